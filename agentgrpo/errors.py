@@ -1,0 +1,111 @@
+"""One tree of errors.
+
+    AgentGrpoError
+    ├── ConfigError (ValueError)       the user's configuration; exit 2
+    ├── DataError (ValueError)         the user's files; exit 2
+    ├── CheckpointError                no valid checkpoint, or drift refused; exit 4
+    ├── RunDirectoryError              the run directory is in use; exit 3
+    ├── StorageError (OSError)         disk full, quota, unreadable; exit 5
+    ├── TrainingError                  a guard refused to go on (non-finite values); exit 6
+    │   └── TooManyFailures            infrastructure failures past the limit; exit 8
+    ├── Preempted                      stopped by a signal, resumable; exit 75
+    └── EpisodeError                   infrastructure failed during an episode: data, not a crash
+        ├── EngineError
+        ├── ToolError
+        ├── RetrieverError             carries `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize
+        └── JudgeError
+
+A message says what was given, what is allowed and what to do. Extension authors raise plain Python errors; `boundary`
+attributes them to a stage; `rollout/episodes.py` is the one place that captures an EpisodeError as a Failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class AgentGrpoError(Exception):
+    exit_code = 1
+
+
+class ConfigError(AgentGrpoError, ValueError):
+    exit_code = 2
+
+
+class DataError(AgentGrpoError, ValueError):
+    exit_code = 2
+
+
+class CheckpointError(AgentGrpoError):
+    exit_code = 4
+
+
+class RunDirectoryError(AgentGrpoError):
+    exit_code = 3
+
+
+class StorageError(AgentGrpoError, OSError):
+    exit_code = 5
+
+
+class TrainingError(AgentGrpoError):
+    exit_code = 6
+
+
+class TooManyFailures(TrainingError):
+    exit_code = 8
+
+
+class Preempted(AgentGrpoError):
+    exit_code = 75
+
+
+class EpisodeError(AgentGrpoError):
+    """`kind` is the name failures are counted by."""
+
+    def __init__(self, message: str, *, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind or type(self).__name__
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), str(self), self.kind)
+
+
+def _rebuild(cls: type[EpisodeError], message: str, kind: str) -> EpisodeError:
+    return cls(message, kind=kind)
+
+
+class EngineError(EpisodeError):
+    """The rollout backend failed."""
+
+
+class ToolError(EpisodeError):
+    """A tool failed in a way that is not the policy's fault."""
+
+
+class RetrieverError(EpisodeError):
+    """A retriever could not answer."""
+
+
+class JudgeError(EpisodeError):
+    """A judge failed or its verdict could not be parsed."""
+
+
+@contextmanager
+def boundary(cls: type[EpisodeError], stage: str) -> Iterator[None]:
+    """Attribute any error that escapes the block to `stage`; errors that already have a type pass unchanged."""
+    try:
+        yield
+    except (AgentGrpoError, asyncio.CancelledError):
+        raise
+    except Exception as e:
+        raise cls(f"{stage}: {type(e).__name__}: {e}") from e
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """" Did you mean 'x'?" or "" when nothing is near."""
+    near = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,39 @@
+"""What a retriever is: queries to ranked passages.
+
+A backend answers a list of queries in one synchronous call; `batching.Batched` turns it into the async Retriever that
+agents use, so that queries which arrive together are answered in one batch, off the event loop's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentgrpo.errors import RetrieverError
+from agentgrpo.types import Passage
+
+
+class Backend(Protocol):
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
+        """One row per query, best first, at most top_k passages. A row that failed is an error of that row alone.
+        A row must not depend on the other queries of the batch."""
+        ...
+
+
+class Retriever(Protocol):
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        """Best first, at most top_k. An empty list means that nothing was found; raises RetrieverError on failure."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Reranker(Protocol):
+    async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
+        """The best top_k of `passages`, best first, with the reranker's scores."""
+        ...
+
+
+class PageFetcher(Protocol):
+    async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
+        """One page per URL, in order; `id` and `url` are the URL."""
+        ...
