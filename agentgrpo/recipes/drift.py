@@ -1,0 +1,66 @@
+"""May this run go on from that checkpoint? Compares what determines the results, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentgrpo.errors import CheckpointError
+
+SOFT = (
+    "run.dir",
+    "run.screen",
+    "run.log_with",
+    "run.keep_last",
+    "run.keep_best",
+    "run.checkpoint_every",
+    "run.step_timeout_s",
+    "run.max_steps",
+    "run.final_eval",
+    "run.grace_s",
+    "run.max_error_fraction",
+    "run.max_consecutive_skipped_steps",
+    "run.record_tokens",
+)
+"""Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
+(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
+
+
+def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"run": {"seed": 0}} -> {"run.seed": 0}; empty mappings stay as values."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "versions": {name: version}}.
+
+    Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
+    is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
+    """
+    before, now = flatten(saved["config"]), flatten(current["config"])
+    hard, notes = [], []
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
+            (notes if key in SOFT else hard).append(line)
+    for name in sorted(current["fingerprints"]):
+        if saved["fingerprints"].get(name) != current["fingerprints"][name]:
+            hard.append(f"the {name} changed")
+    if hard:
+        raise CheckpointError(
+            f"this run cannot go on with other settings: {'; '.join(hard[:3])}{' …' if len(hard) > 3 else ''}. "
+            "Resume without these overrides, or start a new run with them"
+        )
+    for name in sorted(current["versions"]):
+        if saved["versions"].get(name) != current["versions"][name]:
+            notes.append(
+                f"{name} was {saved['versions'].get(name)}, is now {current['versions'][name]}: the last bits may differ"
+            )
+    return notes

@@ -1,0 +1,118 @@
+"""Examinations of the current weights: the dev score while training, the full comparison at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agentgrpo.agents.base import Agent
+from agentgrpo.durable import write_atomic
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.errors import DataError
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.settings import EvalSettings
+from agentgrpo.types import ScoredGroup, Task
+
+MODES = ("greedy", "sampled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """Evaluates whatever weights the agent's engine holds when it is called."""
+
+    agent: Agent
+    oracle: Agent | None
+    """The same loop driven by the data set's scripted ideal policy, where there is one."""
+    judge: AnswerJudge
+    reward: Reward
+    tasks: Sequence[Task]
+    dev_tasks: Sequence[Task]
+    sampling: SamplingParams
+    settings: EvalSettings
+    max_concurrent_episodes: int
+    max_error_fraction: float
+    run_dir: Path
+    seed: int
+    screen: Screen
+
+    async def _scorecard(
+        self, agent: Agent, tasks: Sequence[Task], mode: str, split: str
+    ) -> tuple[Scorecard, list[ScoredGroup]]:
+        greedy = mode == "greedy"
+        return await evaluate(
+            agent=agent,
+            judge=self.judge,
+            reward=self.reward,
+            tasks=tasks,
+            sampling=replace(self.sampling, temperature=0.0 if greedy else self.settings.temperature),
+            stream=f"eval/{split}/{mode}",
+            samples_per_task=1 if greedy else self.settings.samples_per_task,
+            prices=self.settings.prices,
+            max_concurrent_episodes=self.max_concurrent_episodes,
+            max_error_fraction=self.max_error_fraction,
+        )
+
+    async def dev_score(self, step: int) -> dict[str, float]:
+        """Tags dev/* of a greedy pass over the dev tasks."""
+        card, _ = await self._scorecard(self.agent, self.dev_tasks, "greedy", "dev")
+        return {f"dev/{name}": value for name, value in card.means().items()}
+
+    async def scorecards(self, name: str) -> dict[str, Scorecard]:
+        """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
+        self.screen.stage(f"evaluating {name}", len(MODES))
+        cards = {}
+        for mode in MODES:
+            cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test")
+            write_trajectories(
+                self.run_dir / "trajectories" / f"eval-{name}-{mode}.jsonl",
+                scored=scored,
+                advantages=[[None] * len(g.rewards) for g in scored],
+                dropped=[None] * len(scored),
+                step=0,
+                seed=self.seed,
+                split="test",
+                record_tokens=False,
+            )
+            self.screen.advance()
+        return cards
+
+    def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
+        """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None."""
+        path = self.run_dir / f"eval-{name}.json"
+        row = json.loads(path.read_bytes()) if path.is_file() else {"key": None}
+        return {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()} if row["key"] == key else None
+
+    async def keep_scorecards(self, name: str, key: str) -> dict[str, Scorecard]:
+        """`scorecards`, written to `eval-<name>.json`."""
+        cards = await self.scorecards(name)
+        row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
+        write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode())
+        return cards
+
+    async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
+        """Both policies' scorecards and, where there is one, the oracle's; written to eval.json."""
+        oracle = None
+        if self.oracle is not None:
+            oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
+        evaluation = Evaluation(
+            baseline=baseline,
+            trained=trained,
+            oracle=oracle,
+            margin=self.settings.margin,
+            min_discrimination=self.settings.min_discrimination,
+        )
+        write_atomic(self.run_dir / "eval.json", (json.dumps(evaluation.to_json(), indent=2) + "\n").encode())
+        return evaluation
+
+
+def first(tasks: Sequence[Task], count: int, *, split: str) -> Sequence[Task]:
+    """The first `count` tasks of a split. Raises DataError where there are none."""
+    if not tasks:
+        raise DataError(f"the split {split!r} is empty; give the data set one, or switch its evaluation off")
+    return tasks[:count]

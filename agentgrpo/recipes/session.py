@@ -1,0 +1,52 @@
+"""A whole run, start to verdict: examine the start weights, train, examine the end weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.errors import DataError
+from agentgrpo.recipes.examine import Examiner
+from agentgrpo.recipes.report import report
+from agentgrpo.recipes.signals import StopRequest
+from agentgrpo.recipes.train import Parts, Progress, save, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    parts: Parts
+    examiner: Examiner
+    eval_key: str
+    """What the start weights are examined with: data, weights, sampling and seed, hashed."""
+
+
+async def run_session(session: Session, progress: Progress) -> dict[str, Any] | None:
+    """From `progress` to the verdict; returns eval.json's content (None with run.final_eval=false).
+
+    The start weights are examined before the first step and their scorecards kept, so that a resumed run compares with
+    the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
+    """
+    parts, examiner = session.parts, session.examiner
+    try:
+        with StopRequest(f"go on with: agentgrpo resume '{parts.run.dir}'") as stop:
+            if parts.run.checkpoint_every and progress.saved_step is None:
+                save(parts, progress)
+            if not parts.run.final_eval:
+                await train(parts, progress, stop)
+                return None
+            baseline = examiner.kept_scorecards("start", session.eval_key)
+            if baseline is None and progress.step > 0:
+                raise DataError(
+                    f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; add "
+                    "run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
+                )
+            if baseline is None:
+                baseline = await stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key))
+            await train(parts, progress, stop)
+            trained = await stop.unless_stopped(examiner.scorecards("end"))
+            result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
+    finally:
+        await parts.engine.close()
+        parts.trackers.close()
+    report(parts.screen, result)
+    return result

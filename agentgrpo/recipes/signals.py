@@ -1,0 +1,60 @@
+"""A run that is asked to stop: first signal politely, second signal at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from agentgrpo.errors import Preempted
+
+T = TypeVar("T")
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """Inside the context, SIGTERM and SIGINT make `unless_stopped` raise Preempted. A second signal ends the process
+    at once with exit code 130: every file on disk is valid at any instant, so only the step in work is lost."""
+
+    def __init__(self, how_to_go_on: str) -> None:
+        self._event = asyncio.Event()
+        self._how_to_go_on = how_to_go_on
+        self._signal_name = ""
+
+    def refuse_to_go_on(self) -> None:
+        """Raise Preempted when a stop was requested."""
+        if self._event.is_set():
+            raise Preempted(f"stopped by {self._signal_name}; {self._how_to_go_on}")
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. When a signal comes first, `work` is cancelled, waited for, and Preempted is raised."""
+        running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                self.refuse_to_go_on()
+            return running.result()
+        finally:
+            running.cancel()
+            stopped.cancel()
+            await asyncio.gather(running, stopped, return_exceptions=True)
+
+    def _on_signal(self, number: int) -> None:
+        if self._event.is_set():
+            os._exit(130)
+        self._signal_name = signal.Signals(number).name
+        self._event.set()
+
+    def __enter__(self) -> StopRequest:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,199 @@
+"""The training run: the one flow, step by step, durable.
+
+    TaskDataset -> [Task] -> [EpisodeGroup] -> [ScoredGroup] -> record -> keep informative -> advantages
+                -> [TrainingSample] -> update -> new weights -> engine -> canary -> metrics -> checkpoint
+
+A step is a pure function of the weights before it and of its number, so a step that was interrupted is simply done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.agents.base import Agent
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.errors import TooManyFailures, TrainingError
+from agentgrpo.grpo.samples import group_advantages, to_samples
+from agentgrpo.recipes.canary import refuse_stale_weights
+from agentgrpo.recipes.signals import StopRequest
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout import keep_informative, refuse_failures, rollout_clocks, rollout_metrics, run_groups, score_groups
+from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.types import ScoredGroup
+
+DevScore = Callable[[int], Awaitable[dict[str, float]]]
+"""(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a run is made of, built once."""
+
+    order: TaskOrder
+    agent: Agent
+    engine: Engine
+    reward: Reward
+    trainer: Trainer
+    run: RunSettings
+    rollout: RolloutSettings
+    sampling: SamplingParams
+    store: CheckpointStore
+    metrics: MetricsLog
+    trackers: Trackers
+    screen: Screen
+    dev_score: DevScore
+    show: Callable[[Sequence[ScoredGroup]], None]
+    """Puts a trajectory of the step on the screen."""
+    card: Callable[[int, Mapping[str, float]], str]
+    """(step, last tags) -> text of the checkpoint's model card."""
+    fixed_state: Mapping[str, Any]
+    """What every checkpoint says of its run: config, fingerprints, versions."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What changes from step to step and is part of every checkpoint."""
+
+    step: int = 0
+    """Steps done, skipped ones included."""
+    skipped_in_a_row: int = 0
+    last_tags: dict[str, float] = field(default_factory=dict)
+    saved_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolledOut:
+    """What one step's rollout brings."""
+
+    scored: Sequence[ScoredGroup]
+    seconds: Mapping[str, float]
+
+
+async def roll_out(parts: Parts, step: int) -> RolledOut:
+    """Tasks of the step to scored groups. Raises TooManyFailures; cancelled, it stops everything it started."""
+    began = time.monotonic()
+    groups = await run_groups(
+        parts.agent,
+        parts.order.take(step),
+        group_size=parts.rollout.group_size,
+        stream=f"train/{step}",
+        sampling=parts.sampling,
+        max_concurrent_episodes=parts.rollout.max_concurrent_episodes,
+        episode_timeout_s=parts.rollout.episode_timeout_s,
+        episode_retries=parts.rollout.episode_retries,
+    )
+    rolled = time.monotonic()
+    scored = await score_groups(parts.reward, groups)
+    return RolledOut(scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled})
+
+
+def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
+    """Record the rollout, then update the weights from what is informative; returns the step's tags."""
+    kept, reasons = keep_informative(rolled.scored)
+    advantages = group_advantages(rolled.scored, parts.trainer.estimate_advantages)
+    write_trajectories(
+        Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
+        scored=rolled.scored,
+        advantages=advantages,
+        dropped=reasons,
+        step=step,
+        seed=parts.run.seed,
+        record_tokens=parts.run.record_tokens,
+    )
+    tags = rollout_metrics(rolled.scored, reasons)
+    refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
+    samples = to_samples(kept, [a for a, reason in zip(advantages, reasons, strict=True) if reason is None])
+    return tags | dict(parts.trainer.update(samples, step=step).tags)
+
+
+async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, float]:
+    """One step's tags. A stop request abandons the rollout (Preempted); past run.step_timeout_s it is a TimeoutError."""
+    rolled = await stop.unless_stopped(asyncio.wait_for(roll_out(parts, step), parts.run.step_timeout_s))
+    began = time.monotonic()
+    tags = learn(parts, step, rolled)
+    await parts.engine.load_weights(step + 1)
+    tags |= await refuse_stale_weights(parts.engine, parts.trainer, step)
+    seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began}
+    parts.metrics.clock(step, seconds | {f"time/episode/{k}": v for k, v in rollout_clocks(rolled.scored).items()})
+    parts.show(rolled.scored)
+    return tags
+
+
+async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+    """One step more, skipped or not."""
+    step = progress.step
+    try:
+        tags = await one_step(parts, step, stop)
+        progress.skipped_in_a_row = 0
+    except TooManyFailures:
+        raise
+    except (TimeoutError, TrainingError) as e:
+        progress.skipped_in_a_row += 1
+        reason = str(e) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
+        parts.screen.line(f"step {step} skipped: {reason}")
+        if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
+            raise TrainingError(f"{progress.skipped_in_a_row} steps in a row were skipped; the last one, {step}: {reason}") from e
+        await parts.engine.load_weights(step + 1)
+        tags = {"skipped": 1.0}
+    if parts.run.eval_every and (step + 1) % parts.run.eval_every == 0:
+        tags |= await parts.dev_score(step + 1)
+    parts.metrics.step(step, tags)
+    progress.step, progress.last_tags = step + 1, tags
+    parts.trackers.log(tags, step=step)
+    parts.screen.metrics(step, tags)
+    parts.screen.advance()
+
+
+async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+    """From `progress` to run.max_steps. Raises Preempted after a signal, TrainingError when a guard says so; either
+    way a checkpoint of the last whole step is left behind."""
+    run = parts.run
+    parts.screen.stage("training", run.max_steps)
+    parts.screen.advance(progress.step)
+    try:
+        while progress.step < run.max_steps:
+            stop.refuse_to_go_on()
+            await advance(parts, progress, stop)
+            if run.checkpoint_every and progress.step % run.checkpoint_every == 0:
+                save(parts, progress)
+    finally:
+        if run.checkpoint_every and progress.saved_step != progress.step:
+            save(parts, progress)
+
+
+def save(parts: Parts, progress: Progress) -> None:
+    """Checkpoint at a step boundary, with no episode in flight."""
+    began = time.monotonic()
+    score = progress.last_tags.get("dev/reward")
+
+    def write_model(folder: Path) -> None:
+        parts.trainer.policy.save(folder)
+        (folder / "README.md").write_text(parts.card(progress.step, progress.last_tags), encoding="utf-8")
+
+    parts.store.save(
+        progress.step,
+        write_model=write_model,
+        tensors=parts.trainer.state_tensors(),
+        state={
+            **parts.fixed_state,
+            "step": progress.step,
+            "skipped_in_a_row": progress.skipped_in_a_row,
+            "cursor": parts.order.cursor(progress.step),
+            "offsets": parts.metrics.offsets(),
+        },
+        score=score,
+    )
+    progress.saved_step = progress.step
+    parts.metrics.clock(progress.step, {"time/checkpoint": time.monotonic() - began})

@@ -1,0 +1,50 @@
+"""What a resumed run may change, and what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentgrpo.errors import CheckpointError
+from agentgrpo.recipes.drift import flatten, refuse_drift
+
+
+def state(**config: Any) -> dict[str, Any]:
+    run = {"seed": 0, "dir": "a", "max_steps": 3} | config
+    return {"config": {"run": run}, "fingerprints": {"data": "d"}, "versions": {"torch": "2"}}
+
+
+def test_flatten() -> None:
+    assert flatten({"a": {"b": 1, "c": {"d": (2,)}}, "e": {}}) == {"a.b": 1, "a.c.d": [2], "e": {}}
+
+
+def test_equal_states_go_on_without_a_word() -> None:
+    assert refuse_drift(state(), state()) == []
+
+
+def test_soft_keys_are_told() -> None:
+    assert refuse_drift(state(), state(dir="b", max_steps=5)) == [
+        "run.dir was 'a', is now 'b'",
+        "run.max_steps was 3, is now 5",
+    ]
+
+
+def test_a_hard_key_is_refused_by_name() -> None:
+    with pytest.raises(CheckpointError, match=r"run\.seed was 0, is now 1"):
+        refuse_drift(state(), state(seed=1))
+
+
+def test_a_key_that_vanished_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"run\.extra was 1, is now None"):
+        refuse_drift(state(extra=1), state())
+
+
+def test_changed_data_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="the data changed"):
+        refuse_drift(state(), state() | {"fingerprints": {"data": "other"}})
+
+
+def test_another_version_is_told() -> None:
+    notes = refuse_drift(state(), state() | {"versions": {"torch": "3"}})
+    assert notes == ["torch was 2, is now 3: the last bits may differ"]
