@@ -9,6 +9,27 @@ from agentgrpo.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSettings:
+    """The `run.eval` node: how policies are compared on held-out tasks."""
+
+    tasks: int = 500
+    """Test tasks, counted from the start of the split."""
+    samples_per_task: int = 1
+    """Episodes per task at `temperature` (pass@k needs several)."""
+    temperature: float = 1.0
+    margin: float = 0.02
+    """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
+    min_discrimination: float = 0.05
+    """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
+    prices: Mapping[str, float] = field(default_factory=lambda: {"web": 0.05, "vdb": 0.01, "rerank": 0.02})
+    """Price of one call, for the metric `cost`; the same for every reward preset, so that runs compare."""
+
+    def __post_init__(self) -> None:
+        if set(self.prices) != {"web", "vdb", "rerank"}:
+            raise ConfigError(f"run.eval.prices has {sorted(self.prices)}; it needs exactly rerank, vdb and web")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The `run` group: how a run starts, is watched, saved and ends."""
 
@@ -27,6 +48,7 @@ class RunSettings:
     """Steps between evaluations on the dev split; 0 = none."""
     eval_tasks: int = 100
     """Dev tasks per such evaluation."""
+    eval: EvalSettings = field(default_factory=EvalSettings)
     final_eval: bool = True
     """Evaluate start and end weights on the test split when training is done."""
     step_timeout_s: float | None = 600.0
@@ -63,24 +85,3 @@ class RolloutSettings:
     """Time limit of one episode; past it the episode fails as infrastructure. null = none."""
     stratify_by: str | None = None
     """Metadata key whose values every batch holds in equal shares, as far as possible."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalSettings:
-    """The `run.eval` node: how policies are compared on held-out tasks."""
-
-    tasks: int = 500
-    """Test tasks, counted from the start of the split."""
-    samples_per_task: int = 1
-    """Episodes per task at `temperature` (pass@k needs several)."""
-    temperature: float = 1.0
-    margin: float = 0.02
-    """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
-    min_discrimination: float = 0.05
-    """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
-    prices: Mapping[str, float] = field(default_factory=lambda: {"web": 0.05, "vdb": 0.01, "rerank": 0.02})
-    """Price of one call, for the metric `cost`; the same for every reward preset, so that runs compare."""
-
-    def __post_init__(self) -> None:
-        if set(self.prices) != {"web", "vdb", "rerank"}:
-            raise ConfigError(f"run.eval.prices has {sorted(self.prices)}; it needs exactly rerank, vdb and web")

@@ -9,7 +9,9 @@ from agentgrpo.types import Branch, ScoredGroup, TrainingSample
 Advantages = Sequence[float | None]
 
 
-def group_advantages(scored: Sequence[ScoredGroup], estimate: Callable[[Advantages], list[float | None]]) -> list[list[float | None]]:
+def group_advantages(
+    scored: Sequence[ScoredGroup], estimate: Callable[[Advantages], list[float | None]]
+) -> list[list[float | None]]:
     """One advantage per episode of every group, in order; None where the episode was not scored."""
     return [estimate([None if r is None else r.total for r in group.rewards]) for group in scored]
 

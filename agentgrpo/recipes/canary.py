@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentgrpo.engines.base import Engine
 from agentgrpo.errors import TrainingError
-from agentgrpo.training.trainer import Trainer
+from agentgrpo.training.policy import Policy
+from agentgrpo.types import TrainingSample
 
 TOLERANCE = 1e-2
-"""Nats. Far above numerical noise (1e-5 in fp32, a few 1e-3 in bf16), far below what one update changes."""
+"""Nats. Far above numerical noise (1e-5 in fp32, a few 1e-3 in bf16), far below what stale weights show."""
 
 
-async def refuse_stale_weights(engine: Engine, trainer: Trainer, step: int) -> dict[str, float]:
+async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> dict[str, float]:
     """Score one fixed prompt on both sides; raise TrainingError above TOLERANCE. Returns the gap as a tag."""
-    ids = trainer.canary_ids
-    expected, found = trainer.score(ids), await engine.score(ids)
-    gap = max(abs(a - b) for a, b in zip(expected, found, strict=True))
+    n = len(token_ids)
+    sample = TrainingSample(
+        group_id="canary",
+        sample_index=0,
+        token_ids=tuple(token_ids),
+        loss_mask=(0,) + (1,) * (n - 1),
+        rollout_logprobs=(0.0,) * n,
+        advantage=0.0,
+        num_prompt_tokens=1,
+        policy_version=step,
+    )
+    ((_, expected),) = policy.logprobs([sample])
+    found = await engine.score(token_ids)
+    gap = max(abs(a - b) for a, b in zip(expected.tolist(), found, strict=True))
     if not gap <= TOLERANCE:
         raise TrainingError(
             f"after step {step} the engine's log-probs differ from the trainer's by {gap:.3g} nats on a fixed prompt "

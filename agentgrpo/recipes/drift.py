@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.errors import CheckpointError
+from agentgrpo.records.card import flatten
 
 SOFT = (
     "run.dir",
@@ -24,18 +25,6 @@ SOFT = (
 )
 """Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
 (max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
-
-
-def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"run": {"seed": 0}} -> {"run.seed": 0}; empty mappings stay as values."""
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = list(value) if isinstance(value, tuple) else value
-    return flat
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.durable import write_atomic
-from agentgrpo.engines.base import SamplingParams
+from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import DataError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
@@ -27,6 +27,8 @@ class Examiner:
     """Evaluates whatever weights the agent's engine holds when it is called."""
 
     agent: Agent
+    engine: Engine
+    """What the agent samples from; closed by `close`."""
     oracle: Agent | None
     """The same loop driven by the data set's scripted ideal policy, where there is one."""
     judge: AnswerJudge
@@ -40,6 +42,9 @@ class Examiner:
     run_dir: Path
     seed: int
     screen: Screen
+
+    async def close(self) -> None:
+        await self.engine.close()
 
     async def _scorecard(
         self, agent: Agent, tasks: Sequence[Task], mode: str, split: str

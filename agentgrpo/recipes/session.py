@@ -10,6 +10,7 @@ from agentgrpo.recipes.examine import Examiner
 from agentgrpo.recipes.report import report
 from agentgrpo.recipes.signals import StopRequest
 from agentgrpo.recipes.train import Parts, Progress, save, train
+from agentgrpo.records.screen import Screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,21 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
             trained = await stop.unless_stopped(examiner.scorecards("end"))
             result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
     finally:
-        await parts.engine.close()
+        await examiner.close()
         parts.trackers.close()
     report(parts.screen, result)
+    return result
+
+
+async def examine_only(baseline: Examiner, trained: Examiner, screen: Screen) -> dict[str, Any]:
+    """`agentgrpo eval`: both policies on the same tasks and seeds; returns eval.json's content."""
+    try:
+        with StopRequest("nothing was trained; start the evaluation again") as stop:
+            before = await stop.unless_stopped(baseline.scorecards("start"))
+            after = await stop.unless_stopped(trained.scorecards("end"))
+            result = (await stop.unless_stopped(trained.compare(before, after))).to_json()
+    finally:
+        await baseline.close()
+        await trained.close()
+    report(screen, result)
     return result

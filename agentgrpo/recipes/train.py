@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import TooManyFailures, TrainingError
@@ -37,6 +39,10 @@ DevScore = Callable[[int], Awaitable[dict[str, float]]]
 """(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
 
 
+RNG = "rng/torch_cpu"
+"""Name of torch's generator state among a checkpoint's tensors. Nothing of ours draws from it; a user's part may."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """Everything a run is made of, built once."""
@@ -53,6 +59,8 @@ class Parts:
     metrics: MetricsLog
     trackers: Trackers
     screen: Screen
+    canary_ids: tuple[int, ...]
+    """A fixed prompt that engine and trainer must score alike after every weight sync."""
     dev_score: DevScore
     show: Callable[[Sequence[ScoredGroup]], None]
     """Puts a trajectory of the step on the screen."""
@@ -102,7 +110,7 @@ async def roll_out(parts: Parts, step: int) -> RolledOut:
 def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
     """Record the rollout, then update the weights from what is informative; returns the step's tags."""
     kept, reasons = keep_informative(rolled.scored)
-    advantages = group_advantages(rolled.scored, parts.trainer.estimate_advantages)
+    advantages = group_advantages(rolled.scored, parts.trainer.algorithm.advantages)
     write_trajectories(
         Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
         scored=rolled.scored,
@@ -115,7 +123,7 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
     tags = rollout_metrics(rolled.scored, reasons)
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
     samples = to_samples(kept, [a for a, reason in zip(advantages, reasons, strict=True) if reason is None])
-    return tags | dict(parts.trainer.update(samples, step=step).tags)
+    return tags | parts.trainer.update(samples, step=step).tags()
 
 
 async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, float]:
@@ -124,7 +132,7 @@ async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, floa
     began = time.monotonic()
     tags = learn(parts, step, rolled)
     await parts.engine.load_weights(step + 1)
-    tags |= await refuse_stale_weights(parts.engine, parts.trainer, step)
+    tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
     seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began}
     parts.metrics.clock(step, seconds | {f"time/episode/{k}": v for k, v in rollout_clocks(rolled.scored).items()})
     parts.show(rolled.scored)
@@ -185,7 +193,7 @@ def save(parts: Parts, progress: Progress) -> None:
     parts.store.save(
         progress.step,
         write_model=write_model,
-        tensors=parts.trainer.state_tensors(),
+        tensors={**parts.trainer.optimizer.state_tensors(), RNG: torch.get_rng_state()},
         state={
             **parts.fixed_state,
             "step": progress.step,

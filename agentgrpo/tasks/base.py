@@ -20,6 +20,10 @@ class TaskDataset(Protocol):
         """Passages by retriever name: "vdb" and, where there is one, "web"."""
         ...
 
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        """Query word -> words that the documents use instead, for a reranker that has no model; may be empty."""
+        ...
+
 
 class Demonstrator(Protocol):
     """A scripted policy for one episode: warm starts and oracles."""

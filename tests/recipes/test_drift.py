@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 
 from agentgrpo.errors import CheckpointError
-from agentgrpo.recipes.drift import flatten, refuse_drift
+from agentgrpo.recipes.drift import refuse_drift
 
 
 def state(**config: Any) -> dict[str, Any]:
     run = {"seed": 0, "dir": "a", "max_steps": 3} | config
     return {"config": {"run": run}, "fingerprints": {"data": "d"}, "versions": {"torch": "2"}}
-
-
-def test_flatten() -> None:
-    assert flatten({"a": {"b": 1, "c": {"d": (2,)}}, "e": {}}) == {"a.b": 1, "a.c.d": [2], "e": {}}
 
 
 def test_equal_states_go_on_without_a_word() -> None:

@@ -1,0 +1,22 @@
+"""The search agent: a Task in, an Episode out."""
+
+from __future__ import annotations
+
+from agentgrpo.agents.search.attempt import Attempt
+from agentgrpo.agents.search.options import SearchOptions
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.types import Episode, Task
+
+
+class SearchAgent(SearchOptions):
+    """Searches, reads, cites and answers within limits; implements agents.base.Agent. Holds no state between episodes,
+    so one agent serves any number of them at once.
+
+    Searching too much, answering too early and writing no action are the policy's own and end up in the Episode. A
+    failing engine, vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is served
+    by vdb and counted. A page that cannot be fetched is told to the policy.
+    """
+
+    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
+        """One attempt; see agents.base.Agent. Releases its engine context however it ends."""
+        return await Attempt(self, task, sample_index=sample_index, stream=stream, sampling=sampling).run()

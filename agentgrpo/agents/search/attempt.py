@@ -1,0 +1,264 @@
+"""One search episode: sampled turns and observations in alternation, until an exit.
+
+    turn := sample -> parse -> act -> observe
+
+Everything sampled becomes a sampled segment with its log-probabilities, everything observed an injected one; the
+context is their concatenation and nothing else. An observation that does not fit is dropped whole and ends the episode.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from agentgrpo.agents.search import observations as say
+from agentgrpo.agents.search.actions import (
+    AnswerAction,
+    FetchAction,
+    ParsedTurn,
+    Query,
+    RerankAction,
+    SearchAction,
+)
+from agentgrpo.agents.search.gate import Ruling, rule_on_answer
+from agentgrpo.agents.search.labels import strip_markers
+from agentgrpo.agents.search.metrics import episode_metrics
+from agentgrpo.agents.search.observations import Block
+from agentgrpo.agents.search.options import SearchOptions
+from agentgrpo.agents.search.state import SearchState
+from agentgrpo.agents.search.tool_turns import ToolTurns
+from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.errors import EngineError, boundary
+from agentgrpo.types import Branch, Episode, Exit, Message, Segment, Task
+
+T = TypeVar("T")
+
+
+class Attempt:
+    """Made for one episode, used once: `await run()`."""
+
+    def __init__(
+        self, options: SearchOptions, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams
+    ) -> None:
+        self.options, self.task, self.sample_index, self.stream = options, task, sample_index, stream
+        self.tags = options.planner.tags
+        self.sampling = replace(
+            sampling, stop=self.tags.stop_strings, stop_token_ids=tuple(options.renderer.stop_token_ids)
+        )
+        self.state = SearchState(question=task.question)
+        self.tools = ToolTurns(options, task, self.state)
+        self.context: list[int] = []
+        self.segments: list[Segment] = []
+        self.timings = {"time_generate": 0.0, "time_tools": 0.0, "time_queue": 0.0}
+        self.turn = -1
+        self.shown: tuple[str, ...] = ()
+        self.answer: str | None = None
+        self.format_errors = 0  # in a row
+        self.told_limit = False
+
+    async def run(self) -> Episode:
+        try:
+            self._open()
+            exit = await self._turns()
+        finally:
+            self.options.engine.release(self._seed_key())
+        metrics = episode_metrics(self.state, exit=exit, limit=self.tools.limit, answered=self.answer is not None)
+        return Episode(
+            task=self.task,
+            sample_index=self.sample_index,
+            branches=(Branch(segments=tuple(self.segments)),),
+            answer=self.answer,
+            exit=exit,
+            metrics=metrics,
+            citations=self.state.citations,
+            retrieved_ids=self.shown,
+            tool_records=tuple(self.tools.records),
+            timings=self.timings,
+        )
+
+    async def _turns(self) -> Exit:
+        for _ in range(self.options.max_turns):
+            parsed = await self._sample()
+            exit = Exit.CONTEXT_OVERFLOW if parsed is None else await self._act(parsed)
+            if exit is not None:
+                return exit
+        return await self._dead_end(Exit.MAX_TURNS)
+
+    # --- tokens
+
+    def _open(self) -> None:
+        """System prompt, the task's own messages, the question as "Question: ..."."""
+        messages = list(self.task.messages)
+        question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
+        messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
+        if self.options.system_prompt is not None:
+            messages.insert(0, Message(role="system", content=self.options.system_prompt))
+        ids = self.options.renderer.open(messages)
+        self.context.extend(ids)
+        text = self.options.renderer.decode(ids)
+        self.segments.append(Segment(role="user", token_ids=tuple(ids), sampled=False, text=text))
+
+    async def _sample(self) -> ParsedTurn | None:
+        """The next turn; None where not one token would fit. A turn may be cut short by the end of the context."""
+        room = self.options.engine.max_context - len(self.context)
+        if room < 1:
+            return None
+        self.turn += 1
+        sampling = self.sampling if room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
+        with boundary(EngineError, "engine"):
+            completion = await self.options.engine.generate(tuple(self.context), sampling, self._seed_key())
+        self.timings["time_queue"] += completion.time_queue
+        self.timings["time_generate"] += completion.time_generate
+        self.context.extend(completion.token_ids)
+        text = self.options.renderer.decode(completion.token_ids)
+        self.segments.append(
+            Segment(
+                role="assistant",
+                token_ids=completion.token_ids,
+                sampled=True,
+                logprobs=completion.logprobs,
+                policy_version=completion.policy_version,
+                text=text,
+            )
+        )
+        return self.options.planner.parse(text)
+
+    def _observe(self, blocks: Sequence[Block]) -> Exit | None:
+        """Append the blocks, if there is room for them and for one more token."""
+        pieces = say.pieces(blocks)
+        ids = self.options.renderer.observe(pieces)
+        if len(self.context) + len(ids) >= self.options.engine.max_context:
+            return Exit.CONTEXT_OVERFLOW
+        self.context.extend(ids)
+        text = "".join(piece.text for piece in pieces)
+        self.segments.append(Segment(role="tool", token_ids=tuple(ids), sampled=False, text=text))
+        self.shown = tuple(self.state.labels.documents)
+        return None
+
+    def _tell(self, tag: str, sentence: str) -> Exit | None:
+        return self._observe([Block(tag, [say.sentence(sentence), *say.uncovered(self.state.uncovered)])])
+
+    def _seed_key(self) -> SeedKey:
+        return SeedKey(self.stream, self.task.id, self.sample_index, max(self.turn, 0))
+
+    async def _timed(self, work: Awaitable[T]) -> T:
+        began = time.perf_counter()
+        try:
+            return await work
+        finally:
+            self.timings["time_tools"] += time.perf_counter() - began
+
+    # --- acts
+
+    async def _act(self, parsed: ParsedTurn) -> Exit | None:
+        self.state.subquestions.update(parsed.subquestions)
+        if parsed.action is None and not parsed.plans:
+            return await self._format_error()
+        self.format_errors = 0
+        match parsed.action:
+            case None:
+                return self._plan_noted(parsed)
+            case AnswerAction(text=text):
+                return await self._offer(text, decided_to_answer=parsed.decision == "answer")
+            case SearchAction(queries=queries):
+                self.state.counts["tool_turns"] += 1
+                return await self._search(queries)
+            case RerankAction():
+                self.state.counts["tool_turns"] += 1
+                return self._observe(await self._timed(self.tools.rerank(self.turn)))
+            case FetchAction(urls=urls):
+                self.state.counts["tool_turns"] += 1
+                return self._observe(await self._timed(self.tools.fetch(urls, self.turn)))
+
+    def _plan_noted(self, parsed: ParsedTurn) -> Exit | None:
+        """A turn that only plans is no format error: it is told to go on."""
+        if parsed.subquestions:
+            return self._tell(self.tags.subquestions_feedback, say.SEARCH_NOW)
+        advice = say.ANSWER_NOW if parsed.decision == "answer" else say.SEARCH_NOW
+        return self._tell(self.tags.decision_feedback, advice)
+
+    async def _format_error(self) -> Exit | None:
+        options, state = self.options, self.state
+        state.counts["format_error_turns"] += 1
+        self.format_errors += 1
+        if self.format_errors >= options.max_consecutive_format_errors:
+            queries = options.planner.fallback(state.question).queries
+            if options.auto_search_on_deadend and state.search_rounds == 0 and queries:
+                self.format_errors = 0
+                return await self._search(queries)
+            return Exit.FORMAT_ERROR_LIMIT
+        if state.evidence_sufficient or state.counts["answer_rejections"] >= options.max_answer_rejections:
+            return Exit.NO_ACTION
+        return self._tell(self.tags.decision_feedback, say.NO_ACTION)
+
+    async def _search(self, queries: Sequence[Query]) -> Exit | None:
+        searched = await self._timed(self.tools.search(queries, self.turn))
+        if searched.sent and self.options.on_turn is not None:
+            await self.options.on_turn(self.turn, "search", searched.num_shown)
+        if (exit := self._observe(searched.blocks)) is not None:
+            return exit
+        if searched.plateau and self.turn < self.options.max_turns - 1:
+            self.state.counts["early_stops"] += 1
+            return await self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
+        if searched.over_limit and not searched.sent:
+            if self.told_limit:  # and asks again all the same
+                return await self._dead_end(Exit.SEARCH_LIMIT)
+            self.told_limit = True
+        return None
+
+    async def _offer(self, text: str, *, decided_to_answer: bool) -> Exit | None:
+        """An answer at the gate."""
+        options, state = self.options, self.state
+        ruling = rule_on_answer(
+            decided_to_answer=decided_to_answer,
+            search_rounds=state.search_rounds,
+            num_subquestions=len(state.subquestions),
+            evidence_sufficient=state.evidence_sufficient,
+            rejections=state.counts["answer_rejections"],
+            max_rejections=options.max_answer_rejections,
+            require_evidence=options.require_sufficient_evidence_before_answer,
+            allow_direct=options.allow_internal_knowledge_answer,
+        )
+        if ruling is Ruling.REJECT:
+            state.counts["answer_rejections"] += 1
+            if state.search_rounds == 0:
+                return self._tell(self.tags.decision_feedback, say.SEARCH_FIRST)
+            return self._tell(self.tags.answer_feedback, say.INSUFFICIENT)
+        state.counts["direct_answers"] += ruling is Ruling.DIRECT
+        await self._accept(text, allowed=ruling is not Ruling.FORCE)
+        return Exit.ANSWERED
+
+    async def _accept(self, text: str, *, allowed: bool) -> None:
+        self.state.counts["answer_allowed"] += allowed
+        self.state.citations = self.state.labels.cite(text)
+        self.answer = strip_markers(text)
+        if self.options.on_turn is not None:
+            await self.options.on_turn(self.turn, None, 0)
+
+    # --- ends
+
+    async def _dead_end(self, exit: Exit) -> Exit:
+        """Turns or searches are used up: the policy is asked for an answer once, if there is any evidence."""
+        if not self.options.force_answer_on_deadend:
+            return exit
+        ended = await self._last_turn(exit, self.tags.answer_feedback, say.LAST_CHANCE)
+        self.state.counts["forced_final_answer"] += ended is Exit.ANSWERED
+        return ended
+
+    async def _last_turn(self, exit: Exit, tag: str, sentence: str) -> Exit:
+        """One more turn, outside the gate, for the answer; `exit` where there is no evidence or no answer comes."""
+        if not self.state.retrieved_docs:
+            return exit
+        if self._observe([Block(tag, [say.sentence(sentence)])]) is not None:
+            return Exit.CONTEXT_OVERFLOW
+        parsed = await self._sample()
+        if parsed is None:
+            return Exit.CONTEXT_OVERFLOW
+        if not isinstance(parsed.action, AnswerAction):
+            self.state.counts["format_error_turns"] += parsed.action is None and not parsed.plans
+            return exit
+        gate = self.options.require_sufficient_evidence_before_answer
+        await self._accept(parsed.action.text, allowed=self.state.evidence_sufficient or not gate)
+        return Exit.ANSWERED

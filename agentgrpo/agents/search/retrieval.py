@@ -1,0 +1,143 @@
+"""The queries of one episode on their way to retrievers and reranker: concurrency, cache, and web served by vdb."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from agentgrpo.agents.search.actions import Query, normalise_query
+from agentgrpo.agents.search.labels import clean
+from agentgrpo.errors import RetrieverError, boundary
+from agentgrpo.retrievers.base import Reranker, Retriever
+from agentgrpo.types import Passage
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+CacheKey: TypeAlias = tuple[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What one query brought: single-line passages, best first, at most top_k, reranked where `reranked`."""
+
+    passages: list[Passage]
+    served: str
+    """The retriever that answered; "vdb" for a web query where web is missing or failed."""
+    cached: bool
+    reranked: bool = False
+    detail: str = ""
+
+
+class Retrieval:
+    """One episode's. Results are cached by (serving retriever, normalised query); failures are not.
+
+    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. Nothing depends
+    on the order in which concurrent requests return.
+    """
+
+    def __init__(
+        self,
+        *,
+        retrievers: Mapping[str, Retriever],
+        reranker: Reranker | None,
+        top_k: int,
+        rerank_candidates: int,
+        max_concurrent: int,
+    ) -> None:
+        self._retrievers, self._reranker = retrievers, reranker
+        self._top_k, self._candidates = top_k, rerank_candidates
+        self._live = asyncio.Semaphore(max_concurrent)
+        self._cache: dict[CacheKey, tuple[int, list[Passage]]] = {}
+
+    async def search(self, queries: Sequence[Query]) -> list[Found]:
+        """One Found per query, in order. Sends what is not cached at once, then the fallbacks, then the reranks."""
+        names = [q.retriever if q.retriever in self._retrievers else "vdb" for q in queries]
+        found, errors = await self._look_up(queries, names)
+        failed = {i: e for i, name in enumerate(names) if (e := errors.get(_key(name, queries[i]))) is not None}
+        for i, error in failed.items():
+            if names[i] != "web":
+                raise error
+            _LOG.warning("web search failed (%s), served by vdb: %s", error.kind, error)
+        if failed:
+            again, errors = await self._look_up([queries[i] for i in failed], ["vdb"] * len(failed))
+            for error in errors.values():
+                raise error
+            for (i, why), row in zip(failed.items(), again, strict=True):
+                row.detail = f"web failed: {why.kind}"
+                found[i] = row
+        await _all([self._rerank(q, f) for q, f in zip(queries, found, strict=True) if self._may_rerank(q, f)])
+        for row in found:
+            del row.passages[self._top_k :]
+        return found
+
+    async def rerank(self, query: str, passages: Sequence[Passage]) -> list[Passage] | None:
+        """The best top_k of `passages`; None where there is no reranker or nothing to choose from."""
+        if self._reranker is None or len(passages) < 2:
+            return None
+        async with self._live:
+            with boundary(RetrieverError, "reranker"):
+                return await self._reranker.rerank(query, passages, top_k=self._top_k)
+
+    def _may_rerank(self, query: Query, found: Found) -> bool:
+        return query.rerank and self._reranker is not None and len(found.passages) >= 2
+
+    async def _rerank(self, query: Query, found: Found) -> None:
+        found.passages = list(await self.rerank(query.text, found.passages) or ())
+        found.reranked = True
+
+    def _wanted(self, query: Query) -> int:
+        return self._candidates if query.rerank and self._reranker is not None else self._top_k
+
+    async def _look_up(
+        self, queries: Sequence[Query], names: Sequence[str]
+    ) -> tuple[list[Found], dict[CacheKey, RetrieverError]]:
+        """Rows for every query (empty where its request failed) and the failures, each request made once."""
+        requests: dict[CacheKey, tuple[str, int]] = {}
+        cached: list[bool] = []
+        for query, name in zip(queries, names, strict=True):
+            key, wanted = _key(name, query), self._wanted(query)
+            known = self._cache[key][0] if key in self._cache else 0
+            cached.append(known >= wanted or key in requests)
+            if known < wanted:
+                text, asked = requests.get(key, (query.text, 0))
+                requests[key] = (text, max(asked, wanted))
+        rows = await _all([self._request(name, text, k) for (name, _), (text, k) in requests.items()])
+        errors: dict[CacheKey, RetrieverError] = {}
+        for (key, (_, k)), row in zip(requests.items(), rows, strict=True):
+            if isinstance(row, RetrieverError):
+                errors[key] = row
+            else:
+                self._cache[key] = (k, row)
+        found = [
+            Found(passages=self._cache.get(_key(name, q), (0, []))[1][: self._wanted(q)], served=name, cached=hit)
+            for q, name, hit in zip(queries, names, cached, strict=True)
+        ]
+        return found, errors
+
+    async def _request(self, name: str, text: str, top_k: int) -> list[Passage] | RetrieverError:
+        async with self._live:
+            try:
+                with boundary(RetrieverError, f"retriever {name}"):
+                    return [clean(p) for p in (await self._retrievers[name].search(text, top_k=top_k))[:top_k]]
+            except RetrieverError as error:
+                return error
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. The first error is raised when every call has ended, so that none outlives the episode."""
+    if len(calls) == 1:  # needs no task of its own
+        return [await calls[0]]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
+
+
+def _key(name: str, query: Query) -> CacheKey:
+    return (name, normalise_query(query.text))

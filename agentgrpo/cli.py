@@ -1,0 +1,277 @@
+"""The command line: a verb and its flags, then Hydra for the rest.
+
+    agentgrpo VERB [ARGUMENT] [--flag ...] [group=preset ...] [key.path=value ...]
+
+The verb and its own flags are taken off argv, overrides are put into the one spelling that Hydra takes, and the real
+`hydra.main` composes, so that -m, --cfg, --info, --config-dir, launchers and completion work. Every job's tree is
+checked before anything is built. A mistake of the user's is one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from agentgrpo import __version__
+from agentgrpo.errors import AgentGrpoError, ConfigError, Preempted, did_you_mean
+
+
+class Outcome(NamedTuple):
+    """What a job comes to. `objective` is what a sweeper that searches (optuna) sees."""
+
+    exit_code: int = 0
+    objective: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a verb is told beside its configuration."""
+
+    verb: str
+    arguments: Mapping[str, Any]
+    """The verb's own: {"run_dir": "runs/x"}; {"ckpt": "a b", "baseline": None, "gate": True}."""
+    overrides: tuple[str, ...]
+    """The configuration's; in a sweep, this job's. They may hold secrets: not for files."""
+    choices: Mapping[str, str]
+    """group -> preset; empty where the configuration is a run's own."""
+    snapshot: str
+    """The configuration as YAML, interpolations unresolved: what the run directory keeps as config.yaml."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> Outcome is; the
+    config is plain data that has passed build.validate, with run.dir set."""
+
+    summary: str
+    entry: str
+    positional: str = ""
+    flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """--flag -> (metavar or "" for a switch, help)."""
+    resumes: bool = False
+    """The configuration is that of the run directory in `positional`."""
+
+
+VERBS: dict[str, Verb] = {
+    "train": Verb(summary="train a policy, with an evaluation before and after", entry="agentgrpo.wiring:train"),
+    "eval": Verb(
+        summary="evaluate a policy on held-out tasks",
+        entry="agentgrpo.wiring:evaluate",
+        flags={
+            "--ckpt": ("PATH", "the checkpoint to evaluate; without it the start weights"),
+            "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
+            "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
+        },
+    ),
+    "resume": Verb(
+        summary="go on with a run that was stopped",
+        entry="agentgrpo.wiring:resume",
+        positional="run_dir",
+        resumes=True,
+    ),
+}
+
+SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
+    "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
+    "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),
+    "--cfg": ("-c", {"choices": ["job", "hydra", "all"]}, "print the composed configuration and stop"),
+    "--resolve": ("", {"action": "store_true"}, "with --cfg: interpolations resolved"),
+    "--package": ("-p", {"metavar": "KEY"}, "with --cfg: only this part"),
+    "--info": ("-i", {"nargs": "?", "const": "all", "metavar": "WHAT"}, "print how it was composed and stop"),
+    "--shell-completion": ("-sc", {"action": "store_true"}, "with install=bash, fish or zsh: print the shell's code"),
+    "--hydra-help": ("", {"action": "store_true"}, "Hydra's own help"),
+}
+"""--flag -> (short form, how argparse reads it, help). Hydra's, passed on as they are."""
+
+EXAMPLES = """\
+  agentgrpo train                                                     the embedded example, minutes on a laptop
+  agentgrpo train +reward=retriever_aware run.max_steps=200
+  agentgrpo train experiment=none task.corpus=c.jsonl task.questions=q.jsonl model.path=MODEL
+  agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
+  agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
+  agentgrpo resume runs/x run.max_steps=400
+  eval "$(agentgrpo --shell-completion install=bash)\""""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv), debug)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except (Exception, KeyboardInterrupt) as e:
+        return report(e, debug)
+
+
+def report(error: BaseException, debug: bool = False) -> int:
+    """Say on stderr what went wrong: one line where we know, a traceback where it is a bug. Returns the exit code."""
+    known = isinstance(error, AgentGrpoError | KeyboardInterrupt)
+    if debug or not known:
+        traceback.print_exception(error)
+    if known:
+        text = " ".join(line.strip() for line in str(error).splitlines()) or "interrupted"
+        print(f"agentgrpo: {text}", file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return error.exit_code if isinstance(error, AgentGrpoError) else 1
+
+
+def _main(argv: list[str], debug: bool) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(help_text(presets()))
+        return 0
+    if argv[0] == "--version":
+        print(f"agentgrpo {__version__}")
+        return 0
+    if argv[0] in ("-sc", "--shell-completion") and argv[-1].startswith("query="):
+        completed = complete(os.environ.get("COMP_LINE", ""))
+        if isinstance(completed, list):
+            print(" ".join(completed))
+            return 0
+        os.environ["COMP_LINE"] = completed
+    if argv[0] in SHARED_FLAGS or argv[0] == "-sc":
+        argv = ["train", *argv]
+    if argv[0] not in VERBS:
+        raise ConfigError(f"verb '{argv[0]}'; allowed are {', '.join(VERBS)}.{did_you_mean(argv[0], VERBS)}")
+    return run(argv[0], argv[1:], debug)
+
+
+def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
+    """One verb: its arguments taken off, Hydra given the rest, its entry called for every job; the exit code, that of
+    the first job with one other than 0."""
+    verb = VERBS[name]
+    given, arguments, overrides = parse(name, argv)
+    known = presets(given["config_dir"])
+    if given["help"]:
+        print(help_text(known))
+        return 0
+    from agentgrpo import compose  # imports Hydra, which --help does without
+
+    sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
+    overrides = compose.normalise(overrides, known, sweep=sweep)
+    codes: list[int] = []
+    process = os.getpid()
+
+    def run_job(make: Callable[[], compose.Job]) -> float | None:
+        try:
+            job = make()
+            if sweep:
+                print(f"agentgrpo: {job.config['run']['dir']}: {' '.join(job.overrides)}", file=sys.stderr)
+            command = Command(
+                verb=name,
+                arguments=arguments,
+                overrides=job.overrides,
+                choices=job.choices,
+                snapshot=job.snapshot,
+            )
+            module, _, function = verb.entry.partition(":")
+            outcome: Outcome = getattr(import_module(module), function)(job.config, command)
+        except Exception as error:
+            code = report(error, debug)
+            if os.getpid() != process:
+                raise  # in a launcher's worker, whose own means carry the failure home
+            if isinstance(error, Preempted):
+                raise SystemExit(code) from error  # ends a sweep, too
+            codes.append(code)
+            return None
+        codes.append(outcome.exit_code)
+        return outcome.objective
+
+    flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
+    if not verb.resumes:
+        compose.run_hydra(run_job, flags, compose.place_sweep(overrides) if sweep else overrides, configs_dir())
+    elif sweep:
+        raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
+    else:
+        compose.resume_hydra(run_job, flags, overrides, configs_dir(), arguments[verb.positional])
+    return next((code for code in codes if code), 0)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """(shared flags, the verb's own arguments, overrides). Raises ConfigError for a flag that does not exist."""
+    verb, parser = VERBS[name], _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    for flag, (short, how, _) in SHARED_FLAGS.items():
+        parser.add_argument(*([short] if short else []), flag, **how)
+    for flag, (metavar, _) in verb.flags.items():
+        parser.add_argument(flag, action="store" if metavar else "store_true")
+    namespace, rest = parser.parse_known_args(argv)
+    given, flags = vars(namespace), [*verb.flags, *SHARED_FLAGS, "--help"]
+    for text in rest:
+        if text.startswith("-"):
+            raise ConfigError(
+                f"{name} has no flag {text}; its flags are {', '.join(flags)}.{did_you_mean(text, flags)}"
+            )
+    arguments = {_key(flag): given[_key(flag)] for flag in verb.flags}
+    if verb.positional and not given["help"]:
+        if not rest:
+            raise ConfigError(f"{name} needs {verb.positional.upper()}: agentgrpo {name} {verb.positional.upper()} ...")
+        arguments[verb.positional] = rest.pop(0)
+    return given, arguments, rest
+
+
+def _key(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _as_given(flag: str, value: object) -> list[str]:
+    return [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
+
+
+def configs_dir() -> Path:
+    """The presets: inside an installed package, beside the package in a checkout."""
+    inside = Path(__file__).parent / "_configs"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def presets(config_dir: str | None = None) -> dict[str, list[str]]:
+    """group -> its presets, those in the user's directory after ours."""
+    groups: dict[str, list[str]] = {folder.name: [] for folder in sorted(configs_dir().iterdir()) if folder.is_dir()}
+    for root in (configs_dir(), *([Path(config_dir)] if config_dir else [])):
+        for group, names in groups.items():
+            found = (file.relative_to(root / group).with_suffix("") for file in (root / group).rglob("*.yaml"))
+            names += sorted(str(name) for name in found if str(name) not in names)
+    return groups
+
+
+def complete(line: str) -> list[str] | str:
+    """What a shell may offer at the end of `line`, or the line that Hydra is to complete: without verb and flags."""
+    words = line.split()
+    last = "" if line.endswith(" ") else words.pop()
+    if len(words) < 2:
+        return [verb for verb in VERBS if verb.startswith(last)] if words else []
+    if last.startswith("-"):
+        own = VERBS[words[1]].flags if words[1] in VERBS else {}
+        return [flag for flag in (*own, *SHARED_FLAGS) if flag.startswith(last)]
+    groups = presets()
+    keys = [
+        w.removeprefix("+") if w.partition("=")[0].removeprefix("+") in groups else w for w in words[2:] if "=" in w
+    ]
+    return " ".join(["agentgrpo", *keys, last])
+
+
+def help_text(known: Mapping[str, Sequence[str]]) -> str:
+    lines = [__doc__.splitlines()[2].strip(), "", "Verbs"] if __doc__ else []
+    for name, verb in VERBS.items():
+        lines.append(f"  {f'{name} {verb.positional.upper()}':<24}{verb.summary}")
+        lines += [f"    {f'{flag} {metavar}':<22}{text}" for flag, (metavar, text) in verb.flags.items()]
+    lines += ["", "Flags of every verb"]
+    for flag, (short, how, text) in SHARED_FLAGS.items():
+        value = how.get("metavar") or "|".join(how.get("choices", []))
+        lines.append(f"  {f'{flag} {value}'.strip() + (f', {short}' if short else ''):<24}{text}")
+    lines += ["", "Presets, chosen by group=preset; each is a file in", f"  {configs_dir()}"]
+    lines += [f"  {group:<12}{' '.join(names)}" for group, names in known.items()]
+    return "\n".join([*lines, "", "Examples", EXAMPLES])

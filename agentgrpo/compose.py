@@ -1,0 +1,273 @@
+"""Hydra's side of the command line: overrides in the one spelling it takes, the tree composed, a job for each tree.
+
+The only importer of hydra and omegaconf; what leaves this module is plain data, checked against the constructors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from agentgrpo.build import ROOT, admit_user_code, refuse_unknown, user_code, validate
+from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError, did_you_mean
+
+SNAPSHOT = "config.yaml"
+"""A run's own configuration, in its directory."""
+_RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One composed configuration: of a single run, or of one run of a sweep."""
+
+    config: dict[str, Any]
+    """Resolved and validated; run.dir is set. It may hold secrets from the environment."""
+    snapshot: str
+    """The same as YAML, interpolations unresolved: what the run directory keeps as SNAPSHOT."""
+    choices: dict[str, str]
+    overrides: tuple[str, ...]
+
+
+Task = Callable[[Callable[[], Job]], float | None]
+"""Is called once per job, and calls its argument to have the job composed and checked."""
+
+
+# --- overrides
+
+
+def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
+    """The overrides as Hydra takes them: +group=preset as group=preset. Raises ConfigError for a preset that does not
+    exist, for several values outside a sweep, and for what is no override at all."""
+    lines = []
+    for override in _parse(overrides):
+        line, group = str(override.input_line), override.key_or_group
+        if override.is_sweep_override() and not sweep:
+            raise ConfigError(
+                f"{line}: several values are a run each and need -m; "
+                "a list is written key=[a,b], a text with commas \"key='a,b'\""
+            )
+        if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
+            for preset in _values(override):
+                if preset not in presets[group]:
+                    near = did_you_mean(str(preset), presets[group])
+                    raise ConfigError(f"{group}={preset}; presets are {', '.join(presets[group])}.{near}")
+            line = f"{group}={override.get_value_string()}"
+        lines.append(line)
+    return lines
+
+
+def place_sweep(overrides: Sequence[str]) -> list[str]:
+    """In a sweep run.dir is the directory that gets a run per job; without it, a fresh one under runs/."""
+    places = {o.input_line: o for o in _parse(overrides) if o.key_or_group == "run.dir" and not o.is_sweep_override()}
+    label = "task" if "experiment=none" in overrides else "experiment"
+    fresh = f"runs/${{hydra.runtime.choices.{label}}}-{_time()}-{secrets.token_hex(4)}"
+    place = [o.get_value_string() for o in places.values()][-1] if places else fresh
+    return [line for line in overrides if line not in places] + [f"hydra.sweep.dir={place}"]
+
+
+def _parse(overrides: Sequence[str]) -> Iterator[Override]:
+    parser = OverridesParser.create()
+    for line in overrides:
+        try:
+            yield parser.parse_override(line)
+        except HydraException as e:
+            raise ConfigError(
+                f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
+                "commas, quotes or brackets: key='\"a, b\"'"
+            ) from e
+
+
+def _values(override: Override) -> list[Any]:
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+        return []
+    if override.is_discrete_sweep():
+        return [getattr(v, "text", v) for v in override.sweep_iterator()]
+    return [override.value()]
+
+
+# --- trees
+
+
+def to_plain(cfg: DictConfig) -> dict[str, Any]:
+    """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found."""
+    refuse_resolvers(OmegaConf.to_container(cfg, resolve=False))
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+    except MissingMandatoryValue as e:
+        raise ConfigError(f"{e.full_key} has no value; give it one: {e.full_key}=...") from e
+    except OmegaConfBaseException as e:
+        raise ConfigError(f"{e.full_key}: {str(e).splitlines()[0]}") from e
+
+
+def to_yaml(tree: Mapping[str, Any], choices: Mapping[str, str]) -> str:
+    """The text of a SNAPSHOT."""
+    chosen = "".join(f" {group}={preset}" for group, preset in choices.items())
+    head = f"# agentgrpo resume {tree['run']['dir']!r}\n" + (f"# composed from{chosen}\n" if chosen else "")
+    return head + OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+
+
+def read_snapshot(path: Path) -> dict[str, Any]:
+    """A run's configuration, unresolved, read as data that may come from anybody: only known groups, nothing that a
+    library would act on (`hydra`, `defaults`, `_target_`), no resolver but oc.env. Raises ConfigError."""
+    try:
+        tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except FileNotFoundError as e:
+        raise ConfigError(f"there is no {path}; give the directory of a run, as agentgrpo train made it") from e
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as e:
+        raise ConfigError(f"{path} cannot be read: {e}") from e
+    if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
+        raise ConfigError(f"{path} is no configuration; it needs the groups {', '.join(ROOT)}")
+    config = cast(dict[str, Any], tree)
+    refuse_unknown(config, list(ROOT), str(path))
+    refuse_resolvers(config)
+    for key_path, _ in _walk(config):
+        if re.fullmatch(r"_\w+_", key_path.rpartition(".")[2]):
+            raise ConfigError(f"{path}: {key_path} would name code to call; remove it")
+    return config
+
+
+def refuse_resolvers(tree: Any) -> None:
+    """Raise ConfigError for an interpolation that computes anything but an environment variable's value."""
+    for path, value in _walk(tree):
+        for name in _RESOLVER.findall(value) if isinstance(value, str) else ():
+            if name != "oc.env":
+                raise ConfigError(f"{path}={value}: resolver '{name}'; allowed is oc.env. Write the value itself")
+
+
+def _walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ():
+        key_path = f"{path}.{key}" if path else str(key)
+        yield key_path, value
+        yield from _walk(value, key_path)
+
+
+# --- running
+
+
+def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path) -> None:
+    """Compose from the presets in `configs` and call `task` once per job; with flags such as --cfg only show."""
+
+    def make(cfg: DictConfig) -> Job:
+        config = to_plain(cfg)
+        admit_user_code(user_code(config))
+        return _job(cfg, config, None)
+
+    _hydra_main(lambda cfg: task(lambda: make(cfg)), "config", [*flags, *overrides], configs)
+
+
+def resume_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str) -> None:
+    """The same over a run's own configuration, wherever its directory is now. Of user code only what the overrides
+    name is run."""
+    snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
+    for override in _parse(overrides):
+        if override.key_or_group in (*ROOT, "experiment", "run.dir"):
+            raise ConfigError(
+                f"{override.input_line}: a resumed run keeps its presets and its directory; single keys can be set, "
+                "such as run.max_steps=200"
+            )
+    primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
+    quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
+    node = {"defaults": ["_self_", *quiet], "hydra": primary["hydra"], **snapshot}
+    ConfigStore.instance().store("resumed", node)
+    admit_user_code(
+        user_code({o.key_or_group: {"name": o.value()} for o in _parse(overrides) if o.key_or_group.endswith(".name")})
+    )
+
+    def make(cfg: DictConfig) -> Job:
+        return _job(cfg, to_plain(cfg), run_dir)
+
+    _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
+
+
+def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
+    unresolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=False))
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if k in ROOT or k == "experiment"}
+    run = config.get("run")
+    given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
+    validate({**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config)
+    if given is None:
+        run_dir = _fresh_dir(config["task"]["name"] if choices["experiment"] == "none" else choices["experiment"])
+    if run_dir is not None:
+        config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
+    snapshot, overrides = to_yaml(unresolved, choices), tuple(HydraConfig.get().overrides.task)
+    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overrides)
+
+
+def _fresh_dir(name: str) -> str:
+    """runs/<name>-<time>-<4 hex>, made here so that nobody else has it; in a sweep the job's own directory."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return str(HydraConfig.get().runtime.output_dir)
+    label = re.sub(r"[^\w.-]+", "-", name)
+    while True:
+        path = Path("runs", f"{label}-{_time()}-{secrets.token_hex(2)}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise StorageError(
+                f"cannot make {path}: {e.strerror}; give run.dir=PATH a place that can be written"
+            ) from e
+        return str(path)
+
+
+def _time() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def _hydra_main(job: Callable[[DictConfig], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
+    """The real hydra.main. It reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR."""
+    saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
+    try:
+        hydra.main(config_path=str(configs), config_name=name, version_base="1.3")(job)()
+    except AgentGrpoError:
+        raise
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
+        raise _config_error(e, name, argv, configs) from e
+    finally:
+        sys.argv = saved_argv
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if saved is not None:
+            os.environ["HYDRA_FULL_ERROR"] = saved
+
+
+def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Path) -> ConfigError:
+    """Hydra's word for it in our form: a key that does not exist with those that do."""
+    cause, path, keys = error.__cause__, "", []
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
+        path, keys = str(cause.full_key), [str(key) for key in cause.parent_node if key != "hydra"]
+    elif deleted := re.match(r"Could not delete from config\. '([\w.]+)' does not exist", str(error)):
+        path = deleted[1]
+        with suppress(HydraException), hydra.initialize_config_dir(str(configs), version_base="1.3"):
+            cfg = hydra.compose(name, [text for text in argv if "=" in text and not text.startswith(("-", "~"))])
+            keys = [str(key) for key in OmegaConf.select(cfg, path.rpartition(".")[0]) or ()]
+    try:
+        refuse_unknown([path.rpartition(".")[2]] if keys else [], keys, path.rpartition(".")[0])
+    except ConfigError as e:
+        return e
+    return ConfigError(str(error) or str(cause))

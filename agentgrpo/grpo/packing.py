@@ -1,0 +1,191 @@
+"""TrainingSamples -> the tensors of one optimizer step, each shared prompt once.
+
+Worked example: two samples of one group, prompt P = p0 p1 (shared), with token_ids P+a0 a1+e0+b0 and P+c0:
+
+    input_ids       p0 p1 | a0 a1 e0 |        b0 and c0 predict nothing that is trained, so they are no input
+    position_ids     0  1 |  2  3  4 |
+    rows            (prompt 0:2, own 2:5), (prompt 0:2, own 5:5)
+    targets         a0 a1 b0 | c0
+    loss_positions   1  2  4 |  1             whose hidden state predicts each target; a0 and c0: the prompt's last
+
+A row's tokens attend to its prompt and to itself, never to another row. Everything after a row's last loss token is
+dropped, and so is the last loss token itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentgrpo.errors import DataError
+from agentgrpo.types import TrainingSample
+
+
+class Row(NamedTuple):
+    """One sample's place in the packed sequence: a prompt piece, shared or not, followed by the sample's own piece."""
+
+    prompt_start: int
+    prompt_length: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedBatch:
+    """One micro-batch. T = packed input tokens, M = its loss tokens in the order of the rows."""
+
+    input_ids: Tensor
+    """[T] int64."""
+    position_ids: Tensor
+    """[T] int64; a sample's own tokens count on from its prompt."""
+    rows: tuple[Row, ...]
+    loss_positions: Tensor
+    """[M] int64 in [0, T): whose hidden state predicts the target."""
+    targets: Tensor
+    """[M] int64."""
+    rollout_logprobs: Tensor
+    """[M] float64: log-prob of each target when it was sampled."""
+    advantages: Tensor
+    """[M] float64."""
+    weights: Tensor
+    """[M] float64: the aggregation weight of each token; holds every denominator."""
+    samples: tuple[TrainingSample, ...]
+    """What each row was made from."""
+    num_tokens: tuple[int, ...]
+    """Loss tokens of each row; they add up to M."""
+    num_loss_tokens: int
+    """Loss tokens of all samples of the optimizer step: every micro-batch and the skipped samples included."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> PackedBatch:
+        """The same batch on `device`, its floating-point tensors as `dtype`."""
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device),
+            position_ids=self.position_ids.to(device),
+            loss_positions=self.loss_positions.to(device),
+            targets=self.targets.to(device),
+            rollout_logprobs=self.rollout_logprobs.to(device, dtype),
+            advantages=self.advantages.to(device, dtype),
+            weights=self.weights.to(device, dtype),
+        )
+
+
+def pack(
+    samples: Sequence[TrainingSample],
+    *,
+    tokens_per_batch: int,
+    token_weights: Callable[[Sequence[int]], Sequence[float]],
+    skip_zero_advantage: bool = False,
+) -> list[PackedBatch]:
+    """The micro-batches of one optimizer step over `samples`, in canonical order whatever order they come in.
+
+    token_weights: loss-token counts of all samples -> the weight of each sample's tokens (losses.AGGREGATIONS).
+    skip_zero_advantage: leave out samples with advantage 0; their tokens still count in `token_weights`.
+    tokens_per_batch: input tokens a batch holds at most; one sample that is longer has a batch of its own.
+    Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample that no forward pass
+    could score: a loss token in the shared prompt or at position 0.
+    """
+    trained = sorted(filter(_has_loss_tokens, samples), key=_canonical_order)
+    num_tokens = [sum(s.loss_mask) for s in trained]
+    weights = token_weights(num_tokens) if trained else []
+    total = sum(num_tokens)
+    kept = [(s, w) for s, w in zip(trained, weights, strict=True) if not (skip_zero_advantage and s.advantage == 0)]
+    return [draft.finish(total) for draft in _drafts(kept, tokens_per_batch)]
+
+
+def _canonical_order(sample: TrainingSample) -> tuple[str, int, tuple[int, ...]]:
+    """By group, then sample, then tokens: one sample may have several branches."""
+    return (sample.group_id, sample.sample_index, sample.token_ids)
+
+
+def _has_loss_tokens(sample: TrainingSample) -> bool:
+    first = next((i for i, m in enumerate(sample.loss_mask) if m), None)
+    if first is not None and first < max(1, sample.num_prompt_tokens):
+        raise DataError(
+            f"sample {sample.group_id}/{sample.sample_index}: its first loss token is at {first}; allowed are "
+            f"positions after the shared prompt ({sample.num_prompt_tokens} tokens), never position 0; check the mask"
+        )
+    return first is not None
+
+
+def _drafts(samples: Sequence[tuple[TrainingSample, float]], tokens_per_batch: int) -> Iterator[_Draft]:
+    draft = _Draft()
+    for sample, weight in samples:
+        if draft.rows and len(draft.input_ids) + draft.cost(sample) > tokens_per_batch:
+            yield draft
+            draft = _Draft()
+        draft.add(sample, weight)
+    if draft.rows:
+        yield draft
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """A batch while rows are added to it, as plain lists."""
+
+    input_ids: list[int] = field(default_factory=list)
+    position_ids: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    loss_positions: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    rollout_logprobs: list[float] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    samples: list[TrainingSample] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    prompts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    """Where each (group, prompt) starts."""
+
+    def cost(self, sample: TrainingSample) -> int:
+        """Input tokens that `add` would add."""
+        new_prompt = 0 if _prompt(sample) in self.prompts else sample.num_prompt_tokens
+        return new_prompt + _end(sample) - sample.num_prompt_tokens
+
+    def add(self, sample: TrainingSample, weight: float) -> None:
+        ids, prompt_length = sample.token_ids, sample.num_prompt_tokens
+        if _prompt(sample) not in self.prompts:
+            self.prompts[_prompt(sample)] = len(self.input_ids)
+            self.input_ids += ids[:prompt_length]
+            self.position_ids += range(prompt_length)
+        prompt_start, start, end = self.prompts[_prompt(sample)], len(self.input_ids), _end(sample)
+        self.rows.append(Row(prompt_start, prompt_length, start, end - prompt_length))
+        self.input_ids += ids[prompt_length:end]
+        self.position_ids += range(prompt_length, end)
+        at = [i for i, m in enumerate(sample.loss_mask) if m]
+        self.loss_positions += [
+            prompt_start + i - 1 if i <= prompt_length else start + i - 1 - prompt_length for i in at
+        ]
+        self.targets += [ids[i] for i in at]
+        self.rollout_logprobs += [sample.rollout_logprobs[i] for i in at]
+        self.weights += [weight] * len(at)
+        self.samples.append(sample)
+        self.num_tokens.append(len(at))
+
+    def finish(self, num_loss_tokens: int) -> PackedBatch:
+        advantages = [s.advantage for s, n in zip(self.samples, self.num_tokens, strict=True) for _ in range(n)]
+        return PackedBatch(
+            input_ids=torch.tensor(self.input_ids),
+            position_ids=torch.tensor(self.position_ids),
+            rows=tuple(self.rows),
+            loss_positions=torch.tensor(self.loss_positions),
+            targets=torch.tensor(self.targets),
+            rollout_logprobs=torch.tensor(self.rollout_logprobs, dtype=torch.float64),
+            advantages=torch.tensor(advantages, dtype=torch.float64),
+            weights=torch.tensor(self.weights, dtype=torch.float64),
+            samples=tuple(self.samples),
+            num_tokens=tuple(self.num_tokens),
+            num_loss_tokens=num_loss_tokens,
+        )
+
+
+def _prompt(sample: TrainingSample) -> tuple[str, tuple[int, ...]]:
+    """Samples share a prompt if they are of one group and it is the same, token by token."""
+    return (sample.group_id, sample.token_ids[: sample.num_prompt_tokens])
+
+
+def _end(sample: TrainingSample) -> int:
+    """Tokens of the sample that are inputs: all before its last loss token."""
+    return max(i for i, m in enumerate(sample.loss_mask) if m)

@@ -1,0 +1,102 @@
+"""The run's numbers: `metrics.jsonl`, which repeats byte for byte, and `timings.jsonl`, which cannot.
+
+    metrics.jsonl   {"step":12,"advantages/std":0.98,"correctness":0.5,...}     one row per step, exactly once
+    timings.jsonl   {"step":12,"throughput/tokens_per_s":812.5,...}             any number of rows per step
+
+A row is compact JSON: `step` first (0-based), then the tags in alphabetical order. Floats are written as Python's repr,
+which reads back to the same bits; integers stay integers. JSON has no NaN and no infinity: both are written as null, so
+null means "not a finite number" and a missing tag means "not measured".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.durable import append_lines
+from agentgrpo.errors import DataError
+
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+CLOCKS = ("time/", "throughput/")
+"""Tags that begin like this depend on clocks."""
+
+
+class MetricsLog:
+    """Appends to both logs of a run directory; every row is on the disk when the call returns (StorageError if not)."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._last_step: int | None = None
+
+    def step(self, step: int, tags: Mapping[str, float]) -> None:
+        """The row of one step. Steps only rise: raises ValueError for a step that is already recorded, and for a clock
+        among the tags (those go to `clock`)."""
+        if clocks := sorted(tag for tag in tags if tag.startswith(CLOCKS)):
+            raise ValueError(f"{clocks[0]} depends on a clock: record it with clock(), not in {METRICS}")
+        if self._last_step is None:
+            rows = read_metrics(self._run_dir / METRICS)
+            self._last_step = rows[-1]["step"] if rows else -1
+        if step <= self._last_step:
+            raise ValueError(f"step {step} cannot follow step {self._last_step} in {self._run_dir / METRICS}")
+        append_lines(self._run_dir / METRICS, [_row(step, tags)])
+        self._last_step = step
+
+    def clock(self, step: int, tags: Mapping[str, float]) -> None:
+        """A row of seconds and rates of one step."""
+        append_lines(self._run_dir / TIMINGS, [_row(step, tags)])
+
+    def offsets(self) -> dict[str, int]:
+        """{file: bytes} of the log that a checkpoint is tied to. The clocks are not: see `clock_offset`."""
+        path = self._run_dir / METRICS
+        return {METRICS: path.stat().st_size if path.exists() else 0}
+
+
+def _row(step: int, tags: Mapping[str, float]) -> str:
+    row: dict[str, int | float | None] = {"step": step}
+    for tag in sorted(tags):
+        value = tags[tag]
+        number = value if isinstance(value, int) else float(value)
+        row[tag] = number if math.isfinite(number) else None
+    if row["step"] != step:
+        raise ValueError("a tag is called 'step'; that name is the row's own")
+    return json.dumps(row, separators=(",", ":"))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of either log, in order; [] where there is no file. Raises DataError naming file, line and reason."""
+    if not path.exists():
+        return []
+    return [
+        _parse(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1)
+    ]
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        if not line.endswith(b"\n"):
+            raise ValueError("the row is torn")
+        row = json.loads(line)
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise ValueError("not an object with an integer 'step'")
+        return row
+    except ValueError as e:
+        raise DataError(f"{path}:{number}: {e}; `agentgrpo resume` cuts the log back to its last checkpoint") from e
+
+
+def clock_offset(run_dir: Path, step: int) -> int:
+    """How many bytes of timings.jsonl belong to steps before `step`: up to the first row of `step` or a later one, or
+    the first that cannot be read. (Kept out of the checkpoint, whose bytes would otherwise depend on clocks.)"""
+    path = run_dir / TIMINGS
+    offset = 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            if _parse(path, 0, line)["step"] >= step:
+                break
+        except DataError:
+            break
+        offset += len(line)
+    return offset

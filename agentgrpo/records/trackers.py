@@ -1,0 +1,113 @@
+"""The run's numbers on a board: TensorBoard, wandb, mlflow and whatever else accelerate has a tracker class for.
+
+A board is for watching; metrics.jsonl is the record. So a board that fails is dropped with one warning and the run goes
+on. A resumed run doubles no step: TensorBoard is told to forget everything from its first step on (purge_step), wandb
+and mlflow go on in the run they began, whose id lies in trackers.json, and a step logged twice has the same values.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from agentgrpo.durable import write_atomic
+from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.records.card import flatten
+
+PROJECT = "agentgrpo"
+NAMES = ("tensorboard", "wandb", "mlflow", "aim", "clearml", "comet_ml", "dvclive", "swanlab", "trackio")
+"""What run.log_with may hold; each is the name of the package it needs too."""
+
+_log = logging.getLogger(__name__)
+
+
+class Trackers:
+    """The boards of one run. `start_step` is the first step that will be logged; `config` is shown with the numbers.
+
+    Packages are imported here and only for what `log_with` names (it takes seconds). Build it after accelerate's
+    Accelerator, where there is one, and in the main process only. Raises ConfigError for a name that does not exist or
+    whose package is not installed.
+    """
+
+    def __init__(
+        self, *, log_with: Sequence[str], run_dir: Path, config: Mapping[str, Any], start_step: int = 0
+    ) -> None:
+        for name in log_with:
+            _require(name)
+        self._run_dir = run_dir
+        self._boards: dict[str, Any] = {}
+        for name in dict.fromkeys(log_with):
+            self._guarded(name, partial(self._start, name, config, start_step))
+
+    def log(self, tags: Mapping[str, float], *, step: int) -> None:
+        """Show the tags of one step."""
+        for name, board in list(self._boards.items()):
+            self._guarded(name, partial(board.log, dict(tags), step=step))
+
+    def close(self) -> None:
+        """Flush and end every board; further calls do nothing."""
+        for name, board in list(self._boards.items()):
+            self._guarded(name, board.finish)
+        self._boards.clear()
+
+    def _guarded(self, name: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as e:  # other people's code, often with a network behind it
+            self._boards.pop(name, None)
+            _log.warning("%s is switched off for the rest of the run: %s: %s", name, type(e).__name__, e)
+
+    def _start(self, name: str, config: Mapping[str, Any], start_step: int) -> None:
+        from accelerate import PartialState
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        PartialState()  # accelerate's own log lines need it
+        cls = LOGGER_TYPE_TO_CLASS[name]
+        where = (PROJECT, str(self._run_dir)) if cls.requires_logging_directory else (PROJECT,)
+        if name == "tensorboard":
+            board = cls("tensorboard", str(self._run_dir), purge_step=start_step)
+        elif name == "wandb":
+            run = self._remembered("wandb") or self._remember("wandb", secrets.token_hex(8))
+            board = cls(*where, id=run, resume="allow", name=self._run_dir.name, dir=str(self._run_dir))
+        elif name == "mlflow":
+            board = cls(*where, run_id=self._remembered("mlflow"), run_name=self._run_dir.name)
+        else:
+            board = cls(*where)
+        board.start()
+        self._boards[name] = board
+        if name == "mlflow":
+            self._remember("mlflow", board.tracker.info.run_id)
+        if start_step == 0:
+            plain = (bool, int, float, str, NoneType)
+            flat = {key: value if isinstance(value, plain) else str(value) for key, value in flatten(config).items()}
+            if name == "tensorboard":  # there, store_init_configuration would add runs of its own to the board
+                board.log({"config": "\n".join(f"    {key}: {value}" for key, value in flat.items())}, step=0)
+            else:
+                board.store_init_configuration(flat)
+
+    def _remembered(self, name: str) -> str | None:
+        path = self._run_dir / "trackers.json"
+        return json.loads(path.read_bytes()).get(name) if path.exists() else None
+
+    def _remember(self, name: str, run_id: str) -> str:
+        path = self._run_dir / "trackers.json"
+        ids = json.loads(path.read_bytes()) if path.exists() else {}
+        write_atomic(path, (json.dumps(ids | {name: run_id}, sort_keys=True) + "\n").encode())
+        return run_id
+
+
+def _require(name: str) -> None:
+    if name not in NAMES:
+        allowed = ", ".join(NAMES)
+        raise ConfigError(f"run.log_with names {name!r}; allowed are {allowed}.{did_you_mean(name, NAMES)}")
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(
+            f"run.log_with names {name!r}, whose package is not installed; pip install {name}, or leave it out"
+        )

@@ -1,0 +1,65 @@
+"""One recorded episode: the schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.types import Branch
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes its name or meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRecord:
+    """One episode as it was recorded; the fields are the keys of its line, `branches` excepted."""
+
+    id: str
+    """"<task>/<sample_index>", unique within the file."""
+    group: str
+    task: str
+    sample_index: int
+    data_source: str
+    metadata: dict[str, Any]
+    """The data set's own fields of the task."""
+    step: int
+    split: str
+    status: str
+    """completed | failed (by the infrastructure; such an episode has no reward)."""
+    finish_reason: str
+    """stop | length (the context was full) | timeout | error."""
+    error: dict[str, Any] | None
+    """{"kind","stage","message"} of the failure, be it the episode's or its judge's."""
+    dropped: str | None
+    """Why the episode was not trained on; null = it was, or nothing was trained."""
+    prompt_messages: list[Any]
+    rendered_prompt: str
+    """Text of the segments before the first sampled one, in the first branch."""
+    references: list[Any]
+    response: str
+    """Text of every sampled segment."""
+    answer: str | None
+    correctness: float | None
+    reward: float | None
+    """null = could not be scored, which is never the same as 0."""
+    reward_terms: dict[str, Any]
+    reward_dimensions: dict[str, Any]
+    advantage: float | None
+    prompt_len: int
+    """Tokens before the first sampled one, in the first branch."""
+    response_len: int
+    """Sampled tokens of all branches."""
+    agent: dict[str, Any]
+    """{"name","exit","tool_turns","messages","tools"}."""
+    metrics: dict[str, Any]
+    citations: list[Any]
+    retrieved_ids: list[Any]
+    costs: dict[str, Any]
+    """What the reward charged, by its terms called *_cost; positive = charged."""
+    policy_version: int | None
+    """The oldest weights that sampled a token of it."""
+    seed: int
+    """The run seed; split, step, task and sample_index say the rest."""
+    branches: tuple[Branch, ...]
+    """The segments, bit for bit; () where tokens were not recorded."""

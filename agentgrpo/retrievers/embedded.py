@@ -1,0 +1,43 @@
+"""The retrievers that need no server: FAISS and Tantivy in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.retrievers.base import Backend, Retriever
+from agentgrpo.retrievers.batching import Batched
+from agentgrpo.retrievers.bm25 import Bm25Backend
+from agentgrpo.retrievers.corpus import searchable_text
+from agentgrpo.retrievers.dense import DenseBackend
+from agentgrpo.retrievers.embedder import HashingEmbedder
+from agentgrpo.retrievers.fused import FusedBackend
+from agentgrpo.types import Passage
+
+_MODES = ("split", "fused")
+
+
+def embedded(
+    *,
+    corpora: Mapping[str, Sequence[Passage]],
+    mode: str = "split",
+    dim: int = 512,
+    stemmer: str | None = "english",
+    cache_size: int = 4096,
+) -> dict[str, Retriever]:
+    """`retriever: embedded`. "vdb" searches corpora["vdb"]: by meaning (split), or by meaning and by words, fused by
+    reciprocal rank (fused). "web" searches corpora["web"], where there is one, by words in either mode.
+
+    dim: of the hashing embedder. stemmer: language of the words, null = none. cache_size: rows remembered by each."""
+    if mode not in _MODES:
+        raise ConfigError(f"mode={mode!r}; allowed are {' and '.join(_MODES)}.{did_you_mean(mode, _MODES)}")
+    if "vdb" not in corpora or not set(corpora) <= {"vdb", "web"}:
+        raise ConfigError(f"corpora {sorted(corpora)}; allowed are vdb, which must be there, and web")
+    passages = corpora["vdb"]
+    embedder = HashingEmbedder(dim=dim, texts=map(searchable_text, passages))
+    backends: dict[str, Backend] = {"vdb": DenseBackend(passages, embedder=embedder)}
+    if mode == "fused":
+        backends["vdb"] = FusedBackend([backends["vdb"], Bm25Backend(passages, stemmer=stemmer)])
+    if "web" in corpora:
+        backends["web"] = Bm25Backend(corpora["web"], stemmer=stemmer)
+    return {name: Batched(backend, cache_size=cache_size) for name, backend in backends.items()}

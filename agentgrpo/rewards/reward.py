@@ -1,0 +1,133 @@
+"""One reward per episode: a judge's grade and named, weighted terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.rewards.base import RewardTerm
+from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
+from agentgrpo.types import Episode, EpisodeGroup, Failure, RewardResult, ScoredGroup
+
+MODES = ("shaped", "sparse_final_only")
+
+
+class Reward:
+    """The weighted sum of named terms:
+
+        shaped              total = reward_scale · (terminal + shaping)
+        sparse_final_only   total = reward_scale · terminal
+
+    terminal is the sum of the terms of dimension `correctness`, shaping that of all others. Weights are taken as they
+    are: adding a term changes no other. Terms with `is_cost` count `cost_when_wrong` times (1 = in full, 0 = not at
+    all) in an episode whose answer is wrong: no answer, or one that the judge grades below `correct_threshold`.
+    """
+
+    def __init__(
+        self,
+        *,
+        judge: AnswerJudge,
+        terms: Mapping[str, RewardTerm],
+        mode: str = "shaped",
+        reward_scale: float = 1.0,
+        cost_when_wrong: float = 1.0,
+        correct_threshold: float = 1.0,
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigError(f"reward mode '{mode}'; allowed: {', '.join(MODES)}.{did_you_mean(mode, MODES)}")
+        for name, term in terms.items():
+            if term.dimension not in DIMENSIONS:
+                raise ConfigError(
+                    f"reward term '{name}' has dimension '{term.dimension}'; allowed: {', '.join(DIMENSIONS)}."
+                    + did_you_mean(term.dimension, DIMENSIONS)
+                )
+        counted = [n for n, t in terms.items() if mode == "shaped" or t.dimension == CORRECTNESS]
+        if not counted:
+            raise ConfigError(
+                f"reward mode '{mode}' with terms {sorted(terms)} is always 0; add the term 'correctness'"
+            )
+        if not (math.isfinite(reward_scale) and reward_scale > 0):
+            raise ConfigError(f"reward_scale {reward_scale}: a finite number > 0 is allowed; correct it")
+        if not 0 <= cost_when_wrong <= 1:
+            raise ConfigError(f"cost_when_wrong {cost_when_wrong}: a share between 0 and 1 is allowed; correct it")
+        if not 0 < correct_threshold <= 1:
+            raise ConfigError(
+                f"correct_threshold {correct_threshold}: a grade above 0 and up to 1 is allowed; correct it"
+            )
+        self._judge = judge
+        self._terms = dict(terms)
+        self._mode = mode
+        self._scale = reward_scale
+        self._cost_when_wrong = cost_when_wrong
+        self._threshold = correct_threshold
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        """Every episode's reward; the judge is asked once, about the answers there are.
+
+        None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), or
+        a total that is not finite; `failures` says why, except for the episode's own. A term's exception is a bug and
+        is raised.
+        """
+        judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
+        grades: dict[int, float] = {}
+        failure: Failure | None = None
+        try:
+            if judged:
+                grades = dict(zip(judged, await self._grade(group, judged), strict=True))
+        except EpisodeError as e:
+            failure = Failure(kind=e.kind, stage="judge", message=str(e))
+        rewards: list[RewardResult | None] = []
+        failures: list[Failure | None] = []
+        for i, episode in enumerate(group.episodes):
+            reason = failure if i in judged else None
+            scorable = episode.failure is None and reason is None
+            result = self._result(episode, grades.get(i, 0.0)) if scorable else None
+            if result is not None and not math.isfinite(result.total):
+                where = f"task {group.task.id}, sample {episode.sample_index}"
+                message = f"{where}: the terms {dict(result.terms)} have no finite sum"
+                result, reason = None, Failure(kind="non_finite_reward", stage="reward", message=message)
+            rewards.append(result)
+            failures.append(reason)
+        return ScoredGroup(group=group, rewards=tuple(rewards), failures=tuple(failures))
+
+    async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[float]:
+        answers = [group.episodes[i].answer or "" for i in judged]
+        with boundary(JudgeError, "judge"):
+            verdicts = await self._judge.grade(group.task, answers)
+        scores = [v.score for v in verdicts]
+        if len(scores) != len(answers) or not all(0 <= s <= 1 for s in scores):
+            raise JudgeError(
+                f"task {group.task.id}: the judge gave {scores} for {len(answers)} answers; one grade in [0, 1] per "
+                "answer is allowed; repair the judge",
+                kind="bad_verdict",
+            )
+        return scores
+
+    def _result(self, episode: Episode, correctness: float) -> RewardResult:
+        values = {name: self._value(term, episode, correctness) for name, term in self._terms.items()}
+        dimensions = {
+            d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d]) for d in DIMENSIONS
+        }
+        return RewardResult(
+            total=_sum(list(values.values())), terms=values, dimensions=dimensions, correctness=correctness
+        )
+
+    def _value(self, term: RewardTerm, episode: Episode, correctness: float) -> float:
+        """What the term adds to the total."""
+        if self._mode == "sparse_final_only" and term.dimension != CORRECTNESS:
+            return 0.0
+        share = self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
+        # + 0.0 turns the -0.0 of a cost that was not incurred into 0.0
+        return self._scale * share * term(episode, correctness) + 0.0
+
+
+def _sum(values: Sequence[float]) -> float:
+    """Exactly rounded, so independent of the order of the terms; not finite where a value is not."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def is_degenerate_group(rewards: Sequence[float]) -> bool:
+    """Whether a group teaches nothing: fewer than two rewards, or all equal within 1e-9."""
+    return len(rewards) < 2 or max(rewards) - min(rewards) <= 1e-9

@@ -1,0 +1,90 @@
+"""Rewards of two published systems, as terms: Search-R1 (arXiv 2503.09516) and ARTIST (arXiv 2505.01441)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agentgrpo.rewards.terms import (
+    CITATION_SUPPORT,
+    CORRECTNESS,
+    RETRIEVAL_QUALITY,
+    Term,
+    Weighted,
+    has_answer,
+    well_formed,
+)
+from agentgrpo.types import Episode, Outcome
+
+
+def _is_right(correctness: float) -> bool:
+    return correctness >= 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchR1Structure(Term):
+    """One of four values by (right, valid); 0 without an answer. Right: graded 1. Valid: all of `well_formed`."""
+
+    correct_valid: float
+    correct_invalid: float
+    wrong_valid: float
+    wrong_invalid: float
+    dimension = CORRECTNESS
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        if not has_answer(episode):
+            return 0.0
+        valid = all(well_formed(episode))
+        if _is_right(correctness):
+            return self.correct_valid if valid else self.correct_invalid
+        return self.wrong_valid if valid else self.wrong_invalid
+
+
+class ArtistAnswer(Weighted):
+    """w for an answer graded 1, else 0."""
+
+    dimension = CORRECTNESS
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * _is_right(correctness)
+
+
+_SAMPLED_BLOCKS = re.compile(r"<(think|search|searches|answer)\b[^<>]*>.*?</\1>", re.DOTALL)
+_SHOWN_BLOCKS = re.compile(r"<(information)\b[^<>]*>.*?</\1>", re.DOTALL)
+_LETTERS = {"think": "T", "search": "S", "searches": "S", "information": "I", "answer": "A"}
+
+
+def _blocks(episode: Episode) -> str:
+    """The episode's tag pairs in order, a letter each: T(hink) S(earch) I(nformation) A(nswer). The policy's tags count
+    only where it sampled them and information only where it was shown, so that neither can play the other's part."""
+    segments = [s for b in episode.branches for s in b.segments if s.sampled or s.role == "tool"]
+    names = [m[1] for s in segments for m in (_SAMPLED_BLOCKS if s.sampled else _SHOWN_BLOCKS).finditer(s.text)]
+    return "".join(_LETTERS[name] for name in names)
+
+
+class ArtistFormat(Weighted):
+    """w · (0.125 per kind of tag pair that occurs, of think, search, information, answer, + 0.5 for strict order).
+
+    Strict order: opens with a thought, every search is followed by its information, and one answer ends it all.
+    """
+
+    dimension = CITATION_SUPPORT
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        blocks = _blocks(episode)
+        in_order = re.fullmatch(r"T(?:T|SI)*A", blocks) is not None
+        return self.weight * (0.125 * len(set(blocks)) + 0.5 * in_order)
+
+
+class ArtistTools(Weighted):
+    """w · successful / all tool calls; 0 without a call."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        calls = episode.tool_records
+        return self.weight * sum(c.outcome is Outcome.SUCCESS for c in calls) / max(len(calls), 1)

@@ -1,0 +1,224 @@
+"""The terms of the search agent's reward. A weight is a signed number: what the policy gets per unit, costs below 0.
+
+Terms read Episode.metrics by name; one that the agent does not count is an error of configuration, never a 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.types import Episode
+
+CORRECTNESS = "correctness"
+CITATION_SUPPORT = "citation_support"
+RETRIEVAL_QUALITY = "retrieval_quality"
+SEARCH_EFFICIENCY = "search_efficiency"
+DIMENSIONS = (CORRECTNESS, CITATION_SUPPORT, RETRIEVAL_QUALITY, SEARCH_EFFICIENCY)
+
+
+def read(episode: Episode, metric: str) -> float:
+    """The episode's metric. Raises ConfigError when the agent does not count it."""
+    try:
+        return episode.metrics[metric]
+    except KeyError:
+        counted = ", ".join(sorted(episode.metrics)) or "nothing"
+        raise ConfigError(
+            f"a reward term reads the metric '{metric}', which this agent does not count (it counts {counted}); "
+            "remove the term or choose an agent that does"
+        ) from None
+
+
+def has_answer(episode: Episode) -> bool:
+    """Whether there is an answer to grade: a blank one is none."""
+    return episode.answer is not None and bool(episode.answer.strip())
+
+
+def cited(episode: Episode) -> set[str]:
+    """Ids of the passages that were shown to the policy and cited by it."""
+    return {c.doc_id for c in episode.citations} & set(episode.retrieved_ids)
+
+
+def well_formed(episode: Episode) -> tuple[bool, bool, bool]:
+    """Three checks of form: every turn held an action; the policy opened its answer itself (it was not forced); no tag
+    is left inside the answer."""
+    return (
+        read(episode, "format_error_turns") == 0,
+        read(episode, "forced_final_answer") == 0,
+        re.search(r"</?[a-z_]+\b[^<>]*>", episode.answer or "") is None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """What all terms are: frozen signed weights. Raises ConfigError for one that is no finite number."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigError(
+                    f"{type(self).__name__} {field.name}={value!r}: a finite number is allowed; correct it"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Term):
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty(Weighted):
+    """A weight of at most 0, so that a forgotten minus sign does not reward what it should price."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_positive(self, "weight", self.weight)
+
+
+def refuse_positive(term: Term, name: str, weight: float) -> None:
+    if weight > 0:
+        raise ConfigError(
+            f"{type(term).__name__} {name}={weight}: a penalty or cost is 0 or less; "
+            f"write {-weight} (to reward it, add a term of your own)"
+        )
+
+
+# --- correctness
+
+
+class Correctness(Weighted):
+    """w · the judge's grade."""
+
+    dimension = CORRECTNESS
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * correctness
+
+
+# --- citation support
+
+
+class CitationSupport(Weighted):
+    """w · distinct valid cited results / retrieved results; 0 without an answer or without results."""
+
+    dimension = CITATION_SUPPORT
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        if not has_answer(episode) or not episode.retrieved_ids:
+            return 0.0
+        return self.weight * len(cited(episode)) / len(set(episode.retrieved_ids))
+
+
+class UnsupportedClaim(Penalty):
+    """w, once, for an answer that cites nothing although a search brought results."""
+
+    dimension = CITATION_SUPPORT
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        searched = read(episode, "rounds_used") > 0 and bool(episode.retrieved_ids)
+        return self.weight * (has_answer(episode) and searched and not cited(episode))
+
+
+class FetchUsefulness(Weighted):
+    """w, once, when a fetched page is among the cited."""
+
+    dimension = CITATION_SUPPORT
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * (read(episode, "useful_fetched_pages") > 0)
+
+
+class Format(Weighted):
+    """w · share of four checks passed: the three of `well_formed`, and a valid citation wherever results were shown.
+    0 without an answer."""
+
+    dimension = CITATION_SUPPORT
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        if not has_answer(episode):
+            return 0.0
+        checks = (*well_formed(episode), bool(cited(episode)) or not episode.retrieved_ids)
+        return self.weight * sum(checks) / len(checks)
+
+
+# --- retrieval quality
+
+
+class SearchQuality(Weighted):
+    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · answer_allowed."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        if read(episode, "rounds_used") == 0:
+            return self.weight * read(episode, "answer_allowed")
+        return self.weight * (read(episode, "final_evidence_sufficient") + read(episode, "search_quality_score")) / 2
+
+
+class SubquestionCoverage(Weighted):
+    """w · subquestion_coverage_ratio."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "subquestion_coverage_ratio")
+
+
+class EvidenceGain(Weighted):
+    """w · evidence_gain_total."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "evidence_gain_total")
+
+
+class EarlyStopBonus(Weighted):
+    """w · early_stops."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "early_stops")
+
+
+class AnswerWhenEvidenceInsufficient(Penalty):
+    """w · answer_when_evidence_insufficient."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "answer_when_evidence_insufficient")
+
+
+class ForcedFinalAnswer(Penalty):
+    """w · forced_final_answer."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "forced_final_answer")
+
+
+class SearchBudgetExhausted(Penalty):
+    """w · search_budget_exhausted_without_answer."""
+
+    dimension = RETRIEVAL_QUALITY
+    is_cost = False
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        return self.weight * read(episode, "search_budget_exhausted_without_answer")

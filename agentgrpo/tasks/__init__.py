@@ -1,0 +1,1 @@
+"""Task sets: what a policy is asked, and the corpora it may search."""

@@ -1,0 +1,139 @@
+"""The embedded task set: search questions over a generated world with a cheap corpus (vdb) and a costly one (web)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.tasks.almanac.demonstrator import Habits, Oracle, Spendthrift
+from agentgrpo.tasks.almanac.names import Pool, names
+from agentgrpo.tasks.almanac.thesaurus import thesaurus
+from agentgrpo.tasks.almanac.world import Question, World, draw_world
+from agentgrpo.tasks.base import Demonstrator
+from agentgrpo.tasks.chance import generator
+from agentgrpo.types import Passage, Task
+
+POOLS: tuple[Pool, ...] = ("train", "dev", "test")
+
+
+class Almanac:
+    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools: no name of
+    dev or test ever occurs in training, and the facts of all three are drawn anew for each `world_seed`. Their
+    documents share one pair of corpora, so a test question is searched for among the training documents too.
+
+    Ten kinds of questions (six of one hop, four of two); each split deals them round-robin, so the first n tasks of a
+    split are balanced. `Task.metadata`: kind, hops, supporting (passage ids that prove the answer, in order; the same
+    in both corpora), needs_web and needs_rerank (at some hop, for a policy that wastes nothing).
+
+    Demonstrations (`demonstration_worlds`) are drawn from the train pool and do not depend on `world_seed`: worlds of
+    `demonstration_companies`, each with facts of its own, so that a policy can learn to look up but nothing by heart.
+    Two-hop kinds come `two_hop_weight` times as often. `habits`: see demonstrator.Habits. Raises ConfigError."""
+
+    def __init__(
+        self,
+        *,
+        world_seed: int = 0,
+        num_companies: int = 400,
+        dev_companies: int = 25,
+        test_companies: int = 100,
+        demonstration_companies: int = 40,
+        two_hop_weight: int = 2,
+        habits: Mapping[str, float] | None = None,
+    ) -> None:
+        if two_hop_weight < 1:
+            raise ConfigError(f"two_hop_weight={two_hop_weight}; at least 1 is allowed")
+        self.habits = _habits(habits or {})
+        self.demonstration_companies, self.two_hop_weight = demonstration_companies, two_hop_weight
+        sizes: dict[Pool, int] = {"train": num_companies, "dev": dev_companies, "test": test_companies}
+        worlds = {pool: draw_world(names(pool), sizes[pool], generator("almanac", world_seed, pool)) for pool in POOLS}
+        self._questions: dict[str, Question] = {}
+        self._splits: dict[str, tuple[Task, ...]] = {}
+        for pool, world in worlds.items():
+            dealt = [(question.task(f"almanac-{world_seed}"), question) for question in world.round_robin()]
+            self._splits[pool] = tuple(task for task, _ in dealt)
+            self._questions.update({task.id: question for task, question in dealt})
+        self._corpora: dict[str, tuple[Passage, ...]] = {
+            "vdb": tuple(p for world in worlds.values() for p in world.vdb),
+            "web": tuple(p for world in worlds.values() for p in world.web),
+        }
+        self.fingerprint = _hash(
+            [[name, [[p.id, p.text] for p in passages]] for name, passages in self._corpora.items()],
+            [[name, [[t.id, t.question, t.references] for t in tasks]] for name, tasks in self._splits.items()],
+        )
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
+        settings = [self.demonstration_companies, self.two_hop_weight, repr(self.habits)]
+        return _hash(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
+
+    def split(self, name: str) -> Sequence[Task]:
+        if name not in self._splits:
+            raise DataError(f"split '{name}'; this task set has {', '.join(POOLS)}.{did_you_mean(name, POOLS)}")
+        return self._splits[name]
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._corpora
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return thesaurus()
+
+    def oracle(self, task: Task) -> Demonstrator:
+        if task.id not in self._questions:
+            raise DataError(f"task '{task.id}' is not of this world; the oracle knows only the tasks of its own splits")
+        return Oracle(self._questions[task.id])
+
+    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[SmallWorld]:
+        """World i is the same whatever `count` is. Raises ConfigError where a world has fewer tasks than asked for."""
+        for index in range(count):
+            world = draw_world(names("train"), self.demonstration_companies, generator("demonstration", index))
+            yield SmallWorld(world, f"demonstration-{index}", tasks_per_world, self.two_hop_weight, self.habits)
+
+
+class SmallWorld:
+    """One demonstration world (tasks.base.DemonstrationWorld)."""
+
+    def __init__(self, world: World, name: str, num_tasks: int, two_hop_weight: int, habits: Habits) -> None:
+        dealt = [(question.task(name), question) for question in _deal(world, num_tasks, two_hop_weight)]
+        self.tasks: Sequence[Task] = tuple(task for task, _ in dealt)
+        self._questions = {task.id: question for task, question in dealt}
+        self._world, self._habits = world, habits
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return {"vdb": self._world.vdb, "web": self._world.web}
+
+    def demonstrator(self, task: Task) -> Demonstrator:
+        return Spendthrift(self._questions[task.id], self._habits, key=task.id)
+
+
+def _deal(world: World, count: int, two_hop_weight: int) -> list[Question]:
+    """`count` different questions, kinds taking turns, two-hop kinds `two_hop_weight` turns in a row."""
+    turns = [kind for kind in world.questions for _ in range(two_hop_weight if "+" in kind else 1)]
+    left = {kind: iter(questions) for kind, questions in world.questions.items()}
+    dealt: list[Question] = []
+    while len(dealt) < count:
+        before = len(dealt)
+        for kind in turns:
+            dealt += [question for question in [next(left[kind], None)] if question is not None]
+        if len(dealt) == before:
+            raise ConfigError(
+                f"tasks_per_world={count}; a demonstration world has {before} tasks. Choose fewer, or more "
+                f"demonstration_companies"
+            )
+    return dealt[:count]
+
+
+def _habits(given: Mapping[str, float]) -> Habits:
+    allowed = Habits.__dataclass_fields__
+    for name in given:
+        if name not in allowed:
+            raise ConfigError(f"habits.{name}; {', '.join(allowed)} are allowed.{did_you_mean(name, allowed)}")
+    return Habits(**given)  # type: ignore[arg-type]
+
+
+def _hash(*parts: object) -> str:
+    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,141 @@
+"""Scripted policies for this world: the oracle, and the wasteful one that warm starts are made from.
+
+Both read the context as a policy does: what has been searched and what was shown is taken from its text. What they
+know beforehand is the question's own facts, so that they recognise the evidence when they see it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.tasks.almanac.world import Fact, Question, texts
+from agentgrpo.tasks.chance import uniform
+
+_SEARCH = re.compile(r'<search retriever="(web|vdb)" rerank="(?:true|false)"> ([^<]*)</search>')
+_SHOWN = re.compile(r"^\[(R\d+Q\d+D\d+)\] (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How wasteful and how careless demonstrations are: probabilities in [0, 1], and the most searches they make.
+
+    `*_needed` holds where the choice is really needed: the slight preference is what a trained policy can build on."""
+
+    web: float = 0.62
+    web_needed: float = 0.90
+    rerank: float = 0.55
+    rerank_needed: float = 0.80
+    idle: float = 0.62
+    """Look the found value up once more before answering with it ..."""
+    idle_again: float = 0.55
+    """... and once more."""
+    give_up: float = 0.30
+    """Answer "unknown" after a search that brought nothing."""
+    stop_hop: float = 0.55
+    """Answer a two-hop question with what the first hop brought."""
+    unknown: float = 0.20
+    """Answer "unknown" in spite of the evidence."""
+    max_searches: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "max_searches" and not 0 <= value <= 1:
+                raise ConfigError(f"habits.{field.name}={value}; a probability in [0, 1] is allowed")
+        if self.max_searches < 1:
+            raise ConfigError(f"habits.max_searches={self.max_searches}; at least 1 is allowed")
+
+
+class Reading:
+    """What a context tells: the searches made, as (retriever, query), and the label of every passage shown."""
+
+    def __init__(self, context: str) -> None:
+        self.searches = [(retriever, query) for retriever, query in _SEARCH.findall(context)]
+        self.labels: dict[str, str] = {}
+        for label, text in _SHOWN.findall(context):
+            self.labels.setdefault(text, label)
+
+    def next_hop(self, question: Question) -> int:
+        """Number of leading facts of the question that have been shown."""
+        for hop, fact in enumerate(question.hops):
+            if fact.sentence not in self.labels:
+                return hop
+        return len(question.hops)
+
+    def answer(self, fact: Fact) -> str:
+        return f"<answer> {fact.value} [{self.labels[fact.sentence]}]</answer>"
+
+
+def search(query: str, *, web: bool, rerank: bool) -> str:
+    retriever, flag = "web" if web else "vdb", "true" if rerank else "false"
+    return f'<search retriever="{retriever}" rerank="{flag}"> {query}</search>'
+
+
+UNKNOWN = "<answer> unknown</answer>"
+
+
+class Oracle:
+    """The fewest and cheapest searches that prove the answer: web and rerank only where the fact needs them."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    def act(self, context: str) -> str:
+        reading = Reading(context)
+        hop = reading.next_hop(self.question)
+        if hop == len(self.question.hops):
+            return reading.answer(self.question.hops[-1])
+        if len(reading.searches) > hop:  # the search for this hop has been made and did not show it
+            return UNKNOWN
+        fact = self.question.hops[hop]
+        return search(fact.query, web=fact.web_only, rerank=fact.rule.needs_rerank)
+
+
+class Spendthrift:
+    """Searches the web and reranks where neither is needed, looks idly around, stops half-way and doubts what it has
+    found. Its choices are a function of (key, place in the episode): the same context gets the same act."""
+
+    def __init__(self, question: Question, habits: Habits, *, key: str) -> None:
+        self.question, self.habits, self.key = question, habits, key
+
+    def act(self, context: str) -> str:
+        reading, hops = Reading(context), self.question.hops
+        hop = reading.next_hop(self.question)
+        if hop == len(hops):
+            return self._idle_search(reading) or (
+                UNKNOWN if self._does("unknown", self.habits.unknown) else reading.answer(hops[-1])
+            )
+        if hop > 0 and self._does("stop_hop", self.habits.stop_hop):
+            return reading.answer(hops[hop - 1])
+        return self._search_for(hops[hop], reading)
+
+    def _search_for(self, fact: Fact, reading: Reading) -> str:
+        tried = [retriever for retriever, query in reading.searches if query == fact.query]
+        if len(tried) == 2 or len(reading.searches) >= self.habits.max_searches:
+            return UNKNOWN
+        if tried and self._does(f"give_up {fact.query}", self.habits.give_up):
+            return UNKNOWN
+        # a query that brought nothing in one place is worth trying only in the other
+        web = self._web(fact.web_only, reading) if not tried else tried == ["vdb"]
+        return search(fact.query, web=web, rerank=self._rerank(fact.rule.needs_rerank, reading))
+
+    def _idle_search(self, reading: Reading) -> str | None:
+        queries = [query.format(subject=self.question.answer) for query in texts().idle_queries]
+        done = sum(query in queries for _, query in reading.searches)
+        chances = (self.habits.idle, self.habits.idle_again)[: len(queries)]
+        if done == len(chances) or len(reading.searches) >= self.habits.max_searches:
+            return None
+        if not self._does(f"idle {done}", chances[done]):
+            return None
+        return search(queries[done], web=self._web(False, reading), rerank=self._rerank(False, reading))
+
+    def _web(self, needed: bool, reading: Reading) -> bool:
+        return self._does(f"web {len(reading.searches)}", self.habits.web_needed if needed else self.habits.web)
+
+    def _rerank(self, needed: bool, reading: Reading) -> bool:
+        chance = self.habits.rerank_needed if needed else self.habits.rerank
+        return self._does(f"rerank {len(reading.searches)}", chance)
+
+    def _does(self, what: str, chance: float) -> bool:
+        return uniform("spendthrift", self.key, what) < chance

@@ -1,0 +1,187 @@
+"""Checkpoints: written whole or not at all, verified before use, never the last one deleted.
+
+    checkpoints/step-000040/            40 completed steps
+        config.json, model.safetensors  whatever `write_model` writes: a folder that transformers loads as it is
+        trainer/optimizer.safetensors   the tensors of `save`
+        trainer/state.json              the JSON state of `save`, the step and the score
+        manifest.json                   size and SHA-256 of every file, written last
+
+There is no pointer to the latest or best one: discovery reads what is there. No pickle is written or read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from agentgrpo import durable
+from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.records.metrics import TIMINGS, clock_offset
+
+TENSORS = "trainer/optimizer.safetensors"
+STATE = "trainer/state.json"
+_NAME = re.compile(r"step-\d{6,}")
+_TRAJECTORIES = re.compile(r"(.+)-(\d{6,})\.")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCheckpoint:
+    """A verified checkpoint. `path` is the model folder; tensors are on the CPU."""
+
+    step: int
+    path: Path
+    tensors: Mapping[str, torch.Tensor]
+    state: Mapping[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one run. All but `candidates`, `load` and `best` are for the process that holds the RunLock.
+
+    Kept are the newest `keep_last` (at least 1) and, with `keep_best`, the one with the highest score (the newest of
+    equals; checkpoints without a score do not compete).
+    """
+
+    def __init__(self, *, run_dir: Path, keep_last: int = 2, keep_best: bool = True) -> None:
+        if keep_last < 1:
+            raise ConfigError(f"keep_last={keep_last}: at least 1 checkpoint must be kept (run.keep_last)")
+        self.run_dir = run_dir
+        self.keep_last = keep_last
+        self.keep_best = keep_best
+        self._directory = run_dir / "checkpoints"
+
+    def preflight(self, checkpoint_bytes: int) -> None:
+        """Raises StorageError unless there is room for three checkpoints of that size: the one that is kept, the one
+        that is being written, and air."""
+        durable.ensure_directory(self._directory)
+        durable.require_free_space(self._directory, 3 * checkpoint_bytes)
+
+    def save(
+        self,
+        step: int,
+        *,
+        write_model: Callable[[Path], None],
+        tensors: Mapping[str, torch.Tensor],
+        state: Mapping[str, Any],
+        score: float | None = None,
+    ) -> Path:
+        """Write, read again, verify, then prune. `state` must be plain JSON (lists, str keys, finite numbers), so that
+        it comes back equal; `state["offsets"]` = {file relative to the run directory: bytes} ties the checkpoint to
+        the logs. Replaces a checkpoint of the same step. Raises StorageError; then the older ones are untouched."""
+        text = json.dumps(
+            {"score": score, "state": dict(state), "step": step}, allow_nan=False, indent=1, sort_keys=True
+        )
+        if changed := [k for k, v in json.loads(text)["state"].items() if v != state.get(k)]:
+            raise TypeError(
+                f"checkpoint state {changed} would not come back equal; give lists, not tuples, and str keys"
+            )
+        durable.sweep_leftovers(self._directory)
+        path = self._directory / f"step-{step:06d}"
+        with durable.atomic_directory(path) as folder:
+            try:
+                write_model(folder)
+                (folder / TENSORS).parent.mkdir()
+                save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, folder / TENSORS)
+            except SafetensorError as e:  # not an OSError even where the disk is full
+                raise durable.storage_error(path, 0, e) from e
+            (folder / STATE).write_text(text + "\n", encoding="utf-8")
+        self.prune()
+        return path
+
+    def candidates(self) -> list[Path]:
+        """Every directory that is named like a checkpoint, newest first; valid or not."""
+        if not self._directory.is_dir():
+            return []
+        found = [p for p in self._directory.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()]
+        return sorted(found, key=_step_of, reverse=True)
+
+    def load(self, path: Path) -> LoadedCheckpoint:
+        """Verify every byte, then load. Raises CheckpointError naming what is wrong."""
+        if missing := sorted({STATE, TENSORS} - durable.verify_directory(path)):
+            raise CheckpointError(f"{path}: a model folder without {missing[0]}; it can be evaluated, not resumed")
+        row = json.loads((path / STATE).read_bytes())
+        return LoadedCheckpoint(step=row["step"], path=path, tensors=load_file(path / TENSORS), state=row["state"])
+
+    def latest(self, *, strict: bool = False) -> LoadedCheckpoint:
+        """The newest checkpoint that is whole and whose logs still reach its offsets. A bad one is passed over with a
+        warning, or with `strict` refused. Raises CheckpointError when none is left: a run never silently restarts."""
+        durable.sweep_leftovers(self._directory)
+        for path in self.candidates():
+            try:
+                checkpoint = self.load(path)
+                for log, offset in _logs(self.run_dir, checkpoint):
+                    durable.require_length(log, offset)
+                return checkpoint
+            except CheckpointError as e:
+                if strict:
+                    raise
+                _log.warning("checkpoint %s is not valid, trying the one before it: %s", path.name, e)
+        raise CheckpointError(
+            f"{self._directory} holds no valid checkpoint; restore one from a copy, or start anew in another run.dir"
+        )
+
+    def best(self) -> Path | None:
+        """The checkpoint with the highest score, if any has one. Only its score is verified."""
+        scores = {path: score for path in self.candidates() if (score := self._score(path)) is not None}
+        return max(scores, key=scores.__getitem__, default=None)
+
+    def _score(self, path: Path) -> float | None:
+        try:
+            durable.verify_directory(path, only=(STATE,))
+        except CheckpointError:
+            return None  # a damaged checkpoint is nobody's best
+        score = json.loads((path / STATE).read_bytes())["score"]
+        return None if score is None else float(score)
+
+    def prune(self) -> None:
+        """Delete what is not to be kept. The newest is read and verified first; unless it is whole nothing goes."""
+        found = self.candidates()
+        if not found:
+            return
+        durable.verify_directory(found[0])
+        kept = {*found[: self.keep_last], *([self.best()] if self.keep_best else [])}
+        for path in found:
+            if path not in kept:
+                durable.remove_directory(path)
+
+    def rewind(self, checkpoint: LoadedCheckpoint) -> None:
+        """Take the run directory back to the instant of `checkpoint`: every later step will be recorded exactly once.
+
+        Logs are cut to the checkpoint's offsets. Clock rows and trajectories of its step and later ones, evaluations of
+        later steps and newer checkpoints go to `orphans/`. Done again after a crash in the middle it ends the same.
+        """
+        orphans, trajectories = self.run_dir / "orphans", self.run_dir / "trajectories"
+        for directory in (self.run_dir, trajectories, orphans):
+            durable.sweep_leftovers(directory)
+        for path in self.candidates():
+            if _step_of(path) > checkpoint.step:
+                durable.set_aside(path, orphans)
+        for log, offset in _logs(self.run_dir, checkpoint):
+            durable.truncate_to(log, offset, orphans)
+        durable.truncate_to(self.run_dir / TIMINGS, clock_offset(self.run_dir, checkpoint.step), orphans)
+        for path in sorted(trajectories.glob("*.jsonl")):
+            match = _TRAJECTORIES.match(path.name)
+            if match and int(match[2]) >= checkpoint.step + (match[1] != "train"):
+                durable.set_aside(path, orphans)
+        self.prune()  # what a crash between writing and pruning left
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _logs(run_dir: Path, checkpoint: LoadedCheckpoint) -> list[tuple[Path, int]]:
+    offsets: Mapping[str, int] = checkpoint.state.get("offsets", {})
+    for name in offsets:
+        if Path(name).name != name:  # a checkpoint from elsewhere must not cut files outside of its run
+            raise CheckpointError(f"{checkpoint.path}: the log {name!r} of its offsets is not in the run directory")
+    return [(run_dir / name, offset) for name, offset in sorted(offsets.items())]

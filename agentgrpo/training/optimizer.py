@@ -1,0 +1,159 @@
+"""The optimizers: AdamW for GRPO, resumable to the bit, and Muon for the hidden matrices of a warm start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from agentgrpo.errors import CheckpointError, ConfigError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class AdamW:
+    """AdamW with warm-up, linear decay and gradient clipping, over the parameters of `model` that need a gradient.
+
+    The learning rate is a pure function of the step, so that nothing but the moments has to be saved. Weight decay
+    applies to matrices, not to norms and biases. Raises ConfigError for a value out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        lr: float = 1e-3,
+        betas: Sequence[float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+        warmup_steps: int = 5,
+        final_fraction: float = 0.1,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        _require("lr", lr, "a finite number > 0", 0 < lr < math.inf)
+        _require("betas", betas, "two numbers in [0, 1)", len(betas) == 2 and all(0 <= b < 1 for b in betas))
+        _require("weight_decay", weight_decay, "a finite number >= 0", 0 <= weight_decay < math.inf)
+        _require("eps", eps, "a finite number > 0", 0 < eps < math.inf)
+        _require("warmup_steps", warmup_steps, "a whole number >= 0", warmup_steps >= 0)
+        _require("final_fraction", final_fraction, "a number in [0, 1]", 0 <= final_fraction <= 1)
+        _require("max_grad_norm", max_grad_norm, "a number > 0 (inf = no clipping)", max_grad_norm > 0)
+        self.lr = lr
+        self.warmup_steps = warmup_steps
+        self.final_fraction = final_fraction
+        self.max_grad_norm = max_grad_norm
+        self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        parameters = self._parameters.values()
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+                {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=lr,
+            betas=(betas[0], betas[1]),
+            eps=eps,
+            fused=True,
+        )
+        # torch makes the state at the first step; made here, its names and shapes are the same at any time.
+        for p in parameters:
+            self._adamw.state[p] = {
+                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                **{m: torch.zeros_like(p, memory_format=torch.preserve_format) for m in MOMENTS},
+            }
+
+    def learning_rate(self, step: int, total_steps: int) -> float:
+        """Of the 0-based `step`: `lr` times a linear warm-up over `warmup_steps`, times a linear decay from 1 at step 0
+        to `final_fraction` at step total_steps - 1 and after."""
+        warmup = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        progress = min(1.0, step / max(1, total_steps - 1))
+        return self.lr * warmup * (1 - (1 - self.final_fraction) * progress)
+
+    def gradient_norm(self) -> float:
+        """The norm of all gradients together, before clipping."""
+        return float(torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None]))
+
+    def step(self, *, lr: float, gradient_norm: float) -> None:
+        """Scale the gradients down to `max_grad_norm` where their norm exceeds it, update, and clear them."""
+        norm = torch.tensor(gradient_norm)
+        torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self.max_grad_norm, norm)
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
+        self._adamw.step()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad(set_to_none=True)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`): save or clone it at once."""
+        state = self._adamw.state
+        return dict(chain.from_iterable(_named(n, state[p]) for n, p in self._parameters.items()))
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on exactly where `state_tensors` was taken. Raises CheckpointError, having loaded nothing, unless names,
+        shapes and dtypes are the same."""
+        own = self.state_tensors()
+        if odd := sorted(own.keys() ^ tensors.keys()):
+            raise CheckpointError(
+                f"optimizer state: {len(odd)} names differ from this model's, such as {odd[0]!r}; resume with the same "
+                f"model and the same trainable parameters"
+            )
+        for name, tensor in own.items():
+            given = tensors[name]
+            if given.shape != tensor.shape or given.dtype != tensor.dtype:
+                raise CheckpointError(
+                    f"optimizer state {name!r}: {tuple(given.shape)} {given.dtype}, but the model needs "
+                    f"{tuple(tensor.shape)} {tensor.dtype}; resume with the same model and dtype"
+                )
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised: each 2-D parameter moves along UV^T of its Nesterov momentum's U S V^T.
+
+    Keller Jordan, "Muon: an optimizer for hidden layers" (2024), with his coefficients and learning-rate scale
+    sqrt(max(1, rows / columns)); no weight decay. The iteration runs in fp32: torch.optim.Muon's bfloat16 products take
+    twenty times as long on a CPU without bfloat16 instructions, and none of the time is saved on a small model with.
+    """
+
+    def __init__(self, params: ParamsT, *, lr: float, momentum: float = 0.95) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                momentum = self.state[p]["momentum"]
+                momentum.lerp_(p.grad, 1 - group["momentum"])
+                update = _orthogonalised(p.grad.lerp(momentum, group["momentum"]).float())
+                p.add_(update.to(p.dtype), alpha=-group["lr"] * math.sqrt(max(1.0, p.shape[0] / p.shape[1])))
+
+
+def _orthogonalised(matrix: Tensor) -> Tensor:
+    """About UV^T of `matrix` = U S V^T: five quintic Newton-Schulz steps, which leave singular values near 1."""
+    if matrix.shape[0] > matrix.shape[1]:
+        return _orthogonalised(matrix.T).T
+    a, b, c = 3.4445, -4.7750, 2.0315
+    norm: Tensor = torch.linalg.vector_norm(matrix).clamp(min=1e-7)
+    x = matrix / norm
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _named(parameter: str, state: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    return [(f"{parameter}.{key}", state[key]) for key in (*MOMENTS, "step")]
+
+
+def _require(name: str, given: object, allowed: str, ok: bool) -> None:
+    if not ok:
+        raise ConfigError(f"optimizer.{name}={given}: allowed is {allowed}")

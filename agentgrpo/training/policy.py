@@ -1,0 +1,220 @@
+"""The trainable weights: a transformers causal language model and its tokenizer, scored over packed rows.
+
+The model's own `forward` is not used: its base model gives the hidden states, and the output embeddings are applied
+only where a log-probability is wanted. `Policy` checks once, on a few tokens, that this is the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.grpo.losses import token_mean
+from agentgrpo.grpo.packing import PackedBatch, pack
+from agentgrpo.training.attention import packed_attention, packed_layout
+from agentgrpo.types import TrainingSample
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TokenScores(NamedTuple):
+    """Of M target tokens."""
+
+    logprobs: Tensor
+    """[M], float32 or wider."""
+    entropy: Tensor
+    """[M] of the whole next-token distribution, detached."""
+
+
+class Policy:
+    """`model` stays in eval mode: with dropout the trainer would not score what the engine sampled from.
+
+    Raises ConfigError for a model whose log-probabilities the packed forward would not reproduce.
+    """
+
+    def __init__(self, *, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self._check_packed_forward()
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of log-probabilities and losses: the weights' own, at least float32."""
+        return torch.promote_types(self.model.dtype, torch.float32)
+
+    def hidden_states(self, batch: PackedBatch) -> Tensor:
+        """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device."""
+        layout = packed_layout(batch.rows, self.device)
+        with packed_attention(self.model):
+            output = self.model.base_model(
+                input_ids=batch.input_ids[None],
+                position_ids=batch.position_ids[None],
+                use_cache=False,
+                packed_layout=layout,
+            )
+        states: Tensor = output.last_hidden_state[0]
+        return states.index_select(0, batch.loss_positions)
+
+    def score(self, hidden_states: Tensor, targets: Tensor, temperature: float = 1.0) -> TokenScores:
+        """Scores of `targets` [M] under softmax(logits / temperature) after `hidden_states` [M, hidden]."""
+        logits = self.model.get_output_embeddings()(hidden_states).to(self.dtype)
+        if temperature != 1.0:
+            logits = logits / temperature
+        log_softmax = logits.log_softmax(-1)
+        with torch.no_grad():
+            entropy = -torch.linalg.vecdot(log_softmax.exp(), log_softmax)
+        return TokenScores(log_softmax.gather(1, targets[:, None])[:, 0], entropy)
+
+    @torch.no_grad()
+    def batch_logprobs(self, batch: PackedBatch, *, temperature: float = 1.0, head_chunk_tokens: int = 1024) -> Tensor:
+        """[M] log-probs of the batch's targets."""
+        states, targets = self.hidden_states(batch), batch.targets
+        chunks = zip(torch.split(states, head_chunk_tokens), torch.split(targets, head_chunk_tokens), strict=True)
+        return torch.cat([self.score(h, t, temperature).logprobs for h, t in chunks])
+
+    def logprobs(
+        self,
+        samples: Sequence[TrainingSample],
+        *,
+        temperature: float = 1.0,
+        tokens_per_batch: int = 4096,
+        head_chunk_tokens: int = 1024,
+    ) -> list[tuple[TrainingSample, Tensor]]:
+        """Each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
+        Samples without a loss token are left out."""
+        scored: list[tuple[TrainingSample, Tensor]] = []
+        for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
+            moved = batch.to(self.device, self.dtype)
+            logprobs = self.batch_logprobs(moved, temperature=temperature, head_chunk_tokens=head_chunk_tokens)
+            scored += zip(batch.samples, torch.split(logprobs, list(batch.num_tokens)), strict=True)
+        return scored
+
+    def save(self, directory: Path | str) -> None:
+        """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads."""
+        self.model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+    @torch.no_grad()
+    def _check_packed_forward(self) -> None:
+        """Compare with the model's own forward on two rows that share a prompt."""
+        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        rows = [tuple(i % vocabulary for i in ids) for ids in ((1, 2, 3, 4, 5, 6), (1, 2, 3, 5, 7))]
+        samples = [
+            TrainingSample(
+                group_id="probe",
+                sample_index=i,
+                token_ids=ids,
+                loss_mask=(0, 0, 0) + (1,) * (len(ids) - 3),
+                rollout_logprobs=(0.0,) * len(ids),
+                advantage=0.0,
+                num_prompt_tokens=3,
+                policy_version=0,
+            )
+            for i, ids in enumerate(rows)
+        ]
+        for sample, packed in self.logprobs(samples):
+            ids = torch.tensor([sample.token_ids], device=self.device)
+            own = self.model(input_ids=ids, use_cache=False).logits[0, 2:-1].to(self.dtype).log_softmax(-1)
+            plain = own.gather(1, ids[0, 3:, None])[:, 0]
+            tolerance = 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
+            if not torch.allclose(packed, plain, rtol=tolerance, atol=tolerance):
+                raise ConfigError(
+                    f"model type {self.model.config.model_type!r}: its logits are not its output embeddings applied to "
+                    f"causal hidden states (log-probs differ by {float((packed - plain).abs().max()):.2g}); allowed "
+                    f"are decoders like Qwen, Llama and Mistral; choose another model"
+                )
+
+
+def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> Policy:
+    """The policy in a transformers folder (or of a hub name that is already cached). Never runs code of the
+    checkpoint and never unpickles. Raises ConfigError."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"model.dtype={dtype}: allowed are {', '.join(DTYPES)}")
+    if (Path(path).is_absolute() or str(path).startswith(".")) and not Path(path).is_dir():
+        raise ConfigError(f"model {str(path)!r}: there is no such folder; give one with config.json and safetensors")
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as e:
+        reason = next(iter(str(e).splitlines()), type(e).__name__)
+        raise ConfigError(
+            f"model {str(path)!r} cannot be loaded: {reason} "
+            f"Give a folder with config.json, safetensors and a tokenizer"
+        ) from e
+    if missing := sorted(loading["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ConfigError(
+            f"model {str(path)!r}: {len(missing)} weights are missing, such as {missing[0]!r}; give a whole checkpoint"
+        )
+    return Policy(model=model.to(_available(device)), tokenizer=tokenizer)
+
+
+def init_policy(
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    hidden_size: int = 128,
+    num_layers: int = 3,
+    intermediate_size: int = 256,
+    num_heads: int = 4,
+    num_kv_heads: int = 4,
+    max_positions: int = 512,
+    rope_theta: float = 10_000.0,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Policy:
+    """A new Qwen3 with tied embeddings, a function of `seed` alone (the global generator is left as it was).
+    head_dim = hidden_size / num_heads. Raises ConfigError for sizes that do not divide."""
+    if hidden_size % (2 * num_heads) or num_heads % num_kv_heads:
+        raise ConfigError(
+            f"hidden_size={hidden_size}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: hidden_size must be a "
+            f"multiple of 2 * num_heads and num_heads one of num_kv_heads"
+        )
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        intermediate_size=intermediate_size,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=hidden_size // num_heads,
+        max_position_embeddings=max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    return Policy(model=model.to(_available(device)), tokenizer=tokenizer)
+
+
+def _available(device: str) -> torch.device:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        reason = str(e).splitlines()[0].split(". ")[0]
+        raise ConfigError(f"device {device!r}: {reason}; allowed is a device of this machine, such as cpu") from e
+    return torch.device(device)

@@ -1,0 +1,356 @@
+"""The wiring: a checked configuration to the parts of a run, and each verb's entry.
+
+    config --build_node--> dataset, model folder, policy, engine, retrievers, agent, judge, reward, trainer --> Session
+
+Heavy objects are built once, here, and injected by keyword; no object below knows another's configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+
+from agentgrpo.agents.base import Agent
+from agentgrpo import __version__
+from agentgrpo.build import Hardware, ModelPath, build_node
+from agentgrpo.cli import Command, Outcome
+from agentgrpo.durable import RunLock, write_atomic
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.judges.evidence import HeuristicEvidence
+from agentgrpo.recipes.bootstrap import Verdict
+from agentgrpo.recipes.drift import refuse_drift
+from agentgrpo.recipes.examine import Examiner, first
+from agentgrpo.recipes.session import Session, examine_only, run_session
+from agentgrpo.recipes.train import RNG, Parts, Progress
+from agentgrpo.recipes.warm_start import WarmStart
+from agentgrpo.records.card import model_card
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.retrievers.base import Retriever
+from agentgrpo.retrievers.rerank import LexicalReranker
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.tasks.base import TaskDataset
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.policy import Policy, load_policy
+from agentgrpo.training.reference import frozen_reference
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.types import Passage, ScoredGroup
+
+CONFIG = "config.yaml"
+VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
+
+
+# --- verbs
+
+
+def train(config: Mapping[str, Any], command: Command) -> Outcome:
+    """`agentgrpo train`: a new run in an empty (or never started) run directory."""
+    run: RunSettings = build_node("run", config["run"])
+    with _run_directory(run) as screen:
+        run_dir = Path(run.dir)
+        if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
+            raise ConfigError(
+                f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', or choose another directory"
+            )
+        write_atomic(run_dir / CONFIG, command.snapshot.encode())
+        screen.line(f"run directory: {run.dir}")
+        session = Wiring(config, command, screen).session(None)
+        return _finish(session, Progress())
+
+
+def resume(config: Mapping[str, Any], command: Command) -> Outcome:
+    """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
+    run: RunSettings = build_node("run", config["run"])
+    with _run_directory(run) as screen:
+        run_dir = Path(run.dir)
+        store = CheckpointStore(run_dir=run_dir)
+        if not store.candidates() and not (run_dir / "metrics.jsonl").exists():
+            screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
+            return _finish(Wiring(config, command, screen).session(None), Progress())
+        checkpoint = store.latest()
+        wiring = Wiring(config, command, screen, weights=checkpoint.path)
+        for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
+            screen.line(f"note: {note}")
+        store.rewind(checkpoint)
+        write_atomic(run_dir / f"config-resumed-{checkpoint.step:06d}.yaml", command.snapshot.encode())
+        screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
+        session = wiring.session(checkpoint)
+        progress = Progress(
+            step=checkpoint.step,
+            skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
+            saved_step=checkpoint.step,
+        )
+        return _finish(session, progress)
+
+
+def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
+    """`agentgrpo eval`: a checkpoint against a baseline (default: the start weights) on held-out tasks."""
+    run: RunSettings = build_node("run", config["run"])
+    arguments = command.arguments
+    with _run_directory(run) as screen:
+        write_atomic(Path(run.dir) / CONFIG, command.snapshot.encode())
+        baseline, trained = (
+            Wiring(config, command, screen, weights=Path(arguments[name]) if arguments[name] else None)
+            for name in ("baseline", "ckpt")
+        )
+        result = asyncio.run(examine_only(baseline.examiner(), trained.examiner(), screen))
+        code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
+        return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
+
+
+def _finish(session: Session, progress: Progress) -> Outcome:
+    result = asyncio.run(run_session(session, progress))
+    return Outcome(objective=result["sampled"]["trained"]["reward"] if result else None)
+
+
+@contextmanager
+def _run_directory(run: RunSettings) -> Iterator[Screen]:
+    """The run directory, locked for this process, and the screen. Library warnings become lines of the screen."""
+    logging.captureWarnings(True)
+    transformers.logging.disable_progress_bar()
+    with RunLock(Path(run.dir)), Screen(mode=run.screen) as screen:
+        yield screen
+
+
+# --- parts
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start weights: where they are, and the hash of their folder, which every checkpoint of the run names."""
+
+    folder: Path
+
+    def state(self) -> dict[str, str]:
+        digest = sha256()
+        for path in sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json")]):
+            digest.update(path.name.encode() + path.read_bytes())
+        return {"folder": str(self.folder), "sha256": digest.hexdigest()}
+
+
+class Wiring:
+    """Builds the parts of one configuration, each once. `weights`: load these instead of the start weights."""
+
+    def __init__(
+        self, config: Mapping[str, Any], command: Command, screen: Screen, *, weights: Path | None = None
+    ) -> None:
+        self.config, self.screen = config, screen
+        self.snapshot: Mapping[str, Any] = yaml.safe_load(command.snapshot)
+        self.run: RunSettings = build_node("run", config["run"])
+        self.rollout: RolloutSettings = build_node("rollout", config["rollout"])
+        self.hardware: Hardware = build_node("hardware", config["hardware"])
+        torch.set_num_threads(self.hardware.num_threads)
+        self.dataset: TaskDataset = build_node("task", config["task"])
+        self.judge = build_node("judge", config["judge"])
+        self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
+        self.policy: Policy = self._load(weights or self.start.folder)
+        self.renderer: Renderer = PlainRenderer(tokenizer=self.policy.tokenizer)  # type: ignore[arg-type]
+        self.engine: Engine = build_node(
+            "engine", config["engine"], model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
+        )
+        if not self.engine.trainable:
+            raise ConfigError(f"engine={config['engine']['name']} gives no exact log-probs: it can evaluate, not train")
+        self.retrievers = self.make_retrievers(self.dataset.corpora())
+        self.agent = self.make_agent(self.engine, self.renderer, self.retrievers)
+
+    def make_retrievers(self, corpora: Mapping[str, Sequence[Passage]]) -> Mapping[str, Retriever]:
+        retrievers: Mapping[str, Retriever] = build_node("retriever", self.config["retriever"], corpora=corpora)
+        return retrievers
+
+    def make_agent(self, engine: Engine, renderer: Renderer, retrievers: Mapping[str, Retriever]) -> Agent:
+        agent: Agent = build_node(
+            "agent",
+            self.config["agent"],
+            engine=engine,
+            renderer=renderer,
+            retrievers=retrievers,
+            reranker=LexicalReranker(thesaurus=self.dataset.thesaurus()),
+            evidence=HeuristicEvidence(),
+        )
+        return agent
+
+    def _load(self, folder: Path) -> Policy:
+        return load_policy(folder, dtype=self.hardware.dtype, device=self.hardware.device)
+
+    def _reference(self, checkpoint: LoadedCheckpoint | None) -> Policy:
+        """The frozen start weights, also for a run that is resumed."""
+        if checkpoint is None:
+            return frozen_reference(self.policy)
+        saved = checkpoint.state["start"]
+        found = Start(Path(saved["folder"]))
+        if not found.folder.is_dir() or found.state() != saved:
+            raise CheckpointError(
+                f"the KL term needs the start weights, and {saved['folder']} no longer holds them; put the folder back"
+            )
+        return frozen_reference(self._load(found.folder))
+
+    @cached_property
+    def start(self) -> Start:
+        """The model to start from, warm-started first where the configuration says so."""
+        model: WarmStart | ModelPath = build_node("model", self.config["model"])
+        if isinstance(model, ModelPath):
+            folder = Path(model.path)
+        else:
+            folder = model.folder(
+                dataset=self.dataset,
+                make_renderer=lambda tokenizer: PlainRenderer(tokenizer=tokenizer),
+                make_agent=lambda engine, renderer, corpora: self.make_agent(
+                    engine, renderer, self.make_retrievers(corpora)
+                ),
+                agent_key=repr([self.config["agent"], self.config["retriever"]]),
+                seed=self.run.seed,
+                progress=self._progress(),
+            )
+        return Start(folder)
+
+    def _progress(self) -> Any:
+        current = {"stage": "", "done": 0}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage != current["stage"]:
+                self.screen.stage(stage, total)
+                current.update(stage=stage, done=0)
+            self.screen.advance(done - int(current["done"]))
+            current["done"] = done
+
+        return show
+
+    @property
+    def sampling(self) -> SamplingParams:
+        r = self.rollout
+        return SamplingParams(
+            max_tokens=r.max_tokens, temperature=r.temperature, top_p=r.top_p, top_k=r.top_k, min_p=r.min_p
+        )
+
+    def fixed_state(self, start: Mapping[str, str]) -> dict[str, Any]:
+        """What every checkpoint says of its run; two that differ in a hard key do not continue each other."""
+        return {
+            "config": dict(self.snapshot),
+            "start": dict(start),
+            "fingerprints": {"data": self.dataset.fingerprint},
+            "versions": {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())},
+        }
+
+    def oracle(self) -> Agent | None:
+        if not hasattr(self.dataset, "oracle"):
+            return None
+        demonstrators: dict[tuple[str, str, int], Any] = {}
+        tasks = {task.id: task for task in self.dataset.split("test")}
+
+        def script(key: Any, context: str) -> str:
+            if key.episode not in demonstrators:
+                demonstrators[key.episode] = self.dataset.oracle(tasks[key.task_id])  # type: ignore[attr-defined]
+            text: str = demonstrators[key.episode].act(context)
+            return text
+
+        engine = ScriptedEngine(encode=self.renderer.encode_action, decode=self.renderer.decode, script=script)
+        return self.make_agent(engine, self.renderer, self.retrievers)
+
+    def examiner(self) -> Examiner:
+        run = self.run
+        return Examiner(
+            agent=self.agent,
+            engine=self.engine,
+            oracle=self.oracle(),
+            judge=self.judge,
+            reward=self.reward,
+            tasks=first(self.dataset.split("test"), run.eval.tasks, split="test") if run.final_eval else (),
+            dev_tasks=first(self.dataset.split("dev"), run.eval_tasks, split="dev") if run.eval_every else (),
+            sampling=self.sampling,
+            settings=run.eval,
+            max_concurrent_episodes=self.rollout.max_concurrent_episodes,
+            max_error_fraction=run.max_error_fraction,
+            run_dir=Path(run.dir),
+            seed=run.seed,
+            screen=self.screen,
+        )
+
+    def session(self, checkpoint: LoadedCheckpoint | None) -> Session:
+        """The whole run; with a checkpoint, its optimizer and generator states restored."""
+        run, run_dir = self.run, Path(self.run.dir)
+        algorithm = build_node("algorithm", self.config["algorithm"])
+        optimizer = build_node("optimizer", self.config["optimizer"], model=self.policy.model)
+        trainer = Trainer(
+            policy=self.policy,
+            reference=self._reference(checkpoint) if algorithm.needs_reference else None,
+            optimizer=optimizer,
+            algorithm=algorithm,
+            total_steps=run.max_steps,
+            temperature=self.rollout.temperature,
+        )
+        if checkpoint is not None:
+            tensors = dict(checkpoint.tensors)
+            torch.set_rng_state(tensors.pop(RNG))
+            optimizer.load_state_tensors(tensors)
+        start = checkpoint.state["start"] if checkpoint else self.start.state()
+        fixed = self.fixed_state(start)
+        tasks = self.dataset.split("train")
+        examiner = self.examiner()
+        store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
+        size = sum(p.numel() * p.element_size() for p in self.policy.model.parameters())
+        store.preflight(3 * size)
+        parts = Parts(
+            order=TaskOrder(
+                tasks,
+                tasks_per_step=self.rollout.tasks_per_step,
+                seed=run.seed,
+                stratify_by=self.rollout.stratify_by,
+            ),
+            agent=self.agent,
+            engine=self.engine,
+            reward=self.reward,
+            trainer=trainer,
+            run=run,
+            rollout=self.rollout,
+            sampling=self.sampling,
+            store=store,
+            metrics=MetricsLog(run_dir),
+            trackers=Trackers(
+                log_with=run.log_with, run_dir=run_dir, config=fixed["config"], start_step=checkpoint.step if checkpoint else 0
+            ),
+            screen=self.screen,
+            canary_ids=self.renderer.open(tasks[0].messages),
+            dev_score=examiner.dev_score,
+            show=self._show,
+            card=self._card,
+            fixed_state=fixed,
+        )
+        key = sha256(repr([start["sha256"], self.dataset.fingerprint, self.config["run"]["eval"], run.seed]).encode()).hexdigest()
+        return Session(parts=parts, examiner=examiner, eval_key=key)
+
+    def _show(self, scored: Sequence[ScoredGroup]) -> None:
+        for group in scored:
+            for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
+                if episode.branches and reward is not None:
+                    text = "".join(s.text for s in episode.branches[0].segments)
+                    self.screen.trajectory(f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}")
+                    return
+
+    def _card(self, step: int, tags: Mapping[str, float]) -> str:
+        return model_card(
+            task=str(self.config["task"]["name"]),
+            base=str(self.config["model"].get("path") or self.config["model"]["name"]),
+            step=step,
+            metrics=tags,
+            config=self.snapshot,
+            version=__version__,
+        )

@@ -1,0 +1,127 @@
+"""Packing, value by value."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from agentgrpo.errors import DataError
+from agentgrpo.grpo.losses import sequence_mean, token_mean
+from agentgrpo.grpo.packing import PackedBatch, Row, pack
+from tests.grpo.tiny import random_samples, training_sample
+
+
+def lists(batch: PackedBatch) -> dict[str, object]:
+    return {
+        "input_ids": batch.input_ids.tolist(),
+        "position_ids": batch.position_ids.tolist(),
+        "rows": batch.rows,
+        "loss_positions": batch.loss_positions.tolist(),
+        "targets": batch.targets.tolist(),
+        "rollout_logprobs": batch.rollout_logprobs.tolist(),
+        "advantages": batch.advantages.tolist(),
+        "weights": batch.weights.tolist(),
+        "num_tokens": batch.num_tokens,
+        "num_loss_tokens": batch.num_loss_tokens,
+    }
+
+
+def test_the_worked_example() -> None:
+    a = training_sample(([1, 2], 0), ([10, 11], 1), ([12], 0), ([13], 1), logprobs=[-0.1, -0.2, -0.3], advantage=2.0)
+    b = training_sample(([1, 2], 0), ([20], 1), ([21, 22], 0), logprobs=[-0.4], advantage=-1.0, index=1)
+    [batch] = pack([b, a], tokens_per_batch=100, token_weights=sequence_mean)
+    assert lists(batch) == {
+        "input_ids": [1, 2, 10, 11, 12],
+        "position_ids": [0, 1, 2, 3, 4],
+        "rows": (Row(0, 2, 2, 3), Row(0, 2, 5, 0)),
+        "loss_positions": [1, 2, 4, 1],
+        "targets": [10, 11, 13, 20],
+        "rollout_logprobs": [-0.1, -0.2, -0.3, -0.4],
+        "advantages": [2.0, 2.0, 2.0, -1.0],
+        "weights": [1 / 6, 1 / 6, 1 / 6, 1 / 2],
+        "num_tokens": (3, 1),
+        "num_loss_tokens": 4,
+    }
+    assert batch.samples == (a, b)
+
+
+def test_a_sample_without_a_shared_prompt() -> None:
+    sample = training_sample(([1, 2], 0), ([3, 4], 1), prompt=0)
+    [batch] = pack([sample], tokens_per_batch=100, token_weights=token_mean)
+    assert batch.input_ids.tolist() == [1, 2, 3]
+    assert batch.rows == (Row(0, 0, 0, 3),)
+    assert batch.loss_positions.tolist() == [1, 2]
+
+
+def test_prompts_are_shared_only_within_a_group_and_only_if_equal() -> None:
+    samples = [
+        training_sample(([1, 2], 0), ([3, 4], 1), group="a"),
+        training_sample(([1, 9], 0), ([3, 4], 1), group="a", index=1),
+        training_sample(([1, 2], 0), ([5, 6], 1), group="a", index=2),
+        training_sample(([1, 2], 0), ([3, 4], 1), group="b"),
+    ]
+    [batch] = pack(samples, tokens_per_batch=100, token_weights=token_mean)
+    assert batch.input_ids.tolist() == [1, 2, 3, 1, 9, 3, 5, 1, 2, 3]
+    assert batch.rows == (Row(0, 2, 2, 1), Row(3, 2, 5, 1), Row(0, 2, 6, 1), Row(7, 2, 9, 1))
+
+
+def test_the_budget_counts_input_tokens_and_a_split_group_repeats_its_prompt() -> None:
+    samples = [training_sample(([1, 2, 3], 0), ([7, 7, 8], 1), index=i) for i in range(3)]  # 3 prompt + 2 own inputs
+    batches = pack(samples, tokens_per_batch=7, token_weights=token_mean)
+    assert [b.input_ids.tolist() for b in batches] == [[1, 2, 3, 7, 7, 7, 7], [1, 2, 3, 7, 7]]
+    assert [b.rows for b in batches] == [(Row(0, 3, 3, 2), Row(0, 3, 5, 2)), (Row(0, 3, 3, 2),)]
+    assert [len(b.rows) for b in pack(samples, tokens_per_batch=1, token_weights=token_mean)] == [1, 1, 1]
+
+
+def test_denominators_are_those_of_all_samples_whatever_the_split_or_skip() -> None:
+    samples = [
+        training_sample(([1], 0), ([2, 3], 1), index=0, advantage=1.0),
+        training_sample(([1], 0), ([2, 3, 4, 5], 1), index=1, advantage=0.0),
+        training_sample(([1], 0), ([6, 7], 1), index=2, advantage=-1.0),
+    ]
+    for budget in (1, 100):
+        batches = pack(samples, tokens_per_batch=budget, token_weights=sequence_mean, skip_zero_advantage=True)
+        assert [s.sample_index for b in batches for s in b.samples] == [0, 2]
+        assert torch.cat([b.weights for b in batches]).tolist() == [1 / 6] * 4
+        assert {b.num_loss_tokens for b in batches} == {8}
+    kept = pack(samples, tokens_per_batch=100, token_weights=token_mean)
+    assert [s.sample_index for b in kept for s in b.samples] == [0, 1, 2]
+
+
+def test_the_order_of_the_samples_does_not_matter() -> None:
+    samples = random_samples()
+    samples += [training_sample(([5], 0), (ids, 1), group="branches") for ids in ([9, 9], [3, 4], [3])]
+    expected = [lists(b) for b in pack(samples, tokens_per_batch=40, token_weights=sequence_mean)]
+    assert len(expected) > 2
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(samples, len(samples))
+        assert [lists(b) for b in pack(shuffled, tokens_per_batch=40, token_weights=sequence_mean)] == expected
+
+
+def test_samples_without_a_loss_token_count_nowhere() -> None:
+    empty = training_sample(([1, 2], 0), ([3], 0))
+    full = training_sample(([1, 2], 0), ([3], 1), index=1)
+    [batch] = pack([empty, full], tokens_per_batch=100, token_weights=sequence_mean)
+    assert batch.weights.tolist() == [1.0]
+    assert batch.samples == (full,)
+    assert pack([empty], tokens_per_batch=100, token_weights=sequence_mean) == []
+    assert pack([], tokens_per_batch=100, token_weights=sequence_mean) == []
+
+
+def test_a_loss_token_that_nothing_predicts_or_that_is_shared_is_refused() -> None:
+    first = training_sample(([1, 2], 1), prompt=0)
+    shared = training_sample(([1], 0), ([2, 3], 1), prompt=2)
+    for sample in (first, shared):
+        with pytest.raises(DataError, match=r"sample g0/0: its first loss token is at [01]; allowed are"):
+            pack([sample], tokens_per_batch=100, token_weights=token_mean)
+
+
+def test_a_move_keeps_every_value() -> None:
+    [batch] = pack(random_samples(groups=1), tokens_per_batch=100, token_weights=token_mean)
+    moved = batch.to(torch.device("cpu"), torch.float32)
+    assert moved.advantages.dtype == moved.weights.dtype == moved.rollout_logprobs.dtype == torch.float32
+    assert moved.input_ids.dtype == torch.int64
+    assert moved.advantages.tolist() == pytest.approx(batch.advantages.tolist())
+    assert moved.rows == batch.rows

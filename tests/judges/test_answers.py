@@ -1,0 +1,97 @@
+"""Answer judges on hand-computed pairs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgrpo.errors import ConfigError, JudgeError
+from agentgrpo.judges import AnswerJudge, Contains, ExactMatch, GoldAgreement, TokenF1
+from agentgrpo.judges.normalise import normalise, words
+from tests.builders import task
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Beatles!", "beatles"),
+        ("  an\tapple \n a day ", "apple day"),
+        ("Jean-Luc O'Neil", "jeanluc oneil"),
+        ("\uff13\uff10 dollars", "30 dollars"),
+        ("\u00abParis\u00bb \u2014 \u201cville\u201d", "paris ville"),
+        ("theatre another", "theatre another"),
+        ("A", "a"),
+        ("the the", "the the"),
+        ("?!...", ""),
+        ("", ""),
+    ],
+)
+def test_normalisation_drops_case_punctuation_and_articles(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+REFERENCES = ("The Old Mill", "Castin Vel")
+ANSWERS = [
+    "old mill",
+    "Castin Vel, they say",
+    "Castin",
+    "it was the old mill of Vel",
+    "Orlin",
+    "",
+    " .?! ",
+    "Vel Castin",
+]
+
+
+@pytest.mark.parametrize(
+    ("judge", "expected"),
+    [
+        (ExactMatch(), [1, 0, 0, 0, 0, 0, 0, 0]),
+        # 2·2/(4+2)   2·1/(1+2)   words of answer 4: it was old mill of vel = 6, 2·2/(6+2)
+        (TokenF1(), [1, 4 / 6, 2 / 3, 4 / 8, 0, 0, 0, 1]),
+        (Contains(), [1, 0.7, 0, 0.7, 0, 0, 0, 0]),
+        (Contains(contained=0.4), [1, 0.4, 0, 0.4, 0, 0, 0, 0]),
+        (GoldAgreement(), [1, 0.7, 0.6 * 2 / 3, 0.7, 0, 0, 0, 0.6]),
+        (GoldAgreement(contained=0.9, overlap=0.3), [1, 0.9, 0.3 * 2 / 3, 0.9, 0, 0, 0, 0.3]),
+    ],
+)
+async def test_each_judge_takes_its_best_over_the_references(judge: AnswerJudge, expected: list[float]) -> None:
+    verdicts = await judge.grade(task("Where?", *REFERENCES), ANSWERS)
+    assert [v.score for v in verdicts] == pytest.approx(expected, abs=1e-12)
+
+
+async def test_containment_is_of_whole_words_wherever_they_stand() -> None:
+    verdicts = await Contains().grade(task("q", "art", "19"), ["party", "1990", "art party", "party of art"])
+    assert [v.score for v in verdicts] == [0, 0, 0.7, 0.7]
+
+
+async def test_repeated_words_count_as_often_as_they_occur() -> None:
+    # overlap 1 of answer x x x (3) and reference x y (2)
+    assert [v.score for v in await TokenF1().grade(task("q", "x y"), ["x x x"])] == pytest.approx([2 / 5])
+
+
+@pytest.mark.parametrize("judge", [ExactMatch(), TokenF1(), Contains(), GoldAgreement()])
+async def test_a_task_without_a_comparable_reference_is_a_failure_not_a_zero(judge: AnswerJudge) -> None:
+    with pytest.raises(JudgeError, match=r"task t0: references \['\?'\] hold nothing") as caught:
+        await judge.grade(task("q", "?"), ["x"])
+    assert caught.value.kind == "no_reference"
+
+
+@pytest.mark.parametrize("make", [lambda: Contains(contained=1.1), lambda: GoldAgreement(overlap=-0.1)])
+def test_a_grade_outside_0_and_1_is_refused(make: object) -> None:
+    with pytest.raises(ConfigError, match="a grade lies between 0 and 1"):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("judge", [ExactMatch(), TokenF1(), Contains(), GoldAgreement()])
+@given(reference=st.text(max_size=20), answers=st.lists(st.text(max_size=20), max_size=3))
+async def test_grades_lie_in_0_and_1_and_only_answers_with_words_can_match(
+    judge: AnswerJudge, reference: str, answers: list[str]
+) -> None:
+    of = task("q", "fallback", reference)
+    scores = [v.score for v in await judge.grade(of, [*answers, reference])]
+    assert len(scores) == len(answers) + 1
+    assert all(0 <= s <= 1 for s in scores)
+    assert all(s == 0 for s, a in zip(scores, answers, strict=False) if not words(a))
+    assert scores[-1] == (1.0 if words(reference) else 0.0)

@@ -1,0 +1,173 @@
+"""Every preset's totals on three episodes, computed by hand: weights that change, change one row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentgrpo.judges import ExactMatch
+from agentgrpo.rewards import TERMS, Reward
+from agentgrpo.types import Citation, Episode, Outcome, Segment, ToolRecord
+from tests.builders import episode, given, group, sampled, task
+
+PRESETS = Path(__file__).parents[2] / "configs" / "reward"
+
+
+def build(name: str) -> Reward:
+    """The preset as the YAML has it, with the exact-match judge."""
+    config = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert config.pop("name") == "weighted"
+    terms = {name: TERMS[name](**weights) for name, weights in config.pop("terms").items()}
+    return Reward(judge=ExactMatch(), terms=terms, **config)
+
+
+NOTHING = dict.fromkeys(
+    (
+        "rounds_used",
+        "web_searches",
+        "vdb_searches",
+        "rerank_calls",
+        "repeated_search_queries",
+        "evidence_gain_total",
+        "early_stops",
+        "subquestion_coverage_ratio",
+        "final_evidence_sufficient",
+        "search_quality_score",
+        "answer_allowed",
+        "useful_fetched_pages",
+        "unnecessary_fetch_count",
+        "answer_when_evidence_insufficient",
+        "forced_final_answer",
+        "search_budget_exhausted_without_answer",
+        "format_error_turns",
+    ),
+    0.0,
+)
+
+
+def said(text: str) -> Segment:
+    return replace(sampled(1), text=text)
+
+
+def shown(text: str) -> Segment:
+    return replace(given(2, role="tool"), text=text)
+
+
+def calls(*outcomes: Outcome) -> tuple[ToolRecord, ...]:
+    return tuple(ToolRecord(name="search", arguments={}, outcome=o, turn=0) for o in outcomes)
+
+
+def right() -> Episode:
+    """Two rounds, one of each retriever, one rerank; the right answer with one of four results cited."""
+    spent = {"rounds_used": 2.0, "web_searches": 1.0, "vdb_searches": 1.0, "rerank_calls": 1.0}
+    found = {"evidence_gain_total": 0.8, "early_stops": 1.0, "subquestion_coverage_ratio": 0.5}
+    quality = {"final_evidence_sufficient": 1.0, "search_quality_score": 0.6}
+    of = episode(
+        task(),
+        said("<think>a</think><search>q</search>"),
+        shown("<information>d</information>"),
+        said("<think>b</think><answer>Castin</answer>"),
+        metrics=NOTHING | spent | found | quality,
+        citations=[Citation(doc_id="p1", marker="[R1Q1D1]", text="")],
+        retrieved=["p1", "p2", "p3", "p4"],
+    )
+    return replace(of, tool_records=calls(Outcome.SUCCESS, Outcome.SUCCESS, Outcome.TIMEOUT))
+
+
+def wrong() -> Episode:
+    """Five wasteful rounds, then a forced wrong answer that cites nothing."""
+    spent = {"rounds_used": 5.0, "web_searches": 4.0, "vdb_searches": 2.0, "rerank_calls": 3.0}
+    waste = {"repeated_search_queries": 2.0, "unnecessary_fetch_count": 2.0, "useful_fetched_pages": 0.0}
+    found = {"evidence_gain_total": 0.3, "subquestion_coverage_ratio": 1.0, "search_quality_score": 0.2}
+    faults = {"answer_when_evidence_insufficient": 1.0, "forced_final_answer": 1.0, "format_error_turns": 1.0}
+    of = episode(
+        task(),
+        said("<search>q</search>"),
+        shown("<information><answer>Castin</answer></information>"),
+        said("<answer>Orlin</answer>"),
+        answer="Orlin",
+        metrics=NOTHING | spent | waste | found | faults,
+        retrieved=["p1", "p2"],
+    )
+    return replace(of, tool_records=calls(Outcome.INVALID_ARGS))
+
+
+def silent() -> Episode:
+    """Five vdb rounds and no answer; a fetched page that would have been of use."""
+    spent = {"rounds_used": 5.0, "vdb_searches": 5.0, "search_budget_exhausted_without_answer": 1.0}
+    found = {"evidence_gain_total": 0.4, "subquestion_coverage_ratio": 1.0, "search_quality_score": 0.3}
+    metrics = NOTHING | spent | found | {"useful_fetched_pages": 1.0}
+    return episode(task(), said("gibberish"), answer=None, metrics=metrics, retrieved=["p1"])
+
+
+SECOND_PASS = (
+    1.0 - 2 * 0.02 + 0.1 * 1 / 4,  # correct, 2 rounds, 1 of 4 cited
+    -5 * 0.02 - 0.1 - 2 * 0.05,  # 5 rounds, unsupported, 2 duplicates
+    -5 * 0.02,
+)
+GOLDEN: dict[str, tuple[float, float, float]] = {
+    "shaped": (
+        1.0 + 0.3 / 4 + 0.2 * 0.5 + 0.15 * (1 + 0.6) / 2 - 0.05,
+        # coverage, quality, 4 rounds too many, 2 duplicates, budget, 2 fetches, insufficient, forced
+        0.2 + 0.15 * 0.2 / 2 - 4 * 0.05 - 2 * 0.1 - 0.1 - 2 * 0.1 - 0.2 - 0.05,
+        # coverage, quality, fetch, 4 rounds too many, budget, exhausted
+        0.2 + 0.15 * 0.3 / 2 + 0.1 - 4 * 0.05 - 0.1 - 0.2,
+    ),
+    "sparse_final_only": (1.0, 0.0, 0.0),
+    "correctness": (1.0, 0.0, 0.0),
+    "sparse_with_search_penalty": (1.0 - 2 * 0.02, -5 * 0.02, -5 * 0.02),
+    "second_pass": SECOND_PASS,
+    # right: 4 of 4 checks; wrong: only the tag-free answer
+    "third_pass_with_format": (SECOND_PASS[0] + 0.1, SECOND_PASS[1] + 0.1 * 1 / 4, SECOND_PASS[2]),
+    "retriever_aware_v0": (
+        SECOND_PASS[0] - 0.05 - 0.01 - 0.02 + 0.1 * 0.8,
+        SECOND_PASS[1] - 4 * 0.05 - 2 * 0.01 - 3 * 0.02 + 0.1 * 0.3,
+        SECOND_PASS[2] - 5 * 0.01 + 0.1 * 0.4,
+    ),
+    "retriever_aware": (
+        SECOND_PASS[0] - 0.20 - 0.04 - 0.04 + 0.1 * 0.8,
+        -0.1 + 0.1 * 0.3,  # unsupported and gain: a wrong answer pays for no search
+        0.1 * 0.4,
+    ),
+    "search_r1": (1.0, 0.0, 0.0),
+    "search_r1_structured": (1.0, 0.1, 0.0),
+    # answer + format + tools
+    "artist": (2.0 + (4 * 0.125 + 0.5) + 2 / 3, 0.0 + 3 * 0.125 + 0.0, 0.0),
+}
+
+
+def test_every_preset_has_its_golden_row() -> None:
+    assert sorted(GOLDEN) == sorted(p.stem for p in PRESETS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+async def test_totals_of_a_preset(name: str) -> None:
+    scored = await build(name).score(group(right(), wrong(), silent()))
+    assert [r and r.total for r in scored.rewards] == pytest.approx(GOLDEN[name], abs=1e-12)
+
+
+@pytest.mark.parametrize(("retriever", "price"), [("web", 0.07), ("vdb", 0.03)])
+async def test_the_price_of_one_round_under_retriever_aware_v0(retriever: str, price: float) -> None:
+    idle = episode(metrics=NOTHING)
+    one_round = episode(metrics=NOTHING | {"rounds_used": 1.0, f"{retriever}_searches": 1.0})
+    before, after = (await build("retriever_aware_v0").score(group(idle, one_round))).rewards
+    assert before is not None
+    assert after is not None
+    assert before.total - after.total == pytest.approx(price, abs=1e-12)
+    assert after.dimensions["search_efficiency"] == pytest.approx(-price, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["retriever_aware_v0", "retriever_aware"])
+def test_web_costs_five_times_vdb(name: str) -> None:
+    prices = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))["terms"]["retriever_cost"]
+    assert prices["web"] == pytest.approx(5 * prices["vdb"])
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_preset_says_what_it_is_for_and_how_to_launch_it(path: Path) -> None:
+    header = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    assert len(header) >= 2
+    assert header[-1].startswith(f"#   agentgrpo train +reward={path.stem}")

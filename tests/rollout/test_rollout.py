@@ -1,0 +1,188 @@
+"""Episodes to groups to scores: capture, retries, concurrency, cancellation, drops, tags."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.errors import RetrieverError, TooManyFailures
+from agentgrpo.rollout import (
+    Drop,
+    episode_failures,
+    keep_informative,
+    refuse_failures,
+    rollout_metrics,
+    run_episode,
+    run_groups,
+)
+from agentgrpo.types import Episode, Exit, Failure, RewardResult, ScoredGroup, Task
+from tests.builders import episode, given, group, sampled, task
+
+SAMPLING = SamplingParams()
+
+
+class Attempt:
+    """An Agent whose every attempt is one call of `body(task, sample_index, number of this attempt)`."""
+
+    def __init__(self, body: Callable[[Task, int, int], Awaitable[None]]) -> None:
+        self.body = body
+        self.attempts: dict[tuple[str, int], int] = {}
+        self.running = 0
+        self.most_running = 0
+
+    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
+        number = self.attempts[task.id, sample_index] = self.attempts.get((task.id, sample_index), 0) + 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await self.body(task, sample_index, number)
+        finally:
+            self.running -= 1
+        return episode(task, answer=f"{stream}/{task.id}/{sample_index}", sample_index=sample_index)
+
+
+async def down(task: Task, sample_index: int, number: int) -> None:
+    raise RetrieverError("vdb answered 500", kind="http_500")
+
+
+async def test_an_infrastructure_failure_is_data() -> None:
+    failed = await run_episode(Attempt(down), task(), sample_index=3, stream="s", sampling=SAMPLING)
+    assert failed.failure == Failure(kind="http_500", stage="RetrieverError", message="vdb answered 500")
+    assert (failed.exit, failed.answer, failed.branches, failed.sample_index) == (Exit.ERROR, None, (), 3)
+
+
+async def test_a_bug_is_a_crash() -> None:
+    async def bug(task: Task, sample_index: int, number: int) -> None:
+        raise KeyError("typo")
+
+    with pytest.raises(KeyError):
+        await run_episode(Attempt(bug), task(), sample_index=0, stream="s", sampling=SAMPLING, retries=3)
+    with pytest.raises(KeyError):
+        await run_groups(Attempt(bug), [task()], group_size=2, stream="s", sampling=SAMPLING)
+
+
+async def test_a_fault_that_passes_leaves_no_trace() -> None:
+    async def once(task: Task, sample_index: int, number: int) -> None:
+        if number == 1:
+            raise RetrieverError("blip", kind="transport")
+
+    agent = Attempt(once)
+    found = await run_episode(agent, task(), sample_index=0, stream="s", sampling=SAMPLING, retries=1)
+    assert found == episode(task(), answer="s/t0/0")
+    assert agent.attempts == {("t0", 0): 2}
+
+
+async def test_the_time_limit_is_an_infrastructure_failure() -> None:
+    async def hang(task: Task, sample_index: int, number: int) -> None:
+        await asyncio.Event().wait()
+
+    agent = Attempt(hang)
+    found = await run_episode(agent, task(), sample_index=0, stream="s", sampling=SAMPLING, timeout_s=0.02)
+    assert (found.exit, found.failure) == (
+        Exit.TIMEOUT,
+        Failure(kind="timeout", stage="episode", message="not done after 0.02 s"),
+    )
+    assert agent.running == 0
+
+
+async def test_groups_keep_their_order_and_their_limit() -> None:
+    async def uneven(task: Task, sample_index: int, number: int) -> None:
+        await asyncio.sleep(0.001 * ((7 * sample_index + len(task.id)) % 5))
+
+    agent = Attempt(uneven)
+    tasks = [task(id="a"), task(id="bb")]
+    groups = await run_groups(
+        agent, tasks, group_size=3, stream="s", sampling=SAMPLING, max_concurrent_episodes=2
+    )
+    assert [[e.answer for e in g.episodes] for g in groups] == [
+        ["s/a/0", "s/a/1", "s/a/2"],
+        ["s/bb/0", "s/bb/1", "s/bb/2"],
+    ]
+    assert agent.most_running == 2
+
+
+async def test_cancelled_groups_leave_nothing_running() -> None:
+    async def hang(task: Task, sample_index: int, number: int) -> None:
+        await asyncio.Event().wait()
+
+    agent = Attempt(hang)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run_groups(agent, [task()], group_size=4, stream="s", sampling=SAMPLING), 0.02)
+    assert agent.running == 0
+
+
+def reward(total: float, correctness: float = 0.0) -> RewardResult:
+    return RewardResult(
+        total=total, terms={"correctness": total}, dimensions={"correctness": total}, correctness=correctness
+    )
+
+
+def scored(*totals: float | None, failed: Failure | None = None) -> ScoredGroup:
+    made = []
+    for i, total in enumerate(totals):
+        made.append(
+            episode(
+                task(),
+                given(1, 2, 3),
+                sampled(*range(i + 1)),
+                metrics={"search_rounds": float(i), "tool_turns": float(i)},
+                sample_index=i,
+            )
+        )
+    rewards = tuple(None if t is None else reward(t) for t in totals)
+    return ScoredGroup(
+        group=group(*made),
+        rewards=rewards,
+        failures=tuple(failed if r is None else None for r in rewards),
+    )
+
+
+JUDGE_DOWN = Failure(kind="JudgeError", stage="judge", message="no verdict")
+
+
+def test_drops_have_reasons() -> None:
+    kept, reasons = keep_informative(
+        [scored(0.0, 1.0), scored(1.0, 1.0), scored(0.0, None, failed=JUDGE_DOWN), scored(0.5)]
+    )
+    assert kept == [scored(0.0, 1.0)]
+    assert reasons == [None, Drop.DEGENERATE, Drop.INFRASTRUCTURE, Drop.DEGENERATE]
+
+
+def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
+    half = [scored(0.0, None, failed=JUDGE_DOWN)]
+    refuse_failures(half, max_error_fraction=0.5)
+    with pytest.raises(TooManyFailures, match=r"1 of 2 episodes failed .*\(JudgeError: 1\).*The first one: no verdict"):
+        refuse_failures(half, max_error_fraction=0.49)
+    assert episode_failures(half) == [JUDGE_DOWN]
+
+
+def test_tags_by_hand() -> None:
+    groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
+    _, reasons = keep_informative(groups)
+    assert rollout_metrics(groups, reasons) == {
+        "episodes/total": 4.0,
+        "episodes/scored": 3.0,
+        "groups/total": 2.0,
+        "groups/infrastructure": 1.0,
+        "groups/degenerate": 0.0,
+        "failures/JudgeError": 1.0,
+        "reward/mean": 2 / 3,
+        "reward/std": pytest.approx((2 / 9) ** 0.5, abs=1e-12),
+        "correctness": 0.0,
+        "reward/term/correctness": 2 / 3,
+        "reward/dimension/correctness": 2 / 3,
+        "agent/search_rounds": 0.5,
+        "agent/tool_turns": 0.5,
+        "tool_turns/mean": 0.5,
+        "tool_turns/min": 0.0,
+        "tool_turns/max": 1.0,
+        "response_len/mean": 1.5,
+        "response_len/min": 1.0,
+        "response_len/max": 2.0,
+        "tokens/sampled": 6.0,
+        "tokens/total": 18.0,
+        "tokens/trainable_ratio": 6 / 18,
+    }

@@ -1,0 +1,181 @@
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.tasks.jsonl import JsonlTasks, export
+from agentgrpo.tasks.reading import read_passages
+from agentgrpo.types import Message, Passage, Task
+
+
+def write(path: Path, *lines: object) -> str:
+    """Strings as they are, anything else as JSON."""
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    return write(tmp_path / "corpus.jsonl", {"id": "p1", "text": "Paris is in France."})
+
+
+def test_a_users_files(tmp_path: Path) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    questions = write(
+        folder / "questions.jsonl",
+        {"id": 7, "question": " Where is Paris? ", "answers": "France", "split": "test", "topic": "towns"},
+        "",
+        {"id": "b", "question": "How old?", "answers": [12, "twelve"], "split": "train"},
+    )
+    documents = write(
+        folder / "corpus.jsonl",
+        {"id": "p1", "text": "Paris is in France."},
+        {"id": 2, "text": "Bern.", "title": "Bern", "url": "https://example.org/bern"},
+    )
+    web = write(folder / "web.jsonl", {"id": "w1", "text": "News of Paris."})
+    data = JsonlTasks(questions=questions, corpus=documents, web_corpus=web)
+    assert data.split("test") == [
+        Task(
+            id="7",
+            messages=(Message(role="user", content="Where is Paris?"),),
+            references=("France",),
+            metadata={"topic": "towns"},
+            data_source="questions",
+        )
+    ]
+    assert [t.references for t in data.split("train")] == [("12", "twelve")]
+    assert data.split("dev") == []
+    assert data.corpora() == {
+        "vdb": (
+            Passage(id="p1", text="Paris is in France."),
+            Passage(id="2", text="Bern.", title="Bern", url="https://example.org/bern"),
+        ),
+        "web": (Passage(id="w1", text="News of Paris."),),
+    }
+
+
+def test_keys_can_be_renamed(tmp_path: Path, corpus: str) -> None:
+    questions = write(tmp_path / "q.jsonl", {"qid": "x", "query": "Where?", "golden": ["here"], "split": "dev"})
+    data = JsonlTasks(questions=questions, corpus=corpus, id_key="qid", question_key="query", answers_key="golden")
+    [task] = data.split("dev")
+    assert (task.id, task.question, task.references, task.metadata) == ("x", "Where?", ("here",), {})
+
+
+def test_rows_are_split_by_the_hash_of_their_id(tmp_path: Path, corpus: str) -> None:
+    rows = [{"id": f"q{i}", "question": f"Question {i}?", "answers": "yes"} for i in range(2000)]
+    data = JsonlTasks(questions=write(tmp_path / "q.jsonl", *rows), corpus=corpus)
+    sizes = {name: len(data.split(name)) for name in ("train", "dev", "test")}
+    assert sum(sizes.values()) == 2000
+    assert abs(sizes["test"] - 400) < 60
+    assert abs(sizes["dev"] - 200) < 45
+    fewer = JsonlTasks(questions=write(tmp_path / "q2.jsonl", *rows[500:][::-1]), corpus=corpus)
+    assert {t.id for t in fewer.split("test")} == {t.id for t in data.split("test")} & {
+        f"q{i}" for i in range(500, 2000)
+    }
+    other = JsonlTasks(questions=str(tmp_path / "q.jsonl"), corpus=corpus, seed=1)
+    assert {t.id for t in other.split("test")} != {t.id for t in data.split("test")}
+
+
+def test_the_fingerprint_follows_content_not_location(tmp_path: Path, corpus: str) -> None:
+    row = {"id": "a", "question": "Where?", "answers": "here"}
+    first = JsonlTasks(questions=write(tmp_path / "a.jsonl", row), corpus=corpus)
+    moved = JsonlTasks(questions=write(tmp_path / "b.jsonl", row), corpus=corpus)
+    changed = JsonlTasks(questions=write(tmp_path / "c.jsonl", row | {"answers": "there"}), corpus=corpus)
+    resplit = JsonlTasks(questions=str(tmp_path / "a.jsonl"), corpus=corpus, seed=1)
+    assert first.fingerprint == moved.fingerprint
+    assert len({first.fingerprint, changed.fingerprint, resplit.fingerprint}) == 3
+
+
+GOOD = {"id": "a", "question": "Where?", "answers": "here"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"id": "b", ', "not valid JSON"),
+        ("[1, 2]", r"\[1, 2\] is not an object"),
+        ({"id": "b", "answers": "here"}, "'question' is missing"),
+        ({"id": "b", "question": "  ", "answers": "here"}, "'question' is '  '; it must be a non-empty string"),
+        ({"id": "b", "question": "Where?"}, "'answers' is None; it must be"),
+        ({"id": "b", "question": "Where?", "answers": []}, r"'answers' is \[\]"),
+        ({"id": "b", "question": "Where?", "answers": ["here", ""]}, r"'answers' is \['here', ''\]"),
+        ({"id": "b", "question": "Where?", "answers": [True]}, r"'answers' is \[True\]"),
+        ({"id": None, "question": "Where?", "answers": "here"}, "'id' is missing"),
+        ({"id": "a", "question": "Where?", "answers": "here"}, "id 'a' was used in line 1 already"),
+        ({**GOOD, "id": "b", "split": "valid"}, "'split' is 'valid'; train, dev, test are allowed"),
+        ('{"id": "b", "question": "\\ud800?", "answers": "here"}', "not valid UTF-8"),
+    ],
+)
+def test_a_bad_line_is_refused_with_file_line_and_reason(
+    tmp_path: Path, corpus: str, line: object, reason: str
+) -> None:
+    questions = write(tmp_path / "q.jsonl", GOOD, "", line)
+    with pytest.raises(DataError, match=rf"q\.jsonl, line 3: {reason}"):
+        JsonlTasks(questions=questions, corpus=corpus)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path, corpus: str) -> None:
+    (tmp_path / "q.jsonl").write_bytes(b'{"id": "a", "question": "Wh\xe9re?", "answers": "x"}\n')
+    with pytest.raises(DataError, match=r"q\.jsonl, line 1: not valid UTF-8 text; save the file as UTF-8"):
+        JsonlTasks(questions=str(tmp_path / "q.jsonl"), corpus=corpus)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (['{"id": "p1"}'], "line 1: 'text' is missing"),
+        (['{"id": "p1", "text": "x", "title": 3}'], "line 1: 'title' is 3; it must be a string, or left out"),
+        (['{"id": "p", "text": "x"}', '{"id": "p", "text": "y"}'], "line 2: id 'p' was used in line 1 already"),
+        ([], "has no passages"),
+    ],
+)
+def test_a_bad_corpus(tmp_path: Path, lines: list[str], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        read_passages(write(tmp_path / "c.jsonl", *lines))
+
+
+def test_the_other_spelling_of_a_corpus(tmp_path: Path) -> None:
+    lines = [{"id": "a", "contents": '"Bern"\nA town.\nOld.'}, {"id": "b", "contents": "No title."}]
+    assert read_passages(write(tmp_path / "c.jsonl", *lines)) == (
+        Passage(id="a", title="Bern", text="A town.\nOld."),
+        Passage(id="b", text="No title."),
+    )
+
+
+def test_missing_and_empty_files(tmp_path: Path, corpus: str) -> None:
+    with pytest.raises(DataError, match=r"questions: '.*none\.jsonl' is not a file"):
+        JsonlTasks(questions=str(tmp_path / "none.jsonl"), corpus=corpus)
+    with pytest.raises(DataError, match="has no questions"):
+        JsonlTasks(questions=write(tmp_path / "q.jsonl", ""), corpus=corpus)
+
+
+@pytest.mark.parametrize("fractions", [(-0.1, 0.2), (0.6, 0.5)])
+def test_bad_fractions(tmp_path: Path, corpus: str, fractions: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="their sum <= 1"):
+        JsonlTasks(
+            questions=write(tmp_path / "q.jsonl", GOOD),
+            corpus=corpus,
+            dev_fraction=fractions[0],
+            test_fraction=fractions[1],
+        )
+
+
+def test_an_exported_world_reads_back_as_it_was(tmp_path: Path) -> None:
+    world = Almanac(num_companies=20, dev_companies=2, test_companies=5)
+    paths = export(world, tmp_path / "a world")
+    data = JsonlTasks(**{key: str(path) for key, path in paths.items()})  # type: ignore[arg-type]
+    assert data.corpora() == world.corpora()
+    for name in ("train", "dev", "test"):
+        there, here = data.split(name), world.split(name)
+        assert [(t.id, t.messages, t.references) for t in there] == [(t.id, t.messages, t.references) for t in here]
+        assert [t.metadata["kind"] for t in there] == [t.metadata["kind"] for t in here]
+    assert Counter(p.name for p in (tmp_path / "a world").iterdir()) == {
+        "questions.jsonl": 1,
+        "corpus.jsonl": 1,
+        "web.jsonl": 1,
+    }

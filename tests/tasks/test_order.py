@@ -1,0 +1,73 @@
+from collections import Counter
+
+import pytest
+
+from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.tasks.order import TaskOrder, permutation
+from agentgrpo.types import Task
+from tests.builders import task
+
+
+def tasks(n: int, kinds: str = "a") -> list[Task]:
+    return [task(id=f"t{i}", kind=kinds[i % len(kinds)]) for i in range(n)]
+
+
+def ids(order: TaskOrder, step: int) -> list[str]:
+    return [t.id for t in order.take(step)]
+
+
+def test_every_epoch_takes_each_task_once_in_an_order_of_its_own() -> None:
+    order = TaskOrder(tasks(6), tasks_per_step=4, seed=0)
+    taken = [i for step in range(3) for i in ids(order, step)]
+    assert sorted(taken[:6]) == sorted(taken[6:]) == [f"t{i}" for i in range(6)]
+    assert taken[:6] != taken[6:]
+
+
+def test_a_step_depends_on_seed_and_number_alone() -> None:
+    there = [ids(TaskOrder(tasks(7), tasks_per_step=3, seed=5), step) for step in range(9)]
+    order = TaskOrder(tasks(7), tasks_per_step=3, seed=5)
+    assert [ids(order, step) for step in reversed(range(9))] == there[::-1]
+    assert [ids(TaskOrder(tasks(7), tasks_per_step=3, seed=6), step) for step in range(9)] != there
+
+
+def test_the_order_never_changes_between_versions() -> None:
+    assert permutation(6, seed=0, epoch=0) == [5, 1, 4, 0, 3, 2]
+
+
+def test_cursor() -> None:
+    order = TaskOrder(tasks(7), tasks_per_step=3, seed=0)
+    assert order.cursor(0) == {"epoch": 0, "index": 0}
+    assert order.cursor(2) == {"epoch": 0, "index": 6}
+    assert order.cursor(3) == {"epoch": 1, "index": 2}
+
+
+def test_a_step_may_take_more_tasks_than_there_are() -> None:
+    taken = ids(TaskOrder(tasks(3), tasks_per_step=7, seed=0), 0)
+    assert sorted(taken[:3]) == sorted(taken[3:6]) == ["t0", "t1", "t2"]
+    assert len(taken) == 7
+
+
+def test_strata_have_equal_shares_in_every_batch() -> None:
+    order = TaskOrder(tasks(40, "abcd"), tasks_per_step=8, seed=3, stratify_by="kind")
+    for step in range(10):
+        assert Counter(t.metadata["kind"] for t in order.take(step)) == {"a": 2, "b": 2, "c": 2, "d": 2}
+
+
+def test_unequal_strata_keep_their_share() -> None:
+    mixed = [task(id=f"a{i}", kind="a") for i in range(30)] + [task(id=f"b{i}", kind="b") for i in range(10)]
+    order = TaskOrder(mixed, tasks_per_step=4, seed=0, stratify_by="kind")
+    shares = [Counter(t.metadata["kind"] for t in order.take(step))["b"] for step in range(10)]
+    assert shares == [1] * 10
+
+
+@pytest.mark.parametrize(
+    ("count", "per_step", "key", "error", "says"),
+    [
+        (0, 4, None, DataError, "there are no tasks"),
+        (4, 0, None, ConfigError, "rollout.tasks_per_step=0"),
+        (4, 4, "topic", DataError, "stratify_by=topic, but task 't0' has no such metadata"),
+    ],
+)
+def test_refusals(count: int, per_step: int, key: str | None, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        TaskOrder(tasks(count), tasks_per_step=per_step, seed=0, stratify_by=key)

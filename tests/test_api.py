@@ -1,0 +1,54 @@
+"""The names we promise, and what `import agentgrpo` costs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentgrpo
+from agentgrpo.errors import AgentGrpoError, EpisodeError
+
+PACKAGE = Path(agentgrpo.__file__).parent
+PUBLIC = sorted(f.parent.name for f in PACKAGE.glob("*/__init__.py") if "__all__" in f.read_text(encoding="utf-8"))
+
+
+def test_the_package_itself() -> None:
+    assert agentgrpo.__all__ == ["__version__"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", agentgrpo.__version__)
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    program = "import sys, agentgrpo; print(*sorted({'torch', 'numpy', 'hydra', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_all_is_true(name: str) -> None:
+    package = importlib.import_module(f"agentgrpo.{name}")
+    missing = [n for n in package.__all__ if not hasattr(package, n)]
+    assert (missing, len(set(package.__all__))) == ([], len(package.__all__))
+
+
+def all_errors(base: type[AgentGrpoError] = AgentGrpoError) -> dict[str, int]:
+    return {base.__name__: base.exit_code} | {k: v for sub in base.__subclasses__() for k, v in all_errors(sub).items()}
+
+
+def test_exit_codes() -> None:
+    public = {name: code for name, code in all_errors().items() if not name.startswith("_")}
+    episode = {name: 1 for name in all_errors(EpisodeError) if not name.startswith("_")}
+    assert public == episode | {
+        "AgentGrpoError": 1,
+        "ConfigError": 2,
+        "DataError": 2,
+        "RunDirectoryError": 3,
+        "CheckpointError": 4,
+        "StorageError": 5,
+        "TrainingError": 6,
+        "TooManyFailures": 8,
+        "Preempted": 75,
+    }

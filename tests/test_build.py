@@ -1,0 +1,235 @@
+"""Names to classes, keys to arguments, every mistake named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from agentgrpo import build
+from agentgrpo.build import Hardware, admit_user_code, build_node, user_code, validate
+from agentgrpo.errors import ConfigError
+from agentgrpo.judges.answers import Contains, ExactMatch
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.composite import Composite
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.settings import RolloutSettings
+
+HERE = "tests.test_build:Custom"
+
+
+class Custom:
+    """A user's class with every type that YAML can say, and one it cannot."""
+
+    def __init__(
+        self,
+        *,
+        engine: Iterator[int],
+        ratio: float,
+        count: int = 1,
+        label: str | None = None,
+        mode: Literal["a", "b"] = "a",
+        betas: tuple[float, float] = (0.0, 1.0),
+        names: tuple[str, ...] = (),
+        sizes: Sequence[int] = (),
+        prices: Mapping[str, float] | None = None,
+        folder: Path = Path(),
+        anything: Any = None,
+        flag: bool = False,
+    ) -> None:
+        self.values = {k: v for k, v in locals().items() if k != "self"}
+
+
+@pytest.fixture
+def admitted() -> Iterator[None]:
+    admit_user_code([HERE])
+    yield
+    build._admitted.discard(HERE)
+
+
+def refusal(kind: str, node: Any, **injected: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build_node(kind, node, **injected)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("admitted")
+def test_values_arrive_as_their_parameters_want_them() -> None:
+    engine = iter([1])
+    node = {
+        "name": HERE,
+        "ratio": 1,
+        "label": None,
+        "mode": "b",
+        "betas": [1, 2.5],
+        "names": ["x", "y"],
+        "sizes": [3],
+        "prices": {"web": 2},
+        "folder": "a b",
+        "anything": {"deep": [1]},
+        "flag": True,
+    }
+    built = build_node("judge", node, engine=engine, unwanted=object())
+    assert built.values == {
+        "engine": engine,
+        "ratio": 1.0,
+        "count": 1,
+        "label": None,
+        "mode": "b",
+        "betas": (1.0, 2.5),
+        "names": ("x", "y"),
+        "sizes": [3],
+        "prices": {"web": 2.0},
+        "folder": Path("a b"),
+        "anything": {"deep": [1]},
+        "flag": True,
+    }
+    assert type(built.values["ratio"]) is float
+    assert type(built.values["prices"]["web"]) is float
+
+
+@pytest.mark.usefixtures("admitted")
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"ratio": "high"}, "judge.ratio='high'; float is allowed"),
+        ({"ratio": True}, "judge.ratio=True; float is allowed"),
+        ({"ratio": None}, "judge.ratio=None; float is allowed"),
+        ({"count": 1.5}, "judge.count=1.5; int is allowed"),
+        ({"count": False}, "judge.count=False; int is allowed"),
+        ({"label": 3}, "judge.label=3; str | None is allowed"),
+        ({"mode": "c"}, "judge.mode='c'; Literal['a', 'b'] is allowed"),
+        ({"betas": [1]}, "judge.betas=[1]; tuple[float, float] is allowed"),
+        ({"names": "x"}, "judge.names='x'; tuple[str, ...] is allowed"),
+        ({"names": ["x", 1]}, "judge.names=['x', 1]; tuple[str, ...] is allowed"),
+        ({"prices": {"web": "1"}}, "judge.prices={'web': '1'}; collections.abc.Mapping[str, float] | None is allowed"),
+        ({"flag": "yes"}, "judge.flag='yes'; bool is allowed"),
+    ],
+)
+def test_a_value_of_the_wrong_type(keys: dict[str, Any], expected: str) -> None:
+    assert refusal("judge", {"name": HERE, "ratio": 0.5, **keys}, engine=iter([])) == expected
+
+
+@pytest.mark.usefixtures("admitted")
+def test_what_the_wiring_injects_is_no_key() -> None:
+    allowed = "ratio, count, label, mode, betas, names, sizes, prices, folder, anything, flag"
+    assert refusal("judge", {"name": HERE, "engine": 1}) == f"unknown key judge.engine; allowed are {allowed}."
+    assert refusal("judge", {"name": HERE, "count": 1}, count=2, ratio=0.5).startswith("unknown key judge.count;")
+
+
+@pytest.mark.usefixtures("admitted")
+def test_a_missing_key() -> None:
+    assert refusal("judge", {"name": HERE}) == "judge.ratio has no value; give it one: judge.ratio=..."
+
+
+def test_unknown_keys_and_names() -> None:
+    assert refusal("judge", {"name": "contains", "containd": 1.0}) == (
+        "unknown key judge.containd; allowed are contained. Did you mean 'contained'?"
+    )
+    assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
+    names = "exact_match, token_f1, contains, gold_agreement, composite"
+    own = "a class of your own is package.module:Class"
+    assert refusal("judge", {"name": "exact"}) == (
+        f"judge.name=exact; registered are {names}; {own}. Did you mean 'exact_match'?"
+    )
+    assert refusal("judge", {}) == f"judge.name=None; registered are {names}; {own}."
+    assert refusal("judge", None) == "judge=None; a mapping of keys is needed there"
+
+
+def test_a_dictionary_of_terms() -> None:
+    node = {
+        "name": "weighted",
+        "mode": "sparse_final_only",
+        "terms": {"correctness": {"weight": 1}, "retriever_cost": {"web": -0.5, "vdb": -1}},
+    }
+    reward = build_node("reward", node, judge=ExactMatch())
+    assert isinstance(reward, Reward)
+    correctness, cost = reward._terms["correctness"], reward._terms["retriever_cost"]
+    assert (reward._mode, list(reward._terms)) == ("sparse_final_only", ["correctness", "retriever_cost"])
+    assert (correctness.weight, cost.web, cost.vdb) == (1.0, -0.5, -1.0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ({"retriever_cost": {"webb": -1.0}}, "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb."),
+        ({"retriever_cost": {"web": -1.0}}, "reward.terms.retriever_cost.vdb has no value; give it one: "),
+        ({"format": {"weight": "1"}}, "reward.terms.format.weight='1'; float is allowed"),
+        ({"format": 1.0}, "reward.terms.format=1.0; a mapping of keys is needed there"),
+        ({"formt": {"weight": 1.0}}, "reward.terms.formt.name=formt; registered are correctness, "),
+        (None, "reward.terms=None; a mapping by name is needed there"),
+    ],
+)
+def test_mistakes_in_terms(terms: Any, expected: str) -> None:
+    assert refusal("reward", {"name": "weighted", "terms": terms}, judge=ExactMatch()).startswith(expected)
+
+
+def test_a_composite_judge() -> None:
+    node = {
+        "name": "composite",
+        "parts": {
+            "exact": {"judge": {"name": "exact_match"}, "weight": 1},
+            "near": {"judge": {"name": "contains", "contained": 0.5}, "weight": 0.25},
+        },
+    }
+    built: Any = build_node("judge", node)
+    parts: dict[str, tuple[AnswerJudge, float]] = built._parts
+    assert isinstance(built, Composite)
+    assert {k: (type(judge), weight) for k, (judge, weight) in parts.items()} == {
+        "exact": (ExactMatch, 1.0),
+        "near": (Contains, 0.25),
+    }
+    node["parts"] = {"near": {"judge": {"name": "contains", "contain": 0.5}, "weight": 0.25}}
+    assert refusal("judge", node).startswith("unknown key judge.parts.near.judge.contain; allowed are contained.")
+    node["parts"] = {"near": {"judge": {"name": "contains"}}}
+    assert refusal("judge", node) == "judge.parts.near.weight has no value; give it one: judge.parts.near.weight=..."
+
+
+def test_settings_have_no_name() -> None:
+    assert build_node("rollout", {"group_size": 4}) == RolloutSettings(group_size=4)
+    assert refusal("rollout", {"name": "default"}).startswith("unknown key rollout.name; allowed are tasks_per_step,")
+    assert refusal("rollout", {"group_sise": 4}).endswith("Did you mean 'group_size'?")
+
+
+def test_hardware() -> None:
+    hardware = build_node("hardware", {"device": "cpu", "dtype": "float32", "threads": 3})
+    assert (hardware, hardware.num_threads) == (Hardware(threads=3), 3)
+    assert Hardware().num_threads in (1, 2)
+    assert refusal("hardware", {"dtype": "float8"}).startswith("hardware.dtype='float8'; Literal[")
+
+
+def test_user_code_needs_the_users_word() -> None:
+    assert refusal("judge", {"name": HERE, "ratio": 1.0}) == (
+        f"judge.name={HERE} is code from outside; to run it, name it on this command line"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["os.system", "os;system:x", "pathlib.Path.write_text", "a:b:c", "os:system()", " os:x"]
+)
+def test_what_is_no_name_of_code(name: str) -> None:
+    assert user_code({"judge": {"name": name}}) == set()
+    assert "registered are" in refusal("judge", {"name": name})
+
+
+def test_user_code_is_found_wherever_it_is_named() -> None:
+    tree = {"reward": {"name": "a.b:C", "terms": {"mine": {"name": "d:E", "weight": 1}}}, "task": {"label": "f:G"}}
+    assert user_code(tree) == {"a.b:C", "d:E"}
+
+
+def test_user_code_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_admitted", {"no_such_package:X", "tests.test_build:Missing"})
+    why = "it must be installed, or importable from here"
+    assert refusal("judge", {"name": "no_such_package:X"}) == (
+        f"judge.name=no_such_package:X: No module named 'no_such_package'; {why}"
+    )
+    assert refusal("judge", {"name": "tests.test_build:Missing"}).endswith(f"has no attribute 'Missing'; {why}")
+
+
+def test_validate_asks_for_every_group_and_no_other() -> None:
+    with pytest.raises(ConfigError, match=r"^the group task is missing; choose one of its presets: task=\.\.\.$"):
+        validate({})
+    with pytest.raises(ConfigError, match=r"^unknown key lrr; allowed are task, model, .*, run\.$"):
+        validate({**{group: {} for group in build.ROOT}, "lrr": 3})

@@ -1,0 +1,201 @@
+"""Every preset composes, every key is read, every constructor argument can be set."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import hydra
+import pytest
+
+import agentgrpo
+from agentgrpo import build
+from agentgrpo.cli import VERBS, Command, Outcome, Verb, configs_dir, main, presets
+from agentgrpo.compose import to_plain
+
+OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
+PRESETS = [(group, name) for group, names in presets().items() for name in names]
+SOURCES = [f for f in sorted(Path(agentgrpo.__file__).parent.rglob("*.py")) if f.name != "settings.py"]
+JOBS: list[dict[str, Any]] = []
+
+
+def keep(config: dict[str, Any], command: Command) -> Outcome:
+    JOBS.append({"config": config, "command": command})
+    return Outcome()
+
+
+@pytest.fixture(autouse=True)
+def composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(VERBS, "train", Verb(summary="", entry="tests.test_configs:keep"))
+    JOBS.clear()
+    yield
+    JOBS.clear()
+
+
+def compose(*overrides: str) -> dict[str, Any]:
+    """The checked configuration of one command line."""
+    assert main(["train", "run.dir=r", *overrides]) == 0
+    config: dict[str, Any] = JOBS.pop()["config"]
+    return config
+
+
+@cache
+def preset(group: str, name: str) -> dict[str, Any]:
+    """The node that Hydra makes of one file, its ??? filled."""
+    needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
+    with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
+        tree = to_plain(hydra.compose(f"{group}/{name}", needed))
+    node: dict[str, Any] = tree.get(group, {})
+    return node
+
+
+@pytest.mark.parametrize("name", presets()["experiment"])
+def test_every_experiment_composes(name: str) -> None:
+    assert set(compose(f"experiment={name}", *(OWN_DATA if name == "none" else ()))) == set(build.ROOT)
+
+
+@pytest.mark.parametrize("path", sorted(configs_dir().rglob("*.yaml")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_file_opens_with_a_command(path: Path) -> None:
+    head = [line for line in path.read_text(encoding="utf-8").splitlines()[:6] if line.startswith("#")]
+    assert any("agentgrpo " in line for line in head), "open it with the command that chooses it"
+
+
+def test_the_default_is_the_embedded_example() -> None:
+    config = compose()
+    assert {g: config[g]["name"] for g in config if "name" in config[g]} == {
+        "task": "almanac",
+        "model": "almanac_tiny",
+        "engine": "hf",
+        "agent": "search",
+        "retriever": "embedded",
+        "judge": "exact_match",
+        "reward": "weighted",
+        "algorithm": "grpo",
+        "optimizer": "adamw",
+    }
+    assert config["reward"] == compose("reward=retriever_aware")["reward"]
+
+
+def test_the_command_line_wins_over_the_experiment() -> None:
+    plain, chosen = compose(), compose("reward=sparse_with_search_penalty", "judge=token_f1")
+    assert chosen["reward"]["terms"] == {"correctness": {"weight": 1.0}, "per_search": {"weight": -0.02}}
+    assert chosen["judge"] == {"name": "token_f1"}
+    assert {k: v for k, v in chosen.items() if plain[k] != v}.keys() == {"reward", "judge"}
+
+
+def test_your_own_data() -> None:
+    config = compose("experiment=none", *OWN_DATA)
+    assert (config["task"]["name"], config["task"]["corpus"], config["model"]) == (
+        "jsonl",
+        "c.jsonl",
+        {"name": "path", "path": "m"},
+    )
+
+
+def test_terms_and_weights_by_name() -> None:
+    terms = compose("reward=second_pass", "reward.terms.per_search.weight=-1", "~reward.terms.duplicate_query")[
+        "reward"
+    ]["terms"]
+    assert terms == {
+        "correctness": {"weight": 1.0},
+        "per_search": {"weight": -1},
+        "citation_support": {"weight": 0.1},
+        "unsupported_claim": {"weight": -0.1},
+    }
+    assert compose("reward.terms.retriever_cost.web=-0.1")["reward"]["terms"]["retriever_cost"]["web"] == -0.1
+    assert compose("+reward.terms.format.weight=0.5")["reward"]["terms"]["format"] == {"weight": 0.5}
+
+
+# --- the other way round: what a constructor takes is in the file, and what it takes is used
+
+
+def nodes(child: build.Child) -> Iterator[tuple[Any, set[str], set[str]]]:
+    """(constructor, its YAML keys, the node's keys) of a node and of all in it. Raises ConfigError as validate does."""
+    target, _, parameters = build._read(child, frozenset())
+    inner = list(build._children(child.kind, child.node, child.path))
+    nested = {c.key for c in inner}
+    hidden = build.PROVIDED.get(child.kind, frozenset())
+    keys = {k for k, p in parameters.items() if k not in hidden and (k in nested or build._is_plain(p.annotation))}
+    yield target, keys, set(child.node) - {"name"} - (nested - set(parameters))
+    for c in inner:
+        yield from nodes(c)
+
+
+@cache
+def preset_nodes(group: str, name: str) -> list[tuple[Any, set[str], set[str]]]:
+    root = {group: {"dir": "r", **preset(group, name)} if group == "run" else preset(group, name)}
+    if group == "run" and root["run"]["dir"] is None:
+        root["run"]["dir"] = "r"
+    return [found for child in build._children("", root, "") for found in nodes(child)]
+
+
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g, n in PRESETS if g != "experiment"])
+def test_a_preset_and_its_constructor_have_the_same_keys(group: str, name: str) -> None:
+    """Every key is read by an argument; and every argument is in the file, so that key=value sets it, --cfg job shows
+    it and nobody has to read source to find it."""
+    assert [(t.__name__, given ^ keys) for t, keys, given in preset_nodes(group, name) if given != keys] == []
+
+
+def attributes_read() -> set[str]:
+    trees = [ast.parse(f.read_text(encoding="utf-8")) for f in SOURCES]
+    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def test_every_argument_is_used() -> None:
+    """An argument of a function is read in its body, a field of a dataclass as an attribute somewhere."""
+    read, unused = attributes_read(), set()
+    for target, keys, _ in (n for g, p in PRESETS if g != "experiment" for n in preset_nodes(g, p)):
+        if hasattr(target, "__dataclass_fields__"):
+            unused |= {f"{target.__name__}.{k}" for k in keys if k not in read}
+        elif keys:
+            function = target.__init__ if inspect.isclass(target) else target
+            names = {n.id for n in ast.walk(ast.parse(dedent(inspect.getsource(function)))) if isinstance(n, ast.Name)}
+            unused |= {f"{target.__name__}({k})" for k in keys if k not in names}
+    assert sorted(unused) == []
+
+
+OWNERS = {"run", "eval", "settings", "rollout", "hardware"}
+
+
+def test_every_setting_is_read_from_settings() -> None:
+    """`seed` as an attribute of anything would be too weak a proof: it must be run.seed, settings.tasks, ..."""
+    read = set()
+    for tree in (ast.parse(f.read_text(encoding="utf-8")) for f in SOURCES):
+        aliases = {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and _last_name(node.value) in OWNERS
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and _last_name(node.value) in OWNERS | aliases:
+                read.add(node.attr)
+    fields = {
+        f"{kind}.{field}"
+        for kind in ("run", "eval", "rollout")
+        for field in build.resolve(kind, None, kind).__dataclass_fields__
+    }
+    assert sorted(f for f in fields if f.partition(".")[2] not in read) == []
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+# --- secrets
+
+
+def test_a_secret_from_the_environment_stays_off_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "s3cr3t")
+    assert main(["train", "run.dir=r", "agent.system_prompt=${oc.env:CANARY}"]) == 0
+    job = JOBS.pop()
+    assert job["config"]["agent"]["system_prompt"] == "s3cr3t"
+    assert "system_prompt: ${oc.env:CANARY}" in job["command"].snapshot
+    assert "s3cr3t" not in job["command"].snapshot

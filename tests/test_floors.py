@@ -1,0 +1,147 @@
+"""Imports point down only. A new top-level module has to choose its floor here."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentgrpo
+
+PACKAGE = Path(agentgrpo.__file__).parent
+FLOORS = (
+    {"errors", "types"},
+    {"concurrency", "durable", "settings"},
+    {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
+    {"tools", "rewards"},
+    {"agents"},
+    {"rollout", "training"},
+    {"recipes"},
+    {"build"},
+    {"compose"},
+    {"cli"},
+    {"wiring", "__main__"},  # the verbs' functions: cli calls them by name
+)
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+STDLIB_ONLY = FLOORS[0] | FLOORS[1]
+FREE_OF_TORCH = ("retrievers", "judges", "tools", "rewards", "agents", "rollout")
+ONLY_IN = {
+    "hydra": {"compose.py"},
+    "omegaconf": {"compose.py"},
+    "httpx": {"retrievers/http.py"},
+    "importlib.import_module": {"build.py", "cli.py"},  # what is imported by name is invisible to this test
+}
+FORBIDDEN = {"training": {"rollout", "agents", "tools", "rewards", "engines"}, "rollout": {"training"}}
+
+Import = tuple[Path, int, str]
+
+
+def imports_of(source: str) -> list[tuple[int, str]]:
+    """(line, dotted module) of every import, wherever it stands: in functions and under TYPE_CHECKING too."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports hide where they point"
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def all_imports() -> list[Import]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [(f.relative_to(PACKAGE), line, name) for f in files for line, name in imports_of(f.read_text("utf-8"))]
+
+
+def top(path: Path) -> str:
+    """The floor's name of a file: its folder, or the module at top level."""
+    return path.parts[0].removesuffix(".py")
+
+
+def violation(source: str, target: str) -> str | None:
+    """Why module `source` may not import the dotted `target`; None if it may."""
+    parts = target.split(".")
+    if parts[0] != "agentgrpo":
+        outside = source in STDLIB_ONLY and parts[0] not in sys.stdlib_module_names
+        return f"{source} is standard library only, not {parts[0]}" if outside else None
+    name = parts[1] if len(parts) > 1 else "__version__"
+    if name in (source, "__version__"):
+        return None
+    if name not in FLOOR:
+        return f"{name} has no floor"
+    if FLOOR[name] >= FLOOR[source]:
+        return f"{source} (floor {FLOOR[source]}) imports {name} (floor {FLOOR[name]})"
+    return f"{source} never imports {name}" if name in FORBIDDEN.get(source, set()) else None
+
+
+def test_every_module_has_a_floor() -> None:
+    modules = {top(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert modules <= set(FLOOR), "give the new module a floor"
+
+
+def test_imports_point_down() -> None:
+    wrong = [
+        f"{path}:{line}: {why}"
+        for path, line, name in all_imports()
+        if top(path) != "__init__" and (why := violation(top(path), name))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "allowed"),
+    [
+        ("agents", "agentgrpo.engines.base.Engine", True),
+        ("agents", "agentgrpo.agents.base.Agent", True),
+        ("engines", "agentgrpo.retrievers.base.Retriever", False),
+        ("engines", "agentgrpo.rollout.groups", False),
+        ("training", "agentgrpo.grpo.losses", True),
+        ("training", "agentgrpo.engines.base", False),
+        ("training", "agentgrpo.rewards.reward", False),
+        ("rollout", "agentgrpo.training.trainer", False),
+        ("settings", "agentgrpo.errors.ConfigError", True),
+        ("errors", "agentgrpo.settings", False),
+        ("types", "numpy", False),
+        ("judges", "agentgrpo.novelty.x", False),
+    ],
+)
+def test_the_rule_itself(source: str, target: str, allowed: bool) -> None:
+    assert (violation(source, target) is None) == allowed
+
+
+def test_hidden_imports_are_seen() -> None:
+    source = "if TYPE_CHECKING:\n    import a.b\ndef f():\n    from c import d, e\n"
+    assert imports_of(source) == [(2, "a.b"), (4, "c.d"), (4, "c.e")]
+
+
+@pytest.mark.parametrize("library", sorted(ONLY_IN))
+def test_a_library_stays_in_its_place(library: str) -> None:
+    users = {path.as_posix() for path, _, name in all_imports() if f"{name}.".startswith(f"{library}.")}
+    assert users <= ONLY_IN[library]
+
+
+def test_no_torch_below_training() -> None:
+    users = {path.as_posix() for path, _, name in all_imports() if name.split(".")[0] in ("torch", "accelerate")}
+    assert sorted(u for u in users if u.split("/")[0] in FREE_OF_TORCH) == []
+    program = f"""
+import importlib, sys
+for name in {[f"agentgrpo.{n}" for n in ("types", "errors", "settings", "concurrency", "durable", *FREE_OF_TORCH)]}:
+    importlib.import_module(name)
+    assert "torch" not in sys.modules, name
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr == ""
+
+
+def test_a_file_fits_the_eye() -> None:
+    long = {
+        str(f.relative_to(PACKAGE)): n for f in PACKAGE.rglob("*.py") if (n := f.read_text("utf-8").count("\n")) > 320
+    }
+    contracts = {
+        str(f.relative_to(PACKAGE)): n
+        for f in PACKAGE.rglob("base.py")
+        if (n := len(f.read_text("utf-8").splitlines())) > 120
+    }
+    assert (long, contracts) == ({}, {})
