@@ -31,6 +31,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "agent": {"search": "agentgrpo.agents.search:SearchAgent"},
     "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
     "tool": {},
+    "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
     "judge": {
         "exact_match": "agentgrpo.judges.answers:ExactMatch",
         "token_f1": "agentgrpo.judges.answers:TokenF1",
@@ -72,6 +73,7 @@ ROOT: Mapping[str, str] = {
 NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
     "reward": {"terms": "term*"},
+    "agent": {"evidence": "evidence"},
     "judge": {"parts": "judge_part*"},
     "judge_part": {"judge": "judge"},
     "run": {"eval": "eval"},

@@ -30,7 +30,6 @@ from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
-from agentgrpo.judges.evidence import HeuristicEvidence
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.drift import refuse_drift
 from agentgrpo.recipes.examine import Examiner, first
@@ -82,7 +81,7 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
     run: RunSettings = build_node("run", config["run"])
     with _run_directory(run) as screen:
         run_dir = Path(run.dir)
-        store = CheckpointStore(run_dir=run_dir)
+        store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if not store.candidates() and not (run_dir / "metrics.jsonl").exists():
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             return _finish(Wiring(config, command, screen).session(None), Progress())
@@ -184,7 +183,6 @@ class Wiring:
             renderer=renderer,
             retrievers=retrievers,
             reranker=LexicalReranker(thesaurus=self.dataset.thesaurus()),
-            evidence=HeuristicEvidence(),
         )
         return agent
 
@@ -269,6 +267,7 @@ class Wiring:
         run = self.run
         return Examiner(
             agent=self.agent,
+            agent_name=str(self.config["agent"]["name"]),
             engine=self.engine,
             oracle=self.oracle(),
             judge=self.judge,
@@ -307,7 +306,7 @@ class Wiring:
         examiner = self.examiner()
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         size = sum(p.numel() * p.element_size() for p in self.policy.model.parameters())
-        store.preflight(3 * size)
+        store.preflight(3 * size)  # weights and Adam's two moments
         parts = Parts(
             order=TaskOrder(
                 tasks,
@@ -316,6 +315,7 @@ class Wiring:
                 stratify_by=self.rollout.stratify_by,
             ),
             agent=self.agent,
+            agent_name=str(self.config["agent"]["name"]),
             engine=self.engine,
             reward=self.reward,
             trainer=trainer,

@@ -6,14 +6,17 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import agentgrpo
+from agentgrpo import cli
 from agentgrpo.errors import AgentGrpoError, EpisodeError
 
 PACKAGE = Path(agentgrpo.__file__).parent
+ROOT = PACKAGE.parent
 PUBLIC = sorted(f.parent.name for f in PACKAGE.glob("*/__init__.py") if "__all__" in f.read_text(encoding="utf-8"))
 
 
@@ -52,3 +55,27 @@ def test_exit_codes() -> None:
         "TooManyFailures": 8,
         "Preempted": 75,
     }
+
+
+# --- packaging
+
+
+def test_presets_ship_in_the_wheel_and_are_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"configs": "agentgrpo/_configs"}
+    assert project["project"]["scripts"] == {"agentgrpo": "agentgrpo.cli:main"}
+    assert cli.configs_dir() == ROOT / "configs"
+    installed = tmp_path / "site-packages" / "agentgrpo"
+    (installed / "_configs").mkdir(parents=True)
+    monkeypatch.setattr(cli, "__file__", str(installed / "cli.py"))
+    assert cli.configs_dir() == installed / "_configs"
+
+
+def test_constraints_pin_what_the_project_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in needed}
+    assert names - {name.lower().replace("_", "-") for name in pins} == set()
+    assert [v for v in pins.values() if not re.fullmatch(r"[0-9][0-9a-z.]*", v)] == []  # no local builds, no paths

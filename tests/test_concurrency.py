@@ -228,7 +228,8 @@ async def test_a_question_that_nobody_waits_for_is_not_asked_and_a_call_for_nobo
     queued.cancel()
     in_call[0].cancel()
     await ticks()
-    assert calls == [("g", ["a", "b"])]  # the call goes on for "b"
+    assert calls == [("g", ["a", "b"])]
+    assert not in_call[1].done()  # the call goes on for "b"
     in_call[1].cancel()
     await ticks()
     async with asyncio.timeout(1), limiter:  # the call was stopped and gave its slot back; "c" took none
@@ -261,9 +262,8 @@ async def test_a_call_cancelled_from_outside_leaves_nobody_waiting(while_queued:
     await ticks()
     for task in asyncio.all_tasks() - before - {asked}:
         task.cancel()
-    async with asyncio.timeout(1):
-        with pytest.raises(asyncio.CancelledError):
-            await asked
+    await asyncio.wait([asked], timeout=1)
+    assert asked.cancelled()
     if while_queued:
         await limiter.__aexit__()
     again = asyncio.create_task(batcher.ask("g", "b"))

@@ -169,7 +169,11 @@ class HFEngine:
     async def _run(self) -> None:
         try:
             while self._schedule.has_work:
-                self._step()
+                try:
+                    with boundary(EngineError, "engine step"):
+                        self._step()
+                except EngineError as e:
+                    self._fail(self._schedule.active, str(e), kind=e.kind)
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             self._fail(self._schedule.turns, "the engine's task was cancelled")
@@ -177,23 +181,19 @@ class HFEngine:
 
     def _step(self) -> None:
         """Choose, compute, draw, hand out."""
-        try:
-            with boundary(EngineError, "engine step"):
-                step = self._schedule.next_step()
-                drawing, tokens, logprobs = self._compute(step)
-        except EngineError as e:
-            self._fail(self._schedule.active, str(e), kind=e.kind)
-            return
+        step = self._schedule.next_step()
+        tokens, logprobs = self._compute(step)
+        self._schedule.computed(step)
         now = time.monotonic()
-        for turn, token, logprob in zip(drawing, tokens, logprobs, strict=True):
+        for turn, token, logprob in zip(step.drawing, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
                 self._refuse(turn)
             elif (reason := turn.take(token, logprob)) is not None:
                 self._schedule.end(turn, well=True)
                 turn.finish(reason, self.policy_version, now)
 
-    def _compute(self, step: Step) -> tuple[Sequence[Turn], list[int], list[float]]:
-        """Run the step; returns the turns that draw a token, the tokens and their log-probs."""
+    def _compute(self, step: Step) -> tuple[list[int], list[float]]:
+        """Run the step; returns a token and its log-prob for each turn that draws one."""
         now = time.monotonic()
         turns = step.turns
         for turn in turns:
@@ -210,10 +210,10 @@ class HFEngine:
                 use_cache=False,
                 logits_to_keep=packed.logits_at,
                 plan=packed.plan,
-            ).logits[0, : packed.num_sampled]
-            drawing = self._schedule.computed(step)
+            ).logits
+            drawing = step.drawing
             uniforms = [t.noise.uniform(len(t.logprobs)) for t in drawing]
-            return drawing, *sample(logits, [t.distribution for t in drawing], uniforms)
+            return sample(logits[0, : len(drawing)], [t.distribution for t in drawing], uniforms)
 
     def _refuse(self, turn: Turn) -> None:
         """No token can be drawn from logits that are not finite; what is in the slot must not reach its next owner."""

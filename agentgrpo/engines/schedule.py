@@ -12,7 +12,6 @@ A slot belongs to its episode until `release`; episodes beyond the last slot wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -116,6 +115,11 @@ class Step(NamedTuple):
     @property
     def turns(self) -> list[Turn]:
         return [*self.decoding, *(s.turn for s in self.spans)]
+
+    @property
+    def drawing(self) -> list[Turn]:
+        """The turns that draw a token from this step."""
+        return [*self.decoding, *(s.turn for s in self.spans if s.sampled)]
 
 
 class Schedule:
@@ -241,9 +245,8 @@ class Schedule:
         context.prompt = prompt
         self._holders.setdefault(prompt, []).append(context)
 
-    def computed(self, step: Step) -> Sequence[Turn]:
-        """The step's forward pass is done: all of its tokens are cached. Returns the turns that draw a token, decoding
-        rows first."""
+    def computed(self, step: Step) -> None:
+        """The step's forward pass is done: all of its tokens are cached."""
         for turn in step.decoding:
             turn.held.cached += 1
         for span in step.spans:
@@ -251,4 +254,3 @@ class Schedule:
             context.cached = span.stop
             if span.start == 0:
                 self._hold((span.turn.key.group, tuple(span.turn.tokens[: span.stop])), context)
-        return [*step.decoding, *(s.turn for s in step.spans if s.sampled)]

@@ -87,6 +87,7 @@ class SlotPool:
                 for target in targets:
                     tensor[target, :, :tokens] = prefix
 
+    @torch.inference_mode()
     def scrub(self, slot: int) -> None:
         """Zero one slot, after non-finite values were written to it."""
         for tensor in (*self._keys, *self._values):

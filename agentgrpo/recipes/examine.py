@@ -27,6 +27,7 @@ class Examiner:
     """Evaluates whatever weights the agent's engine holds when it is called."""
 
     agent: Agent
+    agent_name: str
     engine: Engine
     """What the agent samples from; closed by `close`."""
     oracle: Agent | None
@@ -82,6 +83,7 @@ class Examiner:
                 step=0,
                 seed=self.seed,
                 split="test",
+                agent_name=self.agent_name,
                 record_tokens=False,
             )
             self.screen.advance()

@@ -30,6 +30,7 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     parts, examiner = session.parts, session.examiner
     try:
         with StopRequest(f"go on with: agentgrpo resume '{parts.run.dir}'") as stop:
+            await parts.engine.load_weights(progress.step)
             if parts.run.checkpoint_every and progress.saved_step is None:
                 save(parts, progress)
             if not parts.run.final_eval:

@@ -49,6 +49,7 @@ class Parts:
 
     order: TaskOrder
     agent: Agent
+    agent_name: str
     engine: Engine
     reward: Reward
     trainer: Trainer
@@ -118,6 +119,7 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
         dropped=reasons,
         step=step,
         seed=parts.run.seed,
+        agent_name=parts.agent_name,
         record_tokens=parts.run.record_tokens,
     )
     tags = rollout_metrics(rolled.scored, reasons)

@@ -31,11 +31,9 @@ class DenseBackend:
         return [self._search(vectors[i : i + 1], top_k) for i in range(len(queries))]
 
     def _search(self, vector: Vectors, top_k: int) -> list[Passage]:
-        if not vector.any():
-            return []
-
         def nearest(n: int) -> tuple[list[float], list[int]]:
-            scores, positions = self._index.search(vector, n)
-            return scores[0].tolist(), positions[0].tolist()
+            [scores], [positions] = self._index.search(vector, n)
+            matches = scores > 0
+            return scores[matches].tolist(), positions[matches].tolist()
 
-        return [p for p in best_passages(self._passages, nearest, top_k) if p.score is not None and p.score > 0]
+        return best_passages(self._passages, nearest, top_k)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from agentgrpo.errors import ConfigError
-from agentgrpo.retrievers.corpus import well_formed
 
 Vectors = npt.NDArray[np.float32]
 
@@ -93,4 +92,4 @@ class HashingEmbedder:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(well_formed(text).lower())
+    return _WORD.findall(text.lower())

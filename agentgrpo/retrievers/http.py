@@ -14,9 +14,9 @@ import ipaddress
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -56,9 +56,7 @@ class _Endpoint:
         max_response_bytes: int = 2 * 2**20,
         trust_env: bool = True,
     ) -> None:
-        host = urlsplit(url).hostname
-        if urlsplit(url).scheme not in ("http", "https") or not host:
-            raise ConfigError(f"url={url!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
+        host = _host(url)
         if not (timeout_s > 0 and retries >= 0 and backoff_s >= 0 and max_response_bytes > 0):
             raise ConfigError(
                 f"{url}: timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}, max_response_bytes="
@@ -147,10 +145,14 @@ class _Endpoint:
             return float(retry_after)
         digest = hashlib.blake2b(f"{self._url} {call} {attempt}".encode(), digest_size=8).digest()
         jitter = int.from_bytes(digest, "big") / 2**64
-        return self._backoff_s * 2.0**attempt * (1 + jitter) / 2
+        return self._backoff_s * 2.0 ** min(attempt, 16) * (1 + jitter) / 2
 
-    def _count(self, outcomes: Iterable[object]) -> None:
-        self.counts.update(outcome.kind for outcome in outcomes if isinstance(outcome, RetrieverError))
+    def _count(self, outcomes: Sequence[object]) -> None:
+        """Count and log what failed in a reply that was otherwise fine."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, RetrieverError)]
+        self.counts.update(error.kind for error in errors)
+        if errors:
+            logger.warning("%s: %d of %d rows failed, first: %s", self._url, len(errors), len(outcomes), errors[0])
 
 
 class HttpRetriever(_Endpoint):
@@ -271,6 +273,14 @@ def _kind(status: int) -> str:
     if status == 429:
         return "http_429"
     return {3: "http_3xx", 4: "http_4xx", 5: "http_500"}.get(status // 100, "garbage")
+
+
+def _host(url: str) -> str:
+    with suppress(httpx.InvalidURL):
+        parsed = httpx.URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
+            return parsed.host
+    raise ConfigError(f"url={url!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
 
 
 def _is_loopback(host: str) -> bool:

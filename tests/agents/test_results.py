@@ -4,10 +4,25 @@ import logging
 
 import pytest
 
+from agentgrpo.agents.search import SearchAgent
+from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import RetrieverError
 from agentgrpo.types import Outcome, Passage
 from tests import builders
-from tests.agents.scripted import ANSWER, HOP_1, HOP_2, ROWS, SHOWN_1, SHOWN_2, ReversingReranker, play
+from tests.agents.scripted import (
+    ANSWER,
+    HOP_1,
+    HOP_2,
+    ROWS,
+    SHOWN_1,
+    SHOWN_2,
+    ReversingReranker,
+    ScriptedEngine,
+    ScriptedJudge,
+    ScriptedRetriever,
+    play,
+    renderer,
+)
 
 
 async def test_a_repeated_query_gets_feedback_and_no_results() -> None:
@@ -140,9 +155,16 @@ async def test_a_web_failure_is_not_cached() -> None:
 
 async def test_vdb_failing_is_an_infrastructure_failure() -> None:
     broken = {"founded Velmor": RetrieverError("drip", kind="timeout")}
+    vdb = ScriptedRetriever(broken)
+    agent = SearchAgent(
+        engine=ScriptedEngine(["<search>founded Velmor</search>"]),
+        renderer=renderer(),
+        retrievers={"vdb": vdb, "web": ScriptedRetriever(ROWS)},
+        evidence=ScriptedJudge(),
+    )
     with pytest.raises(RetrieverError, match="drip") as caught:
-        await play("<search>founded Velmor</search>", vdb=broken)
-    assert caught.value.kind == "timeout"
+        await agent.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
+    assert (caught.value.kind, len(vdb.calls)) == ("timeout", 1)  # retries are the retriever's own business
     with pytest.raises(RetrieverError, match="drip"):
         await play(HOP_1, vdb=broken, web=broken)
 
@@ -187,3 +209,5 @@ async def test_rerank_as_an_action_with_nothing_to_rerank() -> None:
     nothing = "\n<search_feedback>\nThere is nothing to rerank.\n</search_feedback>\n"
     assert (played.told[0], played.told[2]) == (nothing, nothing)
     assert played.episode.metrics["rerank_skipped"] == 3.0
+    played = await play("<search>chatter</search>", "<rerank/>", ANSWER, reranker=ReversingReranker())
+    assert (played.told[1], played.episode.metrics["rerank_skipped"]) == (nothing, 1.0)

@@ -112,7 +112,11 @@ def test_draws_follow_the_distribution(filtered):
     n = 40_000
     x = torch.randn(80, dtype=torch.float64)
     mode = Distribution(0.8, 50, 1.0, 0.0) if filtered else PLAIN
-    p = (x / mode.temperature).masked_fill(x < x.topk(50).values[-1], -math.inf).softmax(-1) if filtered else x.softmax(-1)
+    p = (
+        (x / mode.temperature).masked_fill(x < x.topk(50).values[-1], -math.inf).softmax(-1)
+        if filtered
+        else x.softmax(-1)
+    )
     noise = Noise(3, KEY)
     tokens, _ = sample(x.expand(n, -1), [mode] * n, [noise.uniform(i) for i in range(n)])
     seen = torch.tensor(tokens).bincount(minlength=80).double()

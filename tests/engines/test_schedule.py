@@ -24,20 +24,10 @@ def turn(tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0
         distribution=Distribution(1.0, 0, 1.0, 0.0),
         noise=Noise(0, key),
         stop=RULE,
-        future=asyncio.new_event_loop().create_future(),
+        future=asyncio.get_running_loop().create_future(),
         queued_at=0.0,
         num_given=len(tokens),
     )
-
-
-@pytest.fixture(autouse=True)
-def _close_loops(monkeypatch):
-    loops = []
-    new = asyncio.new_event_loop
-    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loops.append(new()) or loops[-1])
-    yield
-    for loop in loops:
-        loop.close()
 
 
 def shape(step: Step) -> tuple[object, ...]:
@@ -49,13 +39,14 @@ def shape(step: Step) -> tuple[object, ...]:
 def run(schedule: Schedule, *tokens: int) -> tuple[object, ...]:
     """One step in which `tokens` are drawn, in order; turns that end are ended."""
     step = schedule.next_step()
-    for t, token in zip(schedule.computed(step), tokens, strict=True):
+    schedule.computed(step)
+    for t, token in zip(step.drawing, tokens, strict=True):
         if t.take(token, -1.0) is not None:
             schedule.end(t, well=True)
     return shape(step)
 
 
-def test_a_group_computes_its_prompt_once_and_everyone_decodes_its_last_token():
+async def test_a_group_computes_its_prompt_once_and_everyone_decodes_its_last_token():
     schedule = Schedule(slots=4, prefill_budget=100)
     for i in range(3):
         schedule.add(turn(TEXT, sample=i))
@@ -66,7 +57,7 @@ def test_a_group_computes_its_prompt_once_and_everyone_decodes_its_last_token():
     assert run(schedule, 1, 1, 1, 1) == ([Copy(0, [3], 4)], [0, 1, 2, 3], [])
 
 
-def test_another_prompt_or_another_group_is_not_shared():
+async def test_another_prompt_or_another_group_is_not_shared():
     schedule = Schedule(slots=4, prefill_budget=100)
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn([*TEXT[:-1], 77, 78], sample=1))
@@ -74,7 +65,7 @@ def test_another_prompt_or_another_group_is_not_shared():
     assert run(schedule) == ([], [], [(0, 0, 4, False), (1, 0, 5, False), (2, 0, 4, False)])
 
 
-def test_the_last_prompt_token_may_differ():
+async def test_the_last_prompt_token_may_differ():
     schedule = Schedule(slots=4, prefill_budget=100)
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn([*TEXT[:-1], 77], sample=1))
@@ -82,13 +73,13 @@ def test_the_last_prompt_token_may_differ():
     assert run(schedule, 1, 1) == ([Copy(0, [1], 4)], [0, 1], [])
 
 
-def test_a_prompt_of_one_token_decodes_at_once():
+async def test_a_prompt_of_one_token_decodes_at_once():
     schedule = Schedule(slots=1, prefill_budget=100)
     schedule.add(turn([5]))
     assert run(schedule, 1) == ([], [0], [])
 
 
-def test_later_turns_compute_only_what_is_new():
+async def test_later_turns_compute_only_what_is_new():
     schedule = Schedule(slots=1, prefill_budget=100)
     schedule.add(turn(TEXT))
     run(schedule)
@@ -104,7 +95,7 @@ def test_later_turns_compute_only_what_is_new():
     assert run(schedule, 99) == ([], [], [(0, 7, 10, True)])
 
 
-def test_a_context_that_parts_inside_the_prompt_no_longer_lends_it():
+async def test_a_context_that_parts_inside_the_prompt_no_longer_lends_it():
     schedule = Schedule(slots=3, prefill_budget=100)
     schedule.add(turn(TEXT, sample=0))
     run(schedule)
@@ -114,7 +105,7 @@ def test_a_context_that_parts_inside_the_prompt_no_longer_lends_it():
     assert run(schedule, 99) == ([], [], [(0, 2, 4, True), (1, 0, 4, False)])
 
 
-def test_a_freed_slot_lends_nothing_but_its_copies_do():
+async def test_a_freed_slot_lends_nothing_but_its_copies_do():
     schedule = Schedule(slots=3, prefill_budget=100)
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn(TEXT, sample=1))
@@ -129,7 +120,7 @@ def test_a_freed_slot_lends_nothing_but_its_copies_do():
     assert run(schedule) == ([], [], [(3, 0, 4, False)])
 
 
-def test_episodes_beyond_the_slots_wait_in_order():
+async def test_episodes_beyond_the_slots_wait_in_order():
     schedule = Schedule(slots=1, prefill_budget=100)
     turns = [turn([5], sample=i) for i in range(4)]
     for t in turns:
@@ -143,7 +134,7 @@ def test_episodes_beyond_the_slots_wait_in_order():
     assert schedule.num_contexts == 1
 
 
-def test_spans_beyond_the_budget_wait_and_the_first_always_runs():
+async def test_spans_beyond_the_budget_wait_and_the_first_always_runs():
     schedule = Schedule(slots=4, prefill_budget=9)
     for i in range(3):
         schedule.add(turn(TEXT, task=str(i), sample=i))
@@ -154,7 +145,7 @@ def test_spans_beyond_the_budget_wait_and_the_first_always_runs():
     assert run(schedule) == ([], [], [(0, 0, 4, False)])
 
 
-def test_a_turn_that_did_not_end_well_leaves_its_context_as_it_was():
+async def test_a_turn_that_did_not_end_well_leaves_its_context_as_it_was():
     schedule = Schedule(slots=2, prefill_budget=100)
     schedule.add(turn(TEXT))
     run(schedule)
@@ -168,7 +159,7 @@ def test_a_turn_that_did_not_end_well_leaves_its_context_as_it_was():
     assert run(schedule, 1) == ([], [], [(0, 5, 8, True)])
 
 
-def test_two_turns_of_one_episode_at_once_are_refused():
+async def test_two_turns_of_one_episode_at_once_are_refused():
     schedule = Schedule(slots=1, prefill_budget=100)
     schedule.add(turn(TEXT))
     with pytest.raises(EngineError, match="one after another"):
@@ -178,7 +169,7 @@ def test_two_turns_of_one_episode_at_once_are_refused():
         schedule.add(turn(TEXT))
 
 
-def test_how_a_turn_ends():
+async def test_how_a_turn_ends():
     t = turn(TEXT, room=3)
     assert [t.take(1, -0.5), t.take(2, -0.5), t.take(3, -0.5)] == [None, None, FinishReason.LENGTH]
     t = turn(TEXT, room=2)

@@ -26,6 +26,7 @@ from agentgrpo.engines.hf import HFEngine
 
 VOCAB = 320
 EOS = 257
+SAMPLING = SamplingParams(max_tokens=9, stop_token_ids=(EOS,))
 
 
 @cache
@@ -87,11 +88,11 @@ async def play(
     sample: int,
     *,
     turns: int = 3,
-    sampling: SamplingParams = SamplingParams(max_tokens=9, stop_token_ids=(EOS,)),
+    sampling: SamplingParams = SAMPLING,
     pause: Pause = no_pause,
 ) -> tuple[list[int], list[Completion]]:
-    """One episode: `turns` sampled turns with something injected between; returns all tokens, and the completions. What is
-    injected depends on the episode only."""
+    """One episode: `turns` sampled turns with something injected between; returns all tokens, and the completions. What
+    is injected depends on the episode only."""
     rng = random.Random(1000 * task + sample)
     context = prompt(task)
     completions: list[Completion] = []

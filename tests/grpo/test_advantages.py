@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgrpo.errors import TrainingError
 from agentgrpo.grpo.advantages import ADVANTAGES, group_mean, group_zscore, is_degenerate_group, leave_one_out
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
+quickly = settings(max_examples=50, deadline=None)
 every_advantage = pytest.mark.parametrize("name", ADVANTAGES)
 
 
@@ -69,6 +70,7 @@ def test_a_reward_that_is_not_finite_is_refused(name: str, bad: float) -> None:
 
 
 @every_advantage
+@quickly
 @given(group=rewards, shift=st.floats(-5, 5))
 def test_a_shift_of_all_rewards_changes_nothing(name: str, group: list[float], shift: float) -> None:
     spread = max(group) - min(group)
@@ -77,6 +79,7 @@ def test_a_shift_of_all_rewards_changes_nothing(name: str, group: list[float], s
         assert shifted == pytest.approx(ADVANTAGES[name](group), rel=1e-6, abs=1e-9)
 
 
+@quickly
 @given(group=rewards, scale=st.floats(0.1, 10))
 def test_zscore_does_not_see_the_scale(group: list[float], scale: float) -> None:
     if max(group) - min(group) > 1e-3:
@@ -85,6 +88,7 @@ def test_zscore_does_not_see_the_scale(group: list[float], scale: float) -> None
 
 
 @every_advantage
+@quickly
 @given(data=st.data(), group=rewards)
 def test_the_order_within_a_group_changes_no_bit(name: str, data: st.DataObject, group: list[float]) -> None:
     order = data.draw(st.permutations(range(len(group))))

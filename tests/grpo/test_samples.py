@@ -13,7 +13,13 @@ def reward(total: float) -> RewardResult:
 
 def test_a_group_becomes_aligned_samples_with_their_shared_prompt() -> None:
     one = task(id="q")
-    a = episode(one, given(1, 2, 3), sampled(4, 5, logprobs=[-0.1, -0.2], version=7), given(6), sampled(9, logprobs=[-0.3], version=7))
+    a = episode(
+        one,
+        given(1, 2, 3),
+        sampled(4, 5, logprobs=[-0.1, -0.2], version=7),
+        given(6),
+        sampled(9, logprobs=[-0.3], version=7),
+    )
     b = episode(one, given(1, 2, 3), sampled(8, logprobs=[-0.4], version=7), sample_index=1)
     unscored = episode(one, given(1, 2, 3), sampled(8), sample_index=2)
     scored = ScoredGroup(group=group(a, b, unscored), rewards=(reward(1.0), reward(0.0), None))

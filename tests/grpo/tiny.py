@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from agentgrpo.types import TrainingSample
 
@@ -39,7 +46,7 @@ def training_sample(
 
 
 def random_samples(seed: int = 0, groups: int = 3, size: int = 3) -> list[TrainingSample]:
-    """Groups with a shared prompt; each sample samples, reads, samples and reads again (untrained tokens at the end)."""
+    """Groups with a shared prompt; each sample samples, reads, samples and reads again."""
     rng = random.Random(seed)
 
     def tokens(low: int, high: int) -> list[int]:
@@ -75,6 +82,17 @@ def tiny_model(family: str = "qwen3", *, kv_heads: int = 4, tied: bool = True, s
     return model.eval()
 
 
+def exact_model(family: str = "qwen3", **kwargs: object) -> PreTrainedModel:
+    """`tiny_model` in float64 throughout; the transformers norms would round to float32."""
+    model = tiny_model(family, **kwargs).double()  # type: ignore[arg-type]
+    for name, module in list(model.named_modules()):
+        if name.endswith("norm"):
+            norm = torch.nn.RMSNorm(module.weight.shape[0], eps=module.variance_epsilon, dtype=torch.float64)
+            norm.weight = module.weight
+            model.set_submodule(name, norm)
+    return model
+
+
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCABULARY)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
@@ -82,7 +100,9 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def plain_logprobs(model: PreTrainedModel, samples: Sequence[TrainingSample], temperature: float = 1.0) -> list[torch.Tensor]:
+def plain_logprobs(
+    model: PreTrainedModel, samples: Sequence[TrainingSample], temperature: float = 1.0
+) -> list[torch.Tensor]:
     """The independent way: right-padded rows, the model's own forward, all logits. [loss tokens] per sample."""
     longest = max(len(s.token_ids) for s in samples)
     pad = [longest - len(s.token_ids) for s in samples]

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-Write = Callable[[bytes], Awaitable[None]]
 Behaviour = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 """Gets the parsed request body and answers on the stream, however it likes."""
 
@@ -18,10 +17,12 @@ Behaviour = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 class Server:
     """`async with Server(...) as server`: behaves as `plan` says, one entry a request, and then as its last entry says.
 
-    requests: the parsed bodies in order of arrival. live: requests in progress; most_live: their maximum."""
+    requests: the parsed bodies in order of arrival. live: connections that are open; most_live: their maximum.
+    A connection is closed after its answer, or with keep_alive when the client closes it."""
 
-    def __init__(self, *plan: Behaviour) -> None:
+    def __init__(self, *plan: Behaviour, keep_alive: bool = False) -> None:
         self.plan = plan
+        self.keep_alive = keep_alive
         self.requests: list[Any] = []
         self.heads: list[str] = []
         self.live = self.most_live = 0
@@ -61,6 +62,8 @@ class Server:
             self.heads.append(head)
             self.requests.append(json.loads(await reader.readexactly(int(length))))
             await self.plan[min(len(self.requests), len(self.plan)) - 1](self.requests[-1], writer)
+            if self.keep_alive:
+                await reader.read()
         except (ConnectionError, asyncio.IncompleteReadError):
             return  # the client left; it has the right to
         finally:

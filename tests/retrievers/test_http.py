@@ -76,12 +76,13 @@ async def test_an_empty_row_is_an_answer() -> None:
         await retriever.close()
 
 
-async def test_missing_rows_are_errors_of_their_queries_and_never_shift() -> None:
+async def test_missing_rows_are_errors_of_their_queries_and_never_shift(caplog: pytest.LogCaptureFixture) -> None:
     rows = [[document("a")], [{"id": "b", "text": "x", "score": float("nan")}], [document("c")]]
     async with Server(say({"result": rows})) as server:
         retriever = client(server.url)
         assert await ids(retriever, "a", "b", "c", "d") == ["a-1", "garbage", "c-1", "garbage"]
         assert retriever.counts == {"requests": 1, "garbage": 2}
+        assert "2 of 4 rows failed, first: a document is malformed: a score is nan" in caplog.text
         await retriever.close()
 
 
@@ -111,6 +112,15 @@ async def test_a_search_that_nobody_waits_for_ends_its_request() -> None:
             search.cancel()
             await server.until(lambda: server.live == 0)
         assert search.cancelled()
+        await retriever.close()
+
+
+async def test_no_connection_outlives_its_call() -> None:
+    async with Server(answer, keep_alive=True) as server:
+        retriever = client(server.url)
+        assert await ids(retriever, "q") == ["q-1"]
+        async with asyncio.timeout(2):
+            await server.until(lambda: server.live == 0)
         await retriever.close()
 
 
@@ -244,6 +254,14 @@ async def test_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> N
             await retriever.close()
 
 
+async def test_a_body_in_an_encoding_that_was_not_asked_for_is_named() -> None:
+    async with Server(FAULTS["a gzip bomb"][0]) as server:
+        retriever = client(server.url)
+        with pytest.raises(RetrieverError, match="a body encoded as 'gzip', not asked for"):
+            await retriever.search("q", top_k=1)
+        await retriever.close()
+
+
 # --- pages and reranking
 
 
@@ -323,6 +341,9 @@ async def test_scores_that_do_not_fit_are_garbage(reply: object) -> None:
     [
         ({"url": "localhost:8000"}, "url='localhost:8000'; allowed is an http or https URL"),
         ({"url": "ftp://x/retrieve"}, "allowed is an http or https URL"),
+        ({"url": "http:///retrieve"}, "allowed is an http or https URL"),
+        ({"url": "http://localhost:99999/"}, "allowed is an http or https URL"),
+        ({"url": "http://localhost:x/"}, "allowed is an http or https URL"),
         ({"protocol": "batches"}, "protocol='batches'; allowed are batch and single. Did you mean 'batch'?"),
         ({"timeout_s": 0.0}, "timeout_s=0.0"),
         ({"retries": -1}, "retries=-1"),

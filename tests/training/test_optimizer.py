@@ -126,7 +126,10 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded() -> None:
     optimizer = AdamW(model=network())
     good = {n: torch.ones_like(t) for n, t in optimizer.state_tensors().items()}
     for bad, message in (
-        ({n: t for n, t in good.items() if n != "1.bias.step"}, "1 names differ from this model's, such as '1.bias.step'"),
+        (
+            {n: t for n, t in good.items() if n != "1.bias.step"},
+            "1 names differ from this model's, such as '1.bias.step'",
+        ),
         ({**good, "3.weight.step": torch.ones(())}, "such as '3.weight.step'"),
         ({**good, "2.weight.exp_avg": torch.ones(7, 3)}, r"'2.weight.exp_avg': \(7, 3\) torch.float32"),
         ({**good, "2.weight.exp_avg": torch.ones(3, 7).double()}, "torch.float64, but the model needs"),

@@ -69,8 +69,6 @@ class Retrieval:
                 row.detail = f"web failed: {why.kind}"
                 found[i] = row
         await _all([self._rerank(q, f) for q, f in zip(queries, found, strict=True) if self._may_rerank(q, f)])
-        for row in found:
-            del row.passages[self._top_k :]
         return found
 
     async def rerank(self, query: str, passages: Sequence[Passage]) -> list[Passage] | None:

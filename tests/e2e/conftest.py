@@ -1,0 +1,61 @@
+"""Whole runs through the command line's own main, on a small world with a small warm start that is made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentgrpo.cli import main
+
+SMALL_WORLD = [
+    "experiment=almanac",
+    "task.num_companies=40",
+    "task.dev_companies=5",
+    "task.test_companies=40",
+    "hardware.threads=1",
+    "run.screen=quiet",
+    "run.log_with=[]",
+]
+"""A world that is built in a second; 440 test questions."""
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A run sets the number of compute threads; give the next test what it found."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Start weights that can search and copy, though not well: a quarter of the default warm start."""
+    run_dir = tmp_path_factory.mktemp("warm start")
+    arguments = ["model.worlds=36", f"run.dir='{run_dir}'", "run.max_steps=1", "run.final_eval=false", "run.eval_every=0"]
+    assert main(["train", *SMALL_WORLD, *arguments]) == 0
+    state = json.loads((run_dir / "checkpoints" / "step-000001" / "trainer" / "state.json").read_text())
+    return Path(state["state"]["start"]["folder"])
+
+
+@pytest.fixture
+def train(start: Path, tmp_path: Path) -> Run:
+    """train(*overrides) -> the run directory of a short run from the start weights that ended with exit code 0."""
+
+    def run(*overrides: str, name: str = "run", code: int = 0) -> Path:
+        run_dir = tmp_path / name
+        arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'"]
+        assert main(["train", *SMALL_WORLD, *arguments, *overrides]) == code
+        return run_dir
+
+    return run
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,499 @@
+"""The command line: verbs, presets in both spellings, sweeps, typos, quoting, resuming, secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgrpo import build, cli
+from agentgrpo.cli import VERBS, Command, Outcome, Verb, complete, main, parse
+from agentgrpo.compose import read_snapshot
+from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
+
+HERE = "tests.test_cli"
+ROOT = Path(cli.__file__).parents[1]
+JOBS: list[tuple[dict[str, Any], Command]] = []
+OUTCOMES: list[Outcome | BaseException] = []
+
+
+def keep(config: dict[str, Any], command: Command) -> Outcome:
+    JOBS.append((config, command))
+    outcome = OUTCOMES.pop(0) if OUTCOMES else Outcome()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+class Mine:
+    """A user's judge."""
+
+    def __init__(self, *, strength: float) -> None:
+        self.strength = strength
+
+
+@pytest.fixture(autouse=True)
+def verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Every verb ends in `keep`, in an empty directory. Hydra composes once instead of twice: it asks first whether the
+    configuration itself wants a sweep, which ours never does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *args, **kwargs: None)
+    monkeypatch.setattr(build, "_admitted", set())
+    for name, verb in VERBS.items():
+        kept = Verb(
+            summary="", entry=f"{HERE}:keep", positional=verb.positional, flags=verb.flags, resumes=verb.resumes
+        )
+        monkeypatch.setitem(VERBS, name, kept)
+    yield
+    JOBS.clear()
+    OUTCOMES.clear()
+
+
+def jobs(*argv: str) -> list[tuple[dict[str, Any], Command]]:
+    assert main(argv) == 0
+    kept = JOBS.copy()
+    JOBS.clear()
+    return kept
+
+
+def job(*argv: str) -> tuple[dict[str, Any], Command]:
+    (only,) = jobs(*argv)
+    return only
+
+
+def written(root: Path) -> list[str]:
+    return sorted(str(p.relative_to(root)) for p in root.rglob("*"))
+
+
+# --- presets
+
+
+@pytest.mark.parametrize("spelling", ["reward=second_pass", "+reward=second_pass", "++reward=second_pass"])
+def test_both_spellings_choose_the_preset(spelling: str) -> None:
+    config, command = job("train", spelling)
+    assert list(config["reward"]["terms"]) == [
+        "correctness",
+        "per_search",
+        "citation_support",
+        "unsupported_claim",
+        "duplicate_query",
+    ]
+    assert (command.choices["reward"], command.overrides) == ("second_pass", ("reward=second_pass",))
+
+
+def test_plus_works_for_every_group() -> None:
+    chosen = {group: names[-1] for group, names in cli.presets().items()}
+    _, command = job("train", *(f"+{group}={name}" for group, name in chosen.items()), *OWN_DATA)
+    assert command.choices == chosen
+
+
+@pytest.mark.parametrize("spelling", ["reward=shaped,search_r1", "+reward=choice(shaped,search_r1)"])
+def test_sweeps(spelling: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = jobs("train", "-m", spelling, "run.seed=7")
+    assert [(c["run"]["seed"], o.choices["reward"]) for c, o in found] == [(7, "shaped"), (7, "search_r1")]
+    directories = [Path(c["run"]["dir"]) for c, _ in found]
+    assert [d.name for d in directories] == ["0", "1"]
+    assert re.fullmatch(r"almanac-\d{8}-\d{6}-[0-9a-f]{8}", directories[0].parent.name)
+    assert directories[0].parent == directories[1].parent
+    assert directories[0].parents[1] == tmp_path / "runs"
+    assert capsys.readouterr().err.splitlines() == [
+        f"agentgrpo: {directories[0]}: reward=shaped run.seed=7",
+        f"agentgrpo: {directories[1]}: reward=search_r1 run.seed=7",
+    ]
+
+
+def test_a_sweep_in_a_named_directory(tmp_path: Path) -> None:
+    found = jobs("train", "--multirun", "run.dir='a sweep, = \"quoted\"'", "optimizer.lr=0.1,0.2")
+    assert [c["optimizer"]["lr"] for c, _ in found] == [0.1, 0.2]
+    assert [Path(c["run"]["dir"]) for c, _ in found] == [tmp_path / 'a sweep, = "quoted"' / n for n in "01"]
+
+
+def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    OUTCOMES.extend([RunDirectoryError("in use"), Outcome(exit_code=9)])
+    assert main(["train", "-m", "run.seed=0,1"]) == 3
+    assert len(JOBS) == 2
+    assert capsys.readouterr().err.count("agentgrpo: in use\n") == 1
+
+
+@pytest.mark.parametrize(("stop", "code"), [(Preempted("stopped by SIGTERM"), 75), (KeyboardInterrupt(), 130)])
+def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
+    OUTCOMES.extend([stop, Outcome()])
+    assert main(["train", "-m", "run.seed=0,1"]) == code
+    assert len(JOBS) == 1
+
+
+def test_presets_of_your_own(tmp_path: Path) -> None:
+    mine = tmp_path / "my configs"
+    (mine / "judge").mkdir(parents=True)
+    (mine / "experiment").mkdir()
+    (mine / "judge" / "strict.yaml").write_text(f"name: {HERE}:Mine\nstrength: 2\n", encoding="utf-8")
+    overlay = "# @package _global_\ndefaults:\n  - override /judge: strict\noptimizer:\n  lr: 0.5\n"
+    (mine / "experiment" / "mine.yaml").write_text(overlay, encoding="utf-8")
+    config, command = job("train", "--config-dir", str(mine), "+judge=strict")
+    assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
+    config, command = job("train", "-cd", str(mine), "experiment=mine", "experiment=none", "experiment=mine", *OWN_DATA)
+    assert (config["judge"]["strength"], config["optimizer"]["lr"], command.choices["judge"]) == (2, 0.5, "strict")
+    assert command.choices["experiment"] == "mine"
+
+
+OWN_DATA = ("task.questions=q", "task.corpus=c", "model.path=m")
+
+
+# --- run directories
+
+
+def test_run_directories_are_fresh_and_made(tmp_path: Path) -> None:
+    names = [job("train")[0]["run"]["dir"] for _ in range(2)]
+    names.append(job("train", "experiment=none", *OWN_DATA)[0]["run"]["dir"])
+    assert [re.sub(r"-\d{8}-\d{6}-[0-9a-f]{4}$", "", n) for n in names] == [
+        "runs/almanac",
+        "runs/almanac",
+        "runs/jsonl",
+    ]
+    assert written(tmp_path) == sorted(["runs", *names])
+    assert len(set(names)) == 3
+
+
+def test_a_taken_directory_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("agentgrpo.compose.secrets.token_hex", lambda _: next(tokens))
+    monkeypatch.setattr("agentgrpo.compose.time.strftime", lambda _: "now")
+    assert [job("train")[0]["run"]["dir"] for _ in range(2)] == ["runs/almanac-now-aaaa", "runs/almanac-now-bbbb"]
+
+
+def test_nothing_else_is_written(tmp_path: Path) -> None:
+    config, command = job("train", "run.dir=elsewhere/x")
+    assert (written(tmp_path), config["run"]["dir"], Path.cwd()) == ([], "elsewhere/x", tmp_path)
+    assert main(["train", "+lrr=3"]) == 2
+    assert main(["train", "optimizer.lr=high"]) == 2
+    assert written(tmp_path) == []
+    assert command.snapshot.startswith("# agentgrpo resume 'elsewhere/x'\n# composed from ")
+
+
+def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    assert main(["train"]) == 5
+    assert re.fullmatch(
+        r"agentgrpo: cannot make runs/almanac-\S+: Not a directory; give run\.dir=PATH a place that can be written\n",
+        capsys.readouterr().err,
+    )
+
+
+# --- typos: one line on stderr, exit code 2, no traceback
+
+GROUPS = "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, hardware, run"
+ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
+JUDGES = "composite, contains, exact_match, gold_agreement, token_f1"
+TYPOS = [
+    ("trian", "verb 'trian'; allowed are train, eval, resume. Did you mean 'train'?"),
+    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume."),
+    ("train judge=token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
+    ("train -m judge=exact_match,token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
+    ("train judge=3", f"judge=3; presets are {JUDGES}."),
+    ("train jugde=contains", f"unknown key jugde; allowed are {GROUPS}. Did you mean 'judge'?"),
+    ("train lrr=3", f"unknown key lrr; allowed are {GROUPS}."),
+    ("train +lrr=3", f"unknown key lrr; allowed are {GROUPS}."),
+    ("train optimizer.lrr=3", f"unknown key optimizer.lrr; allowed are name, {ADAMW}. Did you mean 'lr'?"),
+    ("train +optimizer.lrr=3", f"unknown key optimizer.lrr; allowed are {ADAMW}. Did you mean 'lr'?"),
+    ("train -m optimizer.lrr=3,4", f"unknown key optimizer.lrr; allowed are name, {ADAMW}. Did you mean 'lr'?"),
+    (
+        "train reward.terms.retriever_cost.webb=-1",
+        "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb. Did you mean 'web'?",
+    ),
+    (
+        "train +reward.terms.retriever_cost.webb=-1",
+        "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb. Did you mean 'web'?",
+    ),
+    (
+        "train reward=search_r1 ~reward.terms.corectness",
+        "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
+    ),
+    ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
+    ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
+    ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
+    ("train optimizer=null", "optimizer=None; presets are adamw."),
+    ("train optimizer.lr=high", "optimizer.lr='high'; float is allowed"),
+    ("train run.max_steps=1.5", "run.max_steps=1.5; int is allowed"),
+    ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),
+    ("train judge.name=no_such:Judge", "judge.name=no_such:Judge: No module named 'no_such'; it must be installed, *"),
+    ("train experiment=none", "task.questions has no value; give it one: task.questions=..."),
+    ("train retriever_aware", "'retriever_aware' is no override; write key=value, +key=value or ~key, and quote *"),
+    ("train run.dir=a{b", "'run.dir=a{b' is no override; write key=value, *"),
+    ("train run.seed=0,1", "run.seed=0,1: several values are a run each and need -m; a list is written key=[a,b], *"),
+    ("train run.seed=${oc.env:AGENTGRPO_NOPE}", "run.seed: *Environment variable 'AGENTGRPO_NOPE' not found*"),
+    ("train run.dir=${now:%Y}", "run.dir=${now:%Y}: resolver 'now'; allowed is oc.env. Write the value itself"),
+    ("train --gate", "train has no flag --gate; its flags are --multirun, *"),
+    ("eval --gat", "eval has no flag --gat; its flags are --ckpt, --baseline, --gate, *Did you mean '--gate'?"),
+    ("eval --ckpt", "argument --ckpt: expected one argument"),
+    ("train --cfg jobs", "argument -c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
+    ("train --resolve", "The --resolve flag can only be used in conjunction with --cfg or --help"),
+    ("train --config-dir nowhere", "Additional config directory '*nowhere' not found"),
+    ("resume", "resume needs RUN_DIR: agentgrpo resume RUN_DIR ..."),
+    ("resume nowhere", "there is no nowhere/config.yaml; give the directory of a run, as agentgrpo train made it"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), TYPOS, ids=[line for line, _ in TYPOS])
+def test_a_typo_is_one_line(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    output = capsys.readouterr()
+    pattern = ".*".join(re.escape(part) for part in expected.split("*"))
+    assert re.fullmatch(f"agentgrpo: {pattern}\n", output.err), output.err
+    assert (output.out, JOBS) == ("", [])
+
+
+def test_a_broken_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "broken.yaml").write_text("name: [exact_match\nother: 1\n", encoding="utf-8")
+    assert main(["train", "--config-dir", str(tmp_path), "judge=broken"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "judge/broken.yaml" in error
+    assert "line 2" in error
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    OUTCOMES.append(ZeroDivisionError("here"))
+    assert main(["train"]) == 1
+    assert capsys.readouterr().err.endswith("ZeroDivisionError: here\n")
+
+
+def test_a_known_error_is_one_line_and_its_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OUTCOMES.append(RunDirectoryError("in use\n  by 7"))
+    assert main(["train"]) == 3
+    assert capsys.readouterr().err == "agentgrpo: in use by 7\n"
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    OUTCOMES.append(RunDirectoryError("in use"))
+    assert main(["train"]) == 3
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last):\n")
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_the_exit_code_of_the_verb() -> None:
+    OUTCOMES.append(Outcome(exit_code=10))
+    assert main(["eval", "--gate"]) == 10
+
+
+# --- arguments of verbs
+
+PATHS = [
+    "plain",
+    "a b",
+    "a=b",
+    "it's",
+    'say "hi"',
+    "back\\slash",
+    "trailing\\",
+    "ünïcödé-模型",
+    "a,b",
+    "{a}",
+    "[a]",
+    "${x}",
+    "~/a",
+    "a:b#c",
+    "  spaces  ",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_are_parsed_as_they_are(path: str) -> None:
+    arguments = parse("eval", ["--ckpt", path, f"--baseline={path}", "run.dir=r"])[1]
+    assert arguments == {"ckpt": path, "baseline": path, "gate": False}
+
+
+def test_paths_arrive_as_they_are() -> None:
+    every = " ".join(PATHS)
+    assert job("eval", "--ckpt", every, "run.dir=r")[1].arguments["ckpt"] == every
+
+
+def test_flags_and_overrides_in_any_order() -> None:
+    given, arguments, overrides = parse("eval", ["a=1", "--gate", "b=2", "--ckpt", "x", "c=3", "--config-dir", "d"])
+    assert arguments == {"ckpt": "x", "baseline": None, "gate": True}
+    assert (overrides, given["config_dir"], given["multirun"]) == (["a=1", "b=2", "c=3"], "d", False)
+
+
+# --- resume
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "a run = 'é'"
+    folder.mkdir()
+    _, command = job("train", "reward=second_pass", "run.dir=x", "agent.system_prompt=${oc.env:HOME}")
+    (folder / "config.yaml").write_text(command.snapshot, encoding="utf-8")
+    return folder
+
+
+def test_resume_takes_the_runs_own_configuration(run_dir: Path) -> None:
+    config, command = job("resume", str(run_dir), "run.max_steps=7")
+    assert config["run"]["dir"] == str(run_dir)
+    assert (config["run"]["max_steps"], config["agent"]["system_prompt"]) == (7, os.environ["HOME"])
+    assert "unsupported_claim" in config["reward"]["terms"]
+    assert command.arguments == {"run_dir": str(run_dir)}
+    assert (command.overrides, command.choices) == (("run.max_steps=7",), {})
+    (run_dir / "config.yaml").write_text(command.snapshot, encoding="utf-8")
+    assert job("resume", str(run_dir))[0] == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["reward=shaped"], "reward=shaped: a resumed run keeps its presets and its directory; "),
+        (["+reward=shaped"], "reward=shaped: a resumed run keeps its presets and its directory; "),
+        (["run.dir=y"], "run.dir=y: a resumed run keeps its presets and its directory; "),
+        (["run.max_step=1"], "unknown key run.max_step; allowed are dir, seed, max_steps, "),
+        (["+run.max_step=1"], "unknown key run.max_step; allowed are dir, seed, max_steps, "),
+        (["-m", "run.seed=0,1"], "resume goes on with one run; "),
+    ],
+)
+def test_what_resume_refuses(
+    run_dir: Path, overrides: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(run_dir), *overrides]) == 2
+    error = capsys.readouterr().err
+    assert (error.startswith(f"agentgrpo: {expected}"), error.count("\n")) == (True, 1), error
+
+
+EVIL = [
+    ("hydra: {callbacks: {x: {_target_: os.system, command: touch pwned}}}", "unknown key"),
+    ("defaults: [{override hydra/launcher: joblib}]", "unknown key"),
+    ("_target_: os.system", "unknown key"),
+    ("judge: {name: exact_match, _target_: os.system}", "judge._target_ would name code to call"),
+    ("reward: {name: weighted, terms: {x: {_partial_: true}}}", "reward.terms.x._partial_ would name code to call"),
+    ("judge: {name: '${oc.decode:1}'}", "resolver 'oc.decode'"),
+    ("judge: {name: '${hydra:runtime.cwd}'}", "resolver 'hydra'"),
+    ("judge: {name: '${oc.env:${oc.select:x}}'}", "resolver 'oc.select'"),
+    (
+        "judge: {name: 'os:system'}",
+        "judge.name=os:system is code from outside; to run it, name it on this command line",
+    ),
+    ("judge: {name: 'pathlib:Path.write_text'}", "judge.name=pathlib:Path.write_text; registered are"),
+    ("judge: !!python/object/apply:os.system ['touch pwned']", "cannot be read"),
+    ("- a list", "is no configuration"),
+    ("judge: [", "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), EVIL, ids=[text for text, _ in EVIL])
+def test_a_snapshot_runs_no_code(run_dir: Path, text: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "config.yaml"
+    replaced = text.partition(":")[0]
+    kept = re.sub(rf"^{replaced}:.*?(?=^\w)", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    path.write_text(text if text.startswith("-") else f"{kept}{text}\n", encoding="utf-8")
+    assert main(["resume", str(run_dir)]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert (error.count("\n"), JOBS, (Path.cwd() / "pwned").exists()) == (1, [], False)
+
+
+def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "config.yaml"
+    mine = path.read_text(encoding="utf-8").replace("name: exact_match", f"name: {HERE}:Mine\n  strength: 2")
+    path.write_text(mine, encoding="utf-8")
+    assert main(["resume", str(run_dir)]) == 2
+    assert "is code from outside" in capsys.readouterr().err
+    config, _ = job("resume", str(run_dir), f"judge.name={HERE}:Mine")
+    assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
+
+
+def test_a_snapshot_is_read_as_it_is_written(run_dir: Path) -> None:
+    tree = read_snapshot(run_dir / "config.yaml")
+    assert (list(tree), tree["agent"]["system_prompt"]) == (list(build.ROOT), "${oc.env:HOME}")
+    (run_dir / "config.yaml").write_text("run: {}\nextra: 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"unknown key .*config\.yaml\.extra; allowed are task, "):
+        read_snapshot(run_dir / "config.yaml")
+
+
+# --- help, completion, Hydra's own flags
+
+
+def test_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], [], ["eval", "-h"], ["resume", "--help"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        for word in [*VERBS, *cli.presets(), *cli.presets()["reward"], *cli.SHARED_FLAGS, "--ckpt PATH", "RUN_DIR"]:
+            assert word in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"agentgrpo \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_cfg_prints_and_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["train", "--cfg", "job", "-p", "optimizer", "optimizer.lr=0.25"]) == 0
+    assert capsys.readouterr().out.startswith("# @package optimizer\nname: adamw\nlr: 0.25\n")
+    assert (JOBS, written(tmp_path)) == ([], [])
+
+
+def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--hydra-help"]) == 0
+    assert "Hydra" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("agentgrpo ", ["train", "eval", "resume"]),
+        ("agentgrpo re", ["resume"]),
+        ("agentgrpo eval --ba", ["--baseline"]),
+        ("agentgrpo train --mu", ["--multirun"]),
+        ("agentgrpo train rew", "agentgrpo rew"),
+        ("agentgrpo train +reward=shaped -m optimizer.", "agentgrpo reward=shaped optimizer."),
+        ("agentgrpo eval --ckpt x judge=", "agentgrpo judge="),
+    ],
+)
+def test_what_is_completed(line: str, expected: list[str] | str) -> None:
+    assert complete(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("agentgrpo tr", "train\n"),
+        ("agentgrpo train judge=c", "judge=composite judge=contains\n"),
+        ("agentgrpo train +judge=c", "+judge=composite +judge=contains\n"),
+        ("agentgrpo train -m judge=contains judge.", "judge.contained= judge.name=\n"),
+        ("agentgrpo train rew", "reward. reward=\n"),
+    ],
+)
+def test_shell_completion(
+    line: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_shell_completion_installs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shell-completion", "install=bash"]) == 0
+    assert capsys.readouterr().out.endswith("-F hydra_bash_completion agentgrpo\n")
+
+
+# --- the real process
+
+
+def test_help_and_cfg_are_light() -> None:
+    program = """
+import sys
+from agentgrpo.cli import main
+assert main(["--help"]) == 0 and "hydra" not in sys.modules
+assert main(["train", "--cfg", "job", "+reward=shaped"]) == 0 and "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "agentgrpo", "trian"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "agentgrpo: verb 'trian'; allowed are train, eval, resume. Did you mean 'train'?\n"
