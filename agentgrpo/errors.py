@@ -12,7 +12,7 @@
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
         ├── ToolError
-        ├── RetrieverError             carries `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize
+        ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize
         └── JudgeError
 
 A message says what was given, what is allowed and what to do. Extension authors raise plain Python errors; `boundary`
@@ -106,6 +106,6 @@ def boundary(cls: type[EpisodeError], stage: str) -> Iterator[None]:
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """" Did you mean 'x'?" or "" when nothing is near."""
+    """ " Did you mean 'x'?" or "" when nothing is near."""
     near = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else ""

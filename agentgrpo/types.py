@@ -251,8 +251,8 @@ class ScoredGroup:
 class TrainingSample:
     """One Branch flattened, with its advantage. The four sequences are equally long.
 
-        token_ids = P0+A0+E0+A1 ; loss_mask = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
-        rollout_logprobs = 0.0 where the mask is 0
+    token_ids = P0+A0+E0+A1 ; loss_mask = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
+    rollout_logprobs = 0.0 where the mask is 0
     """
 
     group_id: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -22,8 +22,8 @@ import torch
 import transformers
 import yaml
 
-from agentgrpo.agents.base import Agent
 from agentgrpo import __version__
+from agentgrpo.agents.base import Agent
 from agentgrpo.build import Hardware, ModelPath, build_node
 from agentgrpo.cli import Command, Outcome
 from agentgrpo.durable import RunLock, write_atomic
@@ -46,7 +46,7 @@ from agentgrpo.retrievers.base import Retriever
 from agentgrpo.retrievers.rerank import LexicalReranker
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
-from agentgrpo.tasks.base import TaskDataset
+from agentgrpo.tasks.base import DemonstratedDataset, TaskDataset
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.policy import Policy, load_policy
@@ -68,7 +68,8 @@ def train(config: Mapping[str, Any], command: Command) -> Outcome:
         run_dir = Path(run.dir)
         if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
             raise ConfigError(
-                f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', or choose another directory"
+                f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
+                "or choose another directory"
             )
         write_atomic(run_dir / CONFIG, command.snapshot.encode())
         screen.line(f"run directory: {run.dir}")
@@ -162,7 +163,7 @@ class Wiring:
         self.judge = build_node("judge", config["judge"])
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
         self.policy: Policy = self._load(weights or self.start.folder)
-        self.renderer: Renderer = PlainRenderer(tokenizer=self.policy.tokenizer)  # type: ignore[arg-type]
+        self.renderer: Renderer = PlainRenderer(tokenizer=self.policy.tokenizer)
         self.engine: Engine = build_node(
             "engine", config["engine"], model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
         )
@@ -206,8 +207,13 @@ class Wiring:
         """The model to start from, warm-started first where the configuration says so."""
         model: WarmStart | ModelPath = build_node("model", self.config["model"])
         if isinstance(model, ModelPath):
-            folder = Path(model.path)
+            folder = Path(model.path).expanduser()
         else:
+            if not isinstance(self.dataset, DemonstratedDataset):
+                raise ConfigError(
+                    f"model={self.config['model']['name']} learns from demonstrations, and "
+                    f"task={self.config['task']['name']} has none; give a model that can search already: model=path model.path=FOLDER"
+                )
             folder = model.folder(
                 dataset=self.dataset,
                 make_renderer=lambda tokenizer: PlainRenderer(tokenizer=tokenizer),
@@ -220,15 +226,17 @@ class Wiring:
             )
         return Start(folder)
 
-    def _progress(self) -> Any:
-        current = {"stage": "", "done": 0}
+    def _progress(self) -> Callable[[str, int, int], None]:
+        """Shows the warm start's stages on the screen."""
+        stage, shown = "", 0
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage != current["stage"]:
-                self.screen.stage(stage, total)
-                current.update(stage=stage, done=0)
-            self.screen.advance(done - int(current["done"]))
-            current["done"] = done
+        def show(name: str, done: int, total: int) -> None:
+            nonlocal stage, shown
+            if name != stage:
+                self.screen.stage(name, total)
+                stage, shown = name, 0
+            self.screen.advance(done - shown)
+            shown = done
 
         return show
 
@@ -249,18 +257,17 @@ class Wiring:
         }
 
     def oracle(self) -> Agent | None:
-        if not hasattr(self.dataset, "oracle"):
+        """The data set's ideal policy in the agent's loop, where the data set has one."""
+        dataset = self.dataset
+        if not isinstance(dataset, DemonstratedDataset):
             return None
-        demonstrators: dict[tuple[str, str, int], Any] = {}
-        tasks = {task.id: task for task in self.dataset.split("test")}
-
-        def script(key: Any, context: str) -> str:
-            if key.episode not in demonstrators:
-                demonstrators[key.episode] = self.dataset.oracle(tasks[key.task_id])  # type: ignore[attr-defined]
-            text: str = demonstrators[key.episode].act(context)
-            return text
-
-        engine = ScriptedEngine(encode=self.renderer.encode_action, decode=self.renderer.decode, script=script)
+        demonstrator = cache(lambda task_id: dataset.oracle(tasks[task_id]))
+        tasks = {task.id: task for task in dataset.split("test")}
+        engine = ScriptedEngine(
+            encode=self.renderer.encode_action,
+            decode=self.renderer.decode,
+            script=lambda key, context: demonstrator(key.task_id).act(context),
+        )
         return self.make_agent(engine, self.renderer, self.retrievers)
 
     def examiner(self) -> Examiner:
@@ -325,7 +332,10 @@ class Wiring:
             store=store,
             metrics=MetricsLog(run_dir),
             trackers=Trackers(
-                log_with=run.log_with, run_dir=run_dir, config=fixed["config"], start_step=checkpoint.step if checkpoint else 0
+                log_with=run.log_with,
+                run_dir=run_dir,
+                config=fixed["config"],
+                start_step=checkpoint.step if checkpoint else 0,
             ),
             screen=self.screen,
             canary_ids=self.renderer.open(tasks[0].messages),
@@ -334,7 +344,9 @@ class Wiring:
             card=self._card,
             fixed_state=fixed,
         )
-        key = sha256(repr([start["sha256"], self.dataset.fingerprint, self.config["run"]["eval"], run.seed]).encode()).hexdigest()
+        key = sha256(
+            repr([start["sha256"], self.dataset.fingerprint, self.config["run"]["eval"], run.seed]).encode()
+        ).hexdigest()
         return Session(parts=parts, examiner=examiner, eval_key=key)
 
     def _show(self, scored: Sequence[ScoredGroup]) -> None:
@@ -342,7 +354,9 @@ class Wiring:
             for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
                 if episode.branches and reward is not None:
                     text = "".join(s.text for s in episode.branches[0].segments)
-                    self.screen.trajectory(f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}")
+                    self.screen.trajectory(
+                        f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}"
+                    )
                     return
 
     def _card(self, step: int, tags: Mapping[str, float]) -> str:

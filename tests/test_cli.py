@@ -404,9 +404,17 @@ def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.Cap
     assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
 
 
+def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", str(run_dir), "--cfg", "job", "-p", "agent.system_prompt"]) == 0
+    assert capsys.readouterr().out == f"{os.environ['HOME']}\n"
+
+
 def test_a_snapshot_is_read_as_it_is_written(run_dir: Path) -> None:
     tree = read_snapshot(run_dir / "config.yaml")
     assert (list(tree), tree["agent"]["system_prompt"]) == (list(build.ROOT), "${oc.env:HOME}")
+    (run_dir / "config.yaml").write_text("run: {dir: '${oc.decode:1}'}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^run\.dir=.*: resolver 'oc\.decode'; allowed is oc\.env\."):
+        read_snapshot(run_dir / "config.yaml")
     (run_dir / "config.yaml").write_text("run: {}\nextra: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"unknown key .*config\.yaml\.extra; allowed are task, "):
         read_snapshot(run_dir / "config.yaml")

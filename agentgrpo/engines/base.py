@@ -24,9 +24,16 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or not 0 <= self.min_p < 1:
+        if (
+            self.max_tokens < 1
+            or self.temperature < 0
+            or not 0 < self.top_p <= 1
+            or self.top_k < 0
+            or not 0 <= self.min_p < 1
+        ):
             raise ValueError(
-                f"sampling {self}: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1 are allowed"
+                f"sampling {self}: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1 "
+                "are allowed"
             )
 
 

@@ -29,24 +29,24 @@ def _shared_prefix(branches: Sequence[Branch]) -> int:
 
 def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Advantages]) -> list[TrainingSample]:
     """A sample per branch of every scored episode; the group's id is its task's."""
-    samples = []
+    samples: list[TrainingSample] = []
     for group, values in zip(scored, advantages, strict=True):
         rows = [(e, a) for e, a in zip(group.group.episodes, values, strict=True) if a is not None and e.branches]
         if not rows:
             continue
         shared = _shared_prefix([b for e, _ in rows for b in e.branches])
-        for episode, advantage in rows:
-            for branch in episode.branches:
-                samples.append(
-                    TrainingSample(
-                        group_id=group.group.task.id,
-                        sample_index=episode.sample_index,
-                        token_ids=branch.token_ids,
-                        loss_mask=branch.loss_mask,
-                        rollout_logprobs=branch.logprobs,
-                        advantage=advantage,
-                        num_prompt_tokens=shared,
-                        policy_version=min(s.policy_version for s in branch.segments if s.policy_version is not None),
-                    )
-                )
+        samples += [
+            TrainingSample(
+                group_id=group.group.task.id,
+                sample_index=episode.sample_index,
+                token_ids=branch.token_ids,
+                loss_mask=branch.loss_mask,
+                rollout_logprobs=branch.logprobs,
+                advantage=advantage,
+                num_prompt_tokens=shared,
+                policy_version=min(s.policy_version for s in branch.segments if s.policy_version is not None),
+            )
+            for episode, advantage in rows
+            for branch in episode.branches
+        ]
     return samples

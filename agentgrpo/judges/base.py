@@ -19,7 +19,7 @@ class Verdict:
 
 class AnswerJudge(Protocol):
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
-        """One verdict per answer of the task's group, in order. An empty answer never matches anything. Raises JudgeError."""
+        """One verdict per answer of the task's group, in order. An empty answer never matches. Raises JudgeError."""
         ...
 
 

@@ -25,7 +25,9 @@ def paired_difference(
     """(mean, low, high) of trained − baseline over tasks, with the 95 % percentile interval of a bootstrap over tasks
     (Efron & Tibshirani 1993, ch. 13). Rows pair up by position. Raises ValueError for unequal or no rows."""
     if len(baseline) != len(trained) or not baseline:
-        raise ValueError(f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}")
+        raise ValueError(
+            f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}"
+        )
     difference = np.asarray(trained, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
     draws = np.random.default_rng(seed).integers(0, len(difference), size=(resamples, len(difference)))
     low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
@@ -62,4 +64,6 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
     """Unbiased pass@k from `correct` right answers among `samples` (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
     if not 0 <= correct <= samples or not 1 <= k <= samples:
         raise ValueError(f"pass@k needs 0 <= correct <= samples and 1 <= k <= samples, got {correct}, {samples}, {k}")
-    return float(1.0 - np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1))) if samples - correct >= k else 1.0
+    return (
+        float(1.0 - np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1))) if samples - correct >= k else 1.0
+    )

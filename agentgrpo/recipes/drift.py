@@ -34,22 +34,23 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
     is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
     """
     before, now = flatten(saved["config"]), flatten(current["config"])
-    hard, notes = [], []
+    hard: list[str] = []
+    notes: list[str] = []
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
             (notes if key in SOFT else hard).append(line)
-    for name in sorted(current["fingerprints"]):
-        if saved["fingerprints"].get(name) != current["fingerprints"][name]:
-            hard.append(f"the {name} changed")
+    data, now_data = saved["fingerprints"], current["fingerprints"]
+    hard += [f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]]
     if hard:
         raise CheckpointError(
             f"this run cannot go on with other settings: {'; '.join(hard[:3])}{' …' if len(hard) > 3 else ''}. "
             "Resume without these overrides, or start a new run with them"
         )
-    for name in sorted(current["versions"]):
-        if saved["versions"].get(name) != current["versions"][name]:
-            notes.append(
-                f"{name} was {saved['versions'].get(name)}, is now {current['versions'][name]}: the last bits may differ"
-            )
+    versions, now_versions = saved["versions"], current["versions"]
+    notes += [
+        f"{name} was {versions.get(name)}, is now {now_versions[name]}: the last bits may differ"
+        for name in sorted(now_versions)
+        if versions.get(name) != now_versions[name]
+    ]
     return notes

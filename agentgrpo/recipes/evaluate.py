@@ -17,12 +17,12 @@ from agentgrpo.rollout import episode_failures, refuse_failures, run_groups, sco
 from agentgrpo.types import Episode, RewardResult, ScoredGroup, Task
 
 METRICS = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost")
-"""The metrics of eval.json that scripts rely on; `reward`, `web_fraction`, `rerank_rate`, `evidence_score_final` follow."""
+"""The metrics of eval.json that scripts rely on; reward, web_fraction, rerank_rate and evidence_score_final follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorecard:
-    """One policy over a list of tasks: every metric's value per task (mean over its samples), rows paired by position."""
+    """One policy over a list of tasks: every metric's value per task (mean over its samples), paired by position."""
 
     task_ids: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -140,7 +140,9 @@ def _pass_at_k(scored: Sequence[ScoredGroup], samples: int) -> dict[str, float]:
 def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
     """{metric: [mean, low, high]} of trained − baseline, paired by task. Raises DataError for different tasks."""
     if baseline.task_ids != trained.task_ids:
-        raise DataError("baseline and trained were evaluated on different tasks; evaluate both on the same split and count")
+        raise DataError(
+            "baseline and trained were evaluated on different tasks; evaluate both on the same split and count"
+        )
     return {
         name: list(paired_difference(baseline.metrics[name], trained.metrics[name]))
         for name in trained.metrics
@@ -170,7 +172,9 @@ class Evaluation:
                 "pass_at_k": {"baseline": baseline.pass_at_k, "trained": trained.pass_at_k},
                 "failures": {"baseline": baseline.failures, "trained": trained.failures},
                 "kinds": {
-                    k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)} for k in sorted(set(trained.kinds)) if k
+                    k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)}
+                    for k in sorted(set(trained.kinds))
+                    if k
                 },
             }
         greedy = modes["greedy"]

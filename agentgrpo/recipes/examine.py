@@ -92,7 +92,9 @@ class Examiner:
     def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
         """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None."""
         path = self.run_dir / f"eval-{name}.json"
-        row = json.loads(path.read_bytes()) if path.is_file() else {"key": None}
+        if not path.is_file():
+            return None
+        row = json.loads(path.read_bytes())
         return {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()} if row["key"] == key else None
 
     async def keep_scorecards(self, name: str, key: str) -> dict[str, Scorecard]:

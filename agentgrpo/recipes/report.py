@@ -20,7 +20,9 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
             _, low, high = result[mode]["difference"][name]
             change = f"{(after - before) * 100:+.1f} points" if name == "correctness" else _relative(before, after)
             interval = f"[{low:+.3f}, {high:+.3f}]"
-            rows.append([name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else []))
+            rows.append(
+                [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
+            )
         screen.table(
             f"held-out test, {result['n']} tasks, {mode}",
             ["metric", "before", "after", "change", "95 % interval"] + (["oracle"] if oracle else []),

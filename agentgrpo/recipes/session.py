@@ -39,8 +39,8 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
             baseline = examiner.kept_scorecards("start", session.eval_key)
             if baseline is None and progress.step > 0:
                 raise DataError(
-                    f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; add "
-                    "run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
+                    f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
+                    "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
                 )
             if baseline is None:
                 baseline = await stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key))

@@ -54,7 +54,9 @@ class StopRequest:
             loop.add_signal_handler(number, self._on_signal, number)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)

@@ -3,7 +3,7 @@
     TaskDataset -> [Task] -> [EpisodeGroup] -> [ScoredGroup] -> record -> keep informative -> advantages
                 -> [TrainingSample] -> update -> new weights -> engine -> canary -> metrics -> checkpoint
 
-A step is a pure function of the weights before it and of its number, so a step that was interrupted is simply done again.
+A step is a pure function of the weights before it and of its number: one that was interrupted is simply done again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.rollout import keep_informative, refuse_failures, rollout_clocks, rollout_metrics, run_groups, score_groups
+from agentgrpo.rollout import (
+    keep_informative,
+    refuse_failures,
+    rollout_clocks,
+    rollout_metrics,
+    run_groups,
+    score_groups,
+)
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.checkpoint import CheckpointStore
@@ -105,7 +112,9 @@ async def roll_out(parts: Parts, step: int) -> RolledOut:
     )
     rolled = time.monotonic()
     scored = await score_groups(parts.reward, groups)
-    return RolledOut(scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled})
+    return RolledOut(
+        scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled}
+    )
 
 
 def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
@@ -129,7 +138,7 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
 
 
 async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, float]:
-    """One step's tags. A stop request abandons the rollout (Preempted); past run.step_timeout_s it is a TimeoutError."""
+    """One step's tags. A stop request abandons the rollout (Preempted); past run.step_timeout_s: TimeoutError."""
     rolled = await stop.unless_stopped(asyncio.wait_for(roll_out(parts, step), parts.run.step_timeout_s))
     began = time.monotonic()
     tags = learn(parts, step, rolled)
@@ -154,7 +163,9 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
         reason = str(e) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
         parts.screen.line(f"step {step} skipped: {reason}")
         if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
-            raise TrainingError(f"{progress.skipped_in_a_row} steps in a row were skipped; the last one, {step}: {reason}") from e
+            raise TrainingError(
+                f"{progress.skipped_in_a_row} steps in a row were skipped; the last one, {step}: {reason}"
+            ) from e
         await parts.engine.load_weights(step + 1)
         tags = {"skipped": 1.0}
     if parts.run.eval_every and (step + 1) % parts.run.eval_every == 0:

@@ -16,7 +16,7 @@ class Drop(StrEnum):
     """Why a group is not trained on."""
 
     INFRASTRUCTURE = "infrastructure"
-    """An episode of it could not be run or scored. The whole group goes: what is left of it would be a biased sample."""
+    """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
     DEGENERATE = "degenerate"
     """All rewards are equal: no episode is better than another."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentgrpo.types import Passage, Task
 
@@ -43,8 +43,14 @@ class DemonstrationWorld(Protocol):
     def demonstrator(self, task: Task) -> Demonstrator: ...
 
 
+@runtime_checkable
 class DemonstratedDataset(TaskDataset, Protocol):
     """A TaskDataset that can show how its tasks are done."""
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        ...
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
 

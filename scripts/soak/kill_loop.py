@@ -70,7 +70,7 @@ def life(arguments: list[str], log: Path, seconds: float | None) -> int:
 
 
 def record(run_dir: Path) -> dict[str, bytes]:
-    """Every file that must be equal, by name. Clocks have files of their own, and orphans are not part of the record."""
+    """Every file that must be equal, by name. Clocks have files of their own; orphans are not part of the record."""
     files = [run_dir / "metrics.jsonl", run_dir / "eval.json"]
     files += [p for p in run_dir.glob("trajectories/*.jsonl") if ".timings." not in p.name]
     files += [p for p in run_dir.glob("checkpoints/*/**/*") if p.is_file()]

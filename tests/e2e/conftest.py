@@ -38,7 +38,13 @@ def same_threads() -> Iterator[None]:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Start weights that can search and copy, though not well: a quarter of the default warm start."""
     run_dir = tmp_path_factory.mktemp("warm start")
-    arguments = ["model.worlds=36", f"run.dir='{run_dir}'", "run.max_steps=1", "run.final_eval=false", "run.eval_every=0"]
+    arguments = [
+        "model.worlds=36",
+        f"run.dir='{run_dir}'",
+        "run.max_steps=1",
+        "run.final_eval=false",
+        "run.eval_every=0",
+    ]
     assert main(["train", *SMALL_WORLD, *arguments]) == 0
     state = json.loads((run_dir / "checkpoints" / "step-000001" / "trainer" / "state.json").read_text())
     return Path(state["state"]["start"]["folder"])

@@ -45,7 +45,9 @@ def test_a_run_leaves_what_scripts_rely_on(finished: Path, capsys: pytest.Captur
 
 def test_rollout_and_trainer_agree_over_the_whole_run(finished: Path) -> None:
     """Law 1a: the trainer's log-probs of what was sampled are the engine's."""
-    gaps = [row["policy/logprob_gap_max"] for row in rows(finished / "metrics.jsonl") if "policy/logprob_gap_max" in row]
+    gaps = [
+        row["policy/logprob_gap_max"] for row in rows(finished / "metrics.jsonl") if "policy/logprob_gap_max" in row
+    ]
     assert len(gaps) == 4
     assert max(gaps) <= 1e-4
 
@@ -88,7 +90,15 @@ def test_eval_reproduces_the_runs_own_figures(finished: Path, tmp_path: Path) ->
 
 def test_the_gate_sets_the_exit_code(finished: Path, tmp_path: Path) -> None:
     weights = str(finished / "checkpoints" / "step-000004")
-    arguments = ["--ckpt", weights, "--baseline", weights, "--gate", f"run.dir='{tmp_path / 'gate'}'", "run.eval.tasks=20"]
+    arguments = [
+        "--ckpt",
+        weights,
+        "--baseline",
+        weights,
+        "--gate",
+        f"run.dir='{tmp_path / 'gate'}'",
+        "run.eval.tasks=20",
+    ]
     assert main(["eval", *SMALL_WORLD, *arguments]) == 10  # a policy against itself
 
 

@@ -94,9 +94,7 @@ async def test_groups_keep_their_order_and_their_limit() -> None:
 
     agent = Attempt(uneven)
     tasks = [task(id="a"), task(id="bb")]
-    groups = await run_groups(
-        agent, tasks, group_size=3, stream="s", sampling=SAMPLING, max_concurrent_episodes=2
-    )
+    groups = await run_groups(agent, tasks, group_size=3, stream="s", sampling=SAMPLING, max_concurrent_episodes=2)
     assert [[e.answer for e in g.episodes] for g in groups] == [
         ["s/a/0", "s/a/1", "s/a/2"],
         ["s/bb/0", "s/bb/1", "s/bb/2"],
@@ -122,7 +120,7 @@ def reward(total: float, correctness: float = 0.0) -> RewardResult:
 
 def scored(*totals: float | None, failed: Failure | None = None) -> ScoredGroup:
     made = []
-    for i, total in enumerate(totals):
+    for i in range(len(totals)):
         made.append(
             episode(
                 task(),

@@ -163,6 +163,7 @@ def test_what_is_refused(values: dict, message: str) -> None:
         AdamW(model=network(), **values)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has no Muon before 2.9")
 @pytest.mark.parametrize("shape", [(8, 8), (16, 8), (8, 16)])
 def test_muon_steps_like_torchs_within_its_bfloat16(shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -268,6 +268,16 @@ def test_a_positive_advantage_makes_a_sample_likelier_and_a_negative_one_less_li
     assert after[1] < before[1]
 
 
+def test_bfloat16_weights_are_trained_on_float32_losses() -> None:
+    samples = random_samples()
+    trainer = make_trainer(tiny_model().bfloat16())
+    [(_, logprobs), *_] = trainer.policy.logprobs(samples)
+    assert logprobs.dtype == torch.float32
+    gradients = gradient_of(trainer, samples)
+    assert {g.dtype for g in gradients.values()} == {torch.bfloat16}
+    assert distance(gradients, padded_gradient(tiny_model(), samples)) < 0.05
+
+
 def test_the_metrics_of_an_on_policy_update() -> None:
     samples = random_samples()
     trainer = make_trainer(exact_model())
