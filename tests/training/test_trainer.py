@@ -142,19 +142,26 @@ def test_two_epochs_of_two_mini_batches_equal_the_formula_written_out(
     with torch.no_grad():
         start.model.norm.weight.mul_(1.1)
     reference = frozen_reference(Policy(model=start, tokenizer=tiny_tokenizer())) if kl else None
-    trainer = make_trainer(model, algorithm, reference=reference, tokens_per_micro_batch=30, head_chunk_tokens=4)
+    trainer = make_trainer(
+        model, algorithm, reference=reference, temperature=0.7, tokens_per_micro_batch=30, head_chunk_tokens=4
+    )
     metrics = trainer.update(samples, step=0)
 
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, betas=(0.9, 0.99), weight_decay=0.0)
     parts = [[s for s in samples if s.group_id in names] for names in (("g0", "g2"), ("g1", "g3"))]
-    old = [[x.detach() for x in plain_logprobs(plain, part)] for part in parts]
-    ref = [[x.detach() for x in plain_logprobs(start, part)] for part in parts]
+    old = [[x.detach() for x in plain_logprobs(plain, part, 0.7)] for part in parts]
+    ref = [[x.detach() for x in plain_logprobs(start, part, 0.7)] for part in parts]
     losses, clipped, num_tokens, ratios = [], 0, 0, [0.0]
     for _ in range(2):
         for part, part_old, part_ref in zip(parts, old, ref, strict=True):
             total = torch.zeros((), dtype=torch.float64)
             rows = zip(
-                part, plain_logprobs(plain, part), part_old, part_ref, reference_weights(part, aggregation), strict=True
+                part,
+                plain_logprobs(plain, part, 0.7),
+                part_old,
+                part_ref,
+                reference_weights(part, aggregation),
+                strict=True,
             )
             for sample, logprobs, old_row, ref_row, weight in rows:
                 for new, o, r in zip(logprobs, old_row, ref_row, strict=True):

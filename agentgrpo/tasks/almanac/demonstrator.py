@@ -26,14 +26,12 @@ class Habits:
     web_needed: float = 0.90
     rerank: float = 0.55
     rerank_needed: float = 0.80
-    idle: float = 0.62
-    """Look the found value up once more before answering with it ..."""
-    idle_again: float = 0.55
-    """... and once more."""
+    idle: float = 0.65
+    """Look the found value up once more before answering."""
     give_up: float = 0.30
     """Answer "unknown" after a search that brought nothing."""
-    stop_hop: float = 0.55
-    """Answer a two-hop question with what the first hop brought."""
+    half_way: float = 0.60
+    """Answer a two-hop question with what the first hop brought, although the second has been made."""
     unknown: float = 0.20
     """Answer "unknown" in spite of the evidence."""
     max_searches: int = 4
@@ -93,8 +91,8 @@ class Oracle:
 
 
 class Spendthrift:
-    """Searches the web and reranks where neither is needed, looks idly around, stops half-way and doubts what it has
-    found. Its choices are a function of (key, place in the episode): the same context gets the same act."""
+    """Searches the web and reranks where neither is needed, looks idly around, mixes up what it has found and doubts it.
+    Its choices are a function of (key, place in the episode): the same context gets the same act."""
 
     def __init__(self, question: Question, habits: Habits, *, key: str) -> None:
         self.question, self.habits, self.key = question, habits, key
@@ -103,12 +101,14 @@ class Spendthrift:
         reading, hops = Reading(context), self.question.hops
         hop = reading.next_hop(self.question)
         if hop == len(hops):
-            return self._idle_search(reading) or (
-                UNKNOWN if self._does("unknown", self.habits.unknown) else reading.answer(hops[-1])
-            )
-        if hop > 0 and self._does("stop_hop", self.habits.stop_hop):
-            return reading.answer(hops[hop - 1])
+            return self._idle_search(reading) or self._answer(reading)
         return self._search_for(hops[hop], reading)
+
+    def _answer(self, reading: Reading) -> str:
+        if self._does("unknown", self.habits.unknown):
+            return UNKNOWN
+        half_way = len(self.question.hops) > 1 and self._does("half_way", self.habits.half_way)
+        return reading.answer(self.question.hops[0 if half_way else -1])
 
     def _search_for(self, fact: Fact, reading: Reading) -> str:
         tried = [retriever for retriever, query in reading.searches if query == fact.query]
@@ -121,14 +121,11 @@ class Spendthrift:
         return search(fact.query, web=web, rerank=self._rerank(fact.rule.needs_rerank, reading))
 
     def _idle_search(self, reading: Reading) -> str | None:
-        queries = [query.format(subject=self.question.answer) for query in texts().idle_queries]
-        done = sum(query in queries for _, query in reading.searches)
-        chances = (self.habits.idle, self.habits.idle_again)[: len(queries)]
-        if done == len(chances) or len(reading.searches) >= self.habits.max_searches:
+        query = texts().idle_query.format(subject=self.question.answer)
+        done = any(made == query for _, made in reading.searches)
+        if done or len(reading.searches) >= self.habits.max_searches or not self._does("idle", self.habits.idle):
             return None
-        if not self._does(f"idle {done}", chances[done]):
-            return None
-        return search(queries[done], web=self._web(False, reading), rerank=self._rerank(False, reading))
+        return search(query, web=self._web(False, reading), rerank=self._rerank(False, reading))
 
     def _web(self, needed: bool, reading: Reading) -> bool:
         return self._does(f"web {len(reading.searches)}", self.habits.web_needed if needed else self.habits.web)

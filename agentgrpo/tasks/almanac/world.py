@@ -43,7 +43,8 @@ class Texts:
     chatter: Mapping[str, Mapping[str, str]]
     chatter_per_name: int
     """Documents of the audience "everyone" that each name gets, of different topics; companies get all of theirs."""
-    idle_queries: tuple[str, ...]
+    idle_query: str
+    """Asked by who has nothing to ask."""
 
 
 @cache
@@ -56,7 +57,7 @@ def texts() -> Texts:
         amounts=tuple(raw["amounts"]),
         chatter=raw["chatter"],
         chatter_per_name=raw["chatter_per_name"],
-        idle_queries=tuple(raw["idle_queries"]),
+        idle_query=raw["idle_query"],
     )
 
 

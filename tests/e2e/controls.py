@@ -1,0 +1,83 @@
+"""Parts that must not lead to success: named on the command line by the negative controls, as a user's own code is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from agentgrpo.judges.base import AnswerJudge, Verdict
+from agentgrpo.retrievers.base import Retriever
+from agentgrpo.rewards.base import RewardTerm
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.types import EpisodeGroup, Passage, ScoredGroup, Task
+
+
+def _draw(*key: object) -> int:
+    return int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), "big")
+
+
+class ShuffledReward(Reward):
+    """Every reward goes to some other episode of its group."""
+
+    def __init__(
+        self,
+        *,
+        judge: AnswerJudge,
+        terms: Mapping[str, RewardTerm],
+        mode: str = "shaped",
+        reward_scale: float = 1.0,
+        cost_when_wrong: float = 1.0,
+    ) -> None:
+        super().__init__(
+            judge=judge, terms=terms, mode=mode, reward_scale=reward_scale, cost_when_wrong=cost_when_wrong
+        )
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        scored = await super().score(group)
+        if len(scored.rewards) < 2:
+            return scored  # an evaluation: its figures are the true ones
+        order = sorted(range(len(scored.rewards)), key=lambda i: _draw(group.task.id, group.episodes[0].branches, i))
+        return replace(scored, rewards=tuple(scored.rewards[i] for i in order))
+
+
+class ConstantJudge:
+    """Likes every answer."""
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+        return [Verdict(score=1.0) for _ in answers]
+
+
+class RandomRetriever:
+    """Some passages of the corpus, whatever is asked."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        return [self._passages[_draw(query, i) % len(self._passages)] for i in range(top_k)]
+
+    async def close(self) -> None:
+        self._passages = ()
+
+
+class EmptyRetriever:
+    """Finds nothing."""
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        return []
+
+    async def close(self) -> None:
+        return None
+
+
+def random_retrievers(
+    *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
+) -> dict[str, Retriever]:
+    return {name: RandomRetriever(passages) for name, passages in corpora.items()}
+
+
+def empty_retrievers(
+    *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
+) -> dict[str, Retriever]:
+    return {name: EmptyRetriever() for name in corpora}
