@@ -60,10 +60,10 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {
-    "train": Verb(summary="train a policy, with an evaluation before and after", entry="agentgrpo.wiring:train"),
+    "train": Verb(summary="train a policy, with an evaluation before and after", entry="agentgrpo.verbs:train"),
     "eval": Verb(
         summary="evaluate a policy on held-out tasks",
-        entry="agentgrpo.wiring:evaluate",
+        entry="agentgrpo.verbs:evaluate",
         flags={
             "--ckpt": ("PATH", "the checkpoint to evaluate; without it the start weights"),
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
@@ -72,7 +72,7 @@ VERBS: dict[str, Verb] = {
     ),
     "resume": Verb(
         summary="go on with a run that was stopped",
-        entry="agentgrpo.wiring:resume",
+        entry="agentgrpo.verbs:resume",
         positional="run_dir",
         resumes=True,
     ),

@@ -1,4 +1,4 @@
-"""The wiring: a checked configuration to the parts of a run, and each verb's entry.
+"""The wiring: a checked configuration to the parts of a run.
 
     config --build_node--> dataset, model folder, policy, engine, retrievers, agent, judge, reward, trainer --> Session
 
@@ -7,10 +7,7 @@ Heavy objects are built once, here, and injected by keyword; no object below kno
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
@@ -19,22 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 import yaml
 
 from agentgrpo import __version__
 from agentgrpo.agents.base import Agent
 from agentgrpo.build import Hardware, ModelPath, build_node
-from agentgrpo.cli import Command, Outcome
-from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
-from agentgrpo.recipes.bootstrap import Verdict
-from agentgrpo.recipes.drift import refuse_drift
 from agentgrpo.recipes.examine import Examiner, first
-from agentgrpo.recipes.session import Session, examine_only, run_session
-from agentgrpo.recipes.train import RNG, Parts, Progress
+from agentgrpo.recipes.session import Session
+from agentgrpo.recipes.train import RNG, Parts
 from agentgrpo.recipes.warm_start import WarmStart
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
@@ -58,82 +50,6 @@ CONFIG = "config.yaml"
 VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
 
 
-# --- verbs
-
-
-def train(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo train`: a new run in an empty (or never started) run directory."""
-    run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run) as screen:
-        run_dir = Path(run.dir)
-        if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
-                "or choose another directory"
-            )
-        write_atomic(run_dir / CONFIG, command.snapshot.encode())
-        screen.line(f"run directory: {run.dir}")
-        session = Wiring(config, command, screen).session(None)
-        return _finish(session, Progress())
-
-
-def resume(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
-    run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run) as screen:
-        run_dir = Path(run.dir)
-        store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
-        if not store.candidates() and not (run_dir / "metrics.jsonl").exists():
-            screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
-            return _finish(Wiring(config, command, screen).session(None), Progress())
-        checkpoint = store.latest()
-        wiring = Wiring(config, command, screen, weights=checkpoint.path)
-        for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
-            screen.line(f"note: {note}")
-        store.rewind(checkpoint)
-        write_atomic(run_dir / f"config-resumed-{checkpoint.step:06d}.yaml", command.snapshot.encode())
-        screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
-        session = wiring.session(checkpoint)
-        progress = Progress(
-            step=checkpoint.step,
-            skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
-            saved_step=checkpoint.step,
-        )
-        return _finish(session, progress)
-
-
-def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo eval`: a checkpoint against a baseline (default: the start weights) on held-out tasks."""
-    run: RunSettings = build_node("run", config["run"])
-    arguments = command.arguments
-    with _run_directory(run) as screen:
-        write_atomic(Path(run.dir) / CONFIG, command.snapshot.encode())
-        baseline, trained = (
-            Wiring(config, command, screen, weights=Path(arguments[name]) if arguments[name] else None)
-            for name in ("baseline", "ckpt")
-        )
-        result = asyncio.run(examine_only(baseline.examiner(), trained.examiner(), screen))
-        code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
-        return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
-
-
-def _finish(session: Session, progress: Progress) -> Outcome:
-    result = asyncio.run(run_session(session, progress))
-    return Outcome(objective=result["sampled"]["trained"]["reward"] if result else None)
-
-
-@contextmanager
-def _run_directory(run: RunSettings) -> Iterator[Screen]:
-    """The run directory, locked for this process, and the screen. Library warnings become lines of the screen."""
-    logging.captureWarnings(True)
-    transformers.logging.disable_progress_bar()
-    with RunLock(Path(run.dir)), Screen(mode=run.screen) as screen:
-        yield screen
-
-
-# --- parts
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """The start weights: where they are, and the hash of their folder, which every checkpoint of the run names."""
@@ -151,10 +67,10 @@ class Wiring:
     """Builds the parts of one configuration, each once. `weights`: load these instead of the start weights."""
 
     def __init__(
-        self, config: Mapping[str, Any], command: Command, screen: Screen, *, weights: Path | None = None
+        self, config: Mapping[str, Any], snapshot: str, screen: Screen, *, weights: Path | None = None
     ) -> None:
         self.config, self.screen = config, screen
-        self.snapshot: Mapping[str, Any] = yaml.safe_load(command.snapshot)
+        self.snapshot: Mapping[str, Any] = yaml.safe_load(snapshot)
         self.run: RunSettings = build_node("run", config["run"])
         self.rollout: RolloutSettings = build_node("rollout", config["rollout"])
         self.hardware: Hardware = build_node("hardware", config["hardware"])
@@ -212,7 +128,8 @@ class Wiring:
             if not isinstance(self.dataset, DemonstratedDataset):
                 raise ConfigError(
                     f"model={self.config['model']['name']} learns from demonstrations, and "
-                    f"task={self.config['task']['name']} has none; give a model that can search already: model=path model.path=FOLDER"
+                    f"task={self.config['task']['name']} has none; give a model that "
+                    "can search already: model=path model.path=FOLDER"
                 )
             folder = model.folder(
                 dataset=self.dataset,

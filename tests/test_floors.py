@@ -23,7 +23,8 @@ FLOORS = (
     {"build"},
     {"compose"},
     {"cli"},
-    {"wiring", "__main__"},  # the verbs' functions: cli calls them by name
+    {"wiring"},
+    {"verbs", "__main__"},  # the verbs' functions: cli calls them by name
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 STDLIB_ONLY = FLOORS[0] | FLOORS[1]

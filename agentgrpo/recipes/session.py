@@ -29,7 +29,9 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     """
     parts, examiner = session.parts, session.examiner
     try:
-        with StopRequest(f"go on with: agentgrpo resume '{parts.run.dir}'") as stop:
+        with StopRequest(
+            f"go on with: agentgrpo resume '{parts.run.dir}'", grace_s=parts.run.grace_s, at_once=parts.screen.close
+        ) as stop:
             await parts.engine.load_weights(progress.step)
             if parts.run.checkpoint_every and progress.saved_step is None:
                 save(parts, progress)
@@ -54,10 +56,12 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     return result
 
 
-async def examine_only(baseline: Examiner, trained: Examiner, screen: Screen) -> dict[str, Any]:
+async def examine_only(baseline: Examiner, trained: Examiner, screen: Screen, *, grace_s: float) -> dict[str, Any]:
     """`agentgrpo eval`: both policies on the same tasks and seeds; returns eval.json's content."""
     try:
-        with StopRequest("nothing was trained; start the evaluation again") as stop:
+        with StopRequest(
+            "nothing was trained; start the evaluation again", grace_s=grace_s, at_once=screen.close
+        ) as stop:
             before = await stop.unless_stopped(baseline.scorecards("start"))
             after = await stop.unless_stopped(trained.scorecards("end"))
             result = (await stop.unless_stopped(trained.compare(before, after))).to_json()

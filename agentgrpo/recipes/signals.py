@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,9 +18,13 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class StopRequest:
     """Inside the context, SIGTERM and SIGINT make `unless_stopped` raise Preempted. A second signal ends the process
-    at once with exit code 130: every file on disk is valid at any instant, so only the step in work is lost."""
+    at once (exit code 130), and so does the end of `grace_s` seconds (75): every file on disk is valid at any instant,
+    so only what came after the last checkpoint is done again. `at_once` is called before such an end."""
 
-    def __init__(self, how_to_go_on: str) -> None:
+    def __init__(self, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
+        self._at_once = at_once
+        self._patience = threading.Timer(grace_s, self._end, (Preempted.exit_code,))
+        self._patience.daemon = True
         self._event = asyncio.Event()
         self._how_to_go_on = how_to_go_on
         self._signal_name = ""
@@ -44,9 +49,14 @@ class StopRequest:
 
     def _on_signal(self, number: int) -> None:
         if self._event.is_set():
-            os._exit(130)
+            self._end(130)
         self._signal_name = signal.Signals(number).name
         self._event.set()
+        self._patience.start()
+
+    def _end(self, code: int) -> None:
+        self._at_once()
+        os._exit(code)
 
     def __enter__(self) -> StopRequest:
         loop = asyncio.get_running_loop()
@@ -57,6 +67,7 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._patience.cancel()
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)

@@ -101,7 +101,7 @@ def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
     if not isinstance(entries, dict) or not all(
         isinstance(words, list) and all(isinstance(w, str) for w in words) for words in entries.values()
     ):
-        raise DataError(f"thesaurus '{path}' is no object of lists of words; write {{\"word\": [\"other\", ...], ...}}")
+        raise DataError(f'thesaurus \'{path}\' is no object of lists of words; write {{"word": ["other", ...], ...}}')
     return entries
 
 

@@ -117,7 +117,7 @@ class Muon(torch.optim.Optimizer):
 
     Keller Jordan, "Muon: an optimizer for hidden layers" (2024), with his coefficients and learning-rate scale
     sqrt(max(1, rows / columns)); no weight decay. The iteration runs in fp32: torch.optim.Muon's bfloat16 products take
-    twenty times as long on a CPU without bfloat16 instructions, and none of the time is saved on a small model with.
+    eighteen times as long on a CPU without bfloat16 instructions, and save little on one that has them.
     """
 
     def __init__(self, params: ParamsT, *, lr: float, momentum: float = 0.95) -> None:

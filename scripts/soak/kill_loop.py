@@ -22,7 +22,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # threads that exist before the fork would be missing after it
 
-import agentgrpo.wiring
+import agentgrpo.verbs
 from agentgrpo.cli import main
 
 SETTINGS = [
@@ -126,5 +126,5 @@ def cli() -> None:
 
 
 if __name__ == "__main__":
-    assert agentgrpo.wiring  # imported for its weight: every fork inherits it
+    assert agentgrpo.verbs  # imported for its weight: every fork inherits it
     cli()

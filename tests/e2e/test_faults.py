@@ -51,7 +51,8 @@ class Searcher:
     async def _behave(self, request: Any, writer: asyncio.StreamWriter) -> None:
         self.served += 1
         if self.fault is not None and self.served > self.first and self.served % self.every == 0:
-            return await self.fault(request, writer)
+            await self.fault(request, writer)
+            return
         found = self._backend.search_batch(request["queries"], request["topk"])
         await say(
             {
@@ -90,9 +91,8 @@ def searcher() -> Iterator[Searcher]:
 def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: Searcher, kind: str) -> None:
     behaviour, counted = FAULTS[kind]
     searcher.fault, searcher.first, searcher.every = behaviour, 6, 2
-    run_dir = train(
-        *SETTINGS, f"retriever.url='{searcher.url}'", "retriever.retries=0", "run.max_steps=2", "run.max_error_fraction=1"
-    )
+    arguments = [*SETTINGS, f"retriever.url='{searcher.url}'", "retriever.retries=0", "run.max_error_fraction=1"]
+    run_dir = train(*arguments, "run.max_steps=2")
     metrics = rows(run_dir / "metrics.jsonl")
     assert sum(row.get(f"failures/{counted}", 0.0) for row in metrics) > 0, [sorted(row) for row in metrics]
     failed = scored = 0

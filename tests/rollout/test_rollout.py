@@ -119,17 +119,16 @@ def reward(total: float, correctness: float = 0.0) -> RewardResult:
 
 
 def scored(*totals: float | None, failed: Failure | None = None) -> ScoredGroup:
-    made = []
-    for i in range(len(totals)):
-        made.append(
-            episode(
-                task(),
-                given(1, 2, 3),
-                sampled(*range(i + 1)),
-                metrics={"search_rounds": float(i), "tool_turns": float(i)},
-                sample_index=i,
-            )
+    made = [
+        episode(
+            task(),
+            given(1, 2, 3),
+            sampled(*range(i + 1)),
+            metrics={"search_rounds": float(i), "tool_turns": float(i)},
+            sample_index=i,
         )
+        for i in range(len(totals))
+    ]
     rewards = tuple(None if t is None else reward(t) for t in totals)
     return ScoredGroup(
         group=group(*made),

@@ -23,9 +23,7 @@ PRICE = Question(
     text="What is the latest price of Dorsin?",
     hops=(Fact(relation="price", subject="Dorsin", value="45"),),
 )
-NEVER = dict.fromkeys(
-    ("web", "web_needed", "rerank", "rerank_needed", "idle", "idle_again", "give_up", "stop_hop", "unknown"), 0.0
-)
+NEVER = dict.fromkeys(("web", "web_needed", "rerank", "rerank_needed", "idle", "give_up", "half_way", "unknown"), 0.0)
 
 
 def after(question: Question, *rounds: tuple[str, Sequence[str]]) -> str:
@@ -73,18 +71,15 @@ def test_a_spendthrift_without_habits_is_frugal() -> None:
     assert policy.act(found) == "<answer> Castin [R1Q1D1]</answer>"
 
 
-def test_a_spendthrift_looks_the_value_up_twice() -> None:
-    policy = spendthrift(ONE_HOP, web=1.0, rerank=1.0, idle=1.0, idle_again=1.0)
-    first, second, third = (
-        f'<search retriever="web" rerank="true"> {query}</search>'
-        for query in ("founded Velmor", "about Castin", "news Castin")
+def test_a_spendthrift_looks_the_value_up_once_more() -> None:
+    policy = spendthrift(ONE_HOP, web=1.0, rerank=1.0, idle=1.0)
+    first, second = (
+        f'<search retriever="web" rerank="true"> {query}</search>' for query in ("founded Velmor", "about Castin")
     )
     rounds = [(first, ["Velmor was founded by Castin."])]
     assert policy.act(after(ONE_HOP)) == first
     assert policy.act(after(ONE_HOP, *rounds)) == second
     rounds.append((second, ["Some poets praise Castin."]))
-    assert policy.act(after(ONE_HOP, *rounds)) == third
-    rounds.append((third, ["Radio news mention Castin."]))
     assert policy.act(after(ONE_HOP, *rounds)) == "<answer> Castin [R1Q1D1]</answer>"
 
 
@@ -98,10 +93,15 @@ def test_a_search_that_brought_nothing_is_tried_in_the_other_place_once() -> Non
     assert spendthrift(PRICE, give_up=1.0).act(after(PRICE, (first, stale))) == UNKNOWN
 
 
-def test_stopping_half_way_answers_with_the_bridge() -> None:
+def test_mixing_up_the_hops() -> None:
     first = '<search retriever="vdb" rerank="false"> origin Dorsin</search>'
-    half = after(TWO_HOPS, (first, ["By origin Dorsin is from Velmor."]))
-    assert spendthrift(TWO_HOPS, stop_hop=1.0).act(half) == "<answer> Velmor [R1Q1D1]</answer>"
+    second = '<search retriever="vdb" rerank="false"> headquarters Velmor</search>'
+    policy = spendthrift(TWO_HOPS, half_way=1.0)
+    rounds = [(first, ["By origin Dorsin is from Velmor."])]
+    assert policy.act(after(TWO_HOPS, *rounds)) == second
+    rounds.append((second, ["The main office of Velmor is near Takbus."]))
+    assert policy.act(after(TWO_HOPS, *rounds)) == "<answer> Velmor [R1Q1D1]</answer>"
+    assert spendthrift(TWO_HOPS).act(after(TWO_HOPS, *rounds)) == "<answer> Takbus [R2Q1D1]</answer>"
 
 
 def test_doubt_and_the_search_limit() -> None:

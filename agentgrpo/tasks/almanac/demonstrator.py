@@ -91,8 +91,8 @@ class Oracle:
 
 
 class Spendthrift:
-    """Searches the web and reranks where neither is needed, looks idly around, mixes up what it has found and doubts it.
-    Its choices are a function of (key, place in the episode): the same context gets the same act."""
+    """Searches the web and reranks where neither is needed, looks idly around, mixes up what it has found or doubts
+    it. Its choices are a function of (key, place in the episode): the same context gets the same act."""
 
     def __init__(self, question: Question, habits: Habits, *, key: str) -> None:
         self.question, self.habits, self.key = question, habits, key
