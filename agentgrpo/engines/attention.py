@@ -127,12 +127,12 @@ AttentionMaskInterface.register(NAME, _no_mask)
 
 
 @contextmanager
-def engine_mode(model: PreTrainedModel, *, attention: str | None = None) -> Iterator[None]:
-    """The live policy without dropout and gradients, with another attention if one is named. Everything is put back
-    afterwards, module by module: whoever trains the same weights finds them as they were left."""
+def engine_mode(model: PreTrainedModel, *, attention: str = NAME) -> Iterator[None]:
+    """The live policy with that attention, without dropout and gradients. Everything is put back afterwards, module by
+    module: whoever trains the same weights finds them as they were left."""
     before = model.config._attn_implementation
     training = [m for m in model.modules() if m.training]
-    model.config._attn_implementation = attention or before
+    model.config._attn_implementation = attention
     for m in training:
         m.training = False
     try:

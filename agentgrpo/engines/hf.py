@@ -21,7 +21,6 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agentgrpo.engines.attention import NAME as ATTENTION
 from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.packing import bucketed, pack
@@ -126,14 +125,16 @@ class HFEngine:
         )
 
     def release(self, key: SeedKey) -> None:
-        going_on = [t for t in self._schedule.turns if t.key.episode == key.episode]
-        self._fail(going_on, f"episode {key.episode} was released while it was generating")
+        turn = self._schedule.turn(key.episode)
+        if turn is not None:
+            self._fail([turn], f"episode {key.episode} was released while it was generating")
         if self._schedule.release(key.episode) is not None:
             self._start()
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """By one forward pass with transformers' own attention: none of the engine's machinery takes part."""
         self._check(token_ids)
-        with boundary(EngineError, "score"), engine_mode(self._model):
+        with boundary(EngineError, "score"), engine_mode(self._model, attention="sdpa"):
             ids = torch.tensor([token_ids], device=self._model.device)
             logprobs = self._model(input_ids=ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
             scores: list[float] = logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist()
@@ -160,11 +161,9 @@ class HFEngine:
             turn.fail(EngineError(message, kind=kind))
 
     def _start(self) -> None:
-        """Have a task on the running loop if there is work."""
-        if self._schedule.has_work:
-            loop = asyncio.get_running_loop()
-            if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-                self._task = loop.create_task(self._run(), name="agentgrpo-engine")
+        """Have a task if there is work. It ends with the work, or cancelled with its loop."""
+        if self._schedule.has_work and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="agentgrpo-engine")
 
     async def _run(self) -> None:
         try:
@@ -199,7 +198,7 @@ class HFEngine:
         for turn in turns:
             if turn.started_at is None:
                 turn.started_at = now
-        with engine_mode(self._model, attention=ATTENTION):
+        with engine_mode(self._model):
             self._pool.reserve(1 + max(t.held.slot for t in turns), bucketed(max(len(t.tokens) for t in turns)))
             for copy in step.copies:
                 self._pool.copy_prefix(*copy)

@@ -88,9 +88,8 @@ def _draw(x: Tensor, distribution: Distribution, u: Tensor) -> tuple[Tensor, Ten
     top = x.amax(-1, keepdim=True)
     cdf = (x - top).exp_().cumsum(-1)
     total = cdf[:, -1]
-    # u < 1, but u * total may round up to total, past which lies nothing
-    target = torch.minimum(u * total, total.nextafter(torch.zeros_like(total)))
-    tokens = torch.searchsorted(cdf, target[:, None], right=True)[:, 0].clamp_(max=x.shape[-1] - 1)
+    # u <= 1 - 2**-53, hence u * total < total after rounding too: only NaN finds no place and is clamped
+    tokens = torch.searchsorted(cdf, (u * total)[:, None], right=True)[:, 0].clamp_(max=x.shape[-1] - 1)
     return tokens, _at(x, tokens) - top[:, 0] - total.log()
 
 

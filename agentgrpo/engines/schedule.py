@@ -136,6 +136,10 @@ class Schedule:
         """Every turn that is going on or waits for a slot."""
         return [*self._active.values(), *self._waiting.values()]
 
+    def turn(self, episode: EpisodeKey) -> Turn | None:
+        """The episode's turn, if one is going on or waits."""
+        return self._active.get(episode) or self._waiting.get(episode)
+
     @property
     def active(self) -> list[Turn]:
         """Every turn that has a slot."""
@@ -152,7 +156,7 @@ class Schedule:
 
     def add(self, turn: Turn) -> None:
         episode = turn.key.episode
-        if episode in self._active or episode in self._waiting:
+        if self.turn(episode) is not None:
             raise EngineError(
                 f"episode {episode} is already generating; the turns of an episode come one after another"
             )

@@ -27,6 +27,7 @@ def test_a_stop_string_spread_over_tokens():
     assert stops_at(tokens, "</search>", "</answer>") == 15
     assert stops_at(tokens, "y </") == 8
     assert stops_at(tokens, "q") is None
+    assert stops_at([*encode("ax"), 258], "x</search>") == 3
 
 
 def test_only_the_turn_itself_is_searched():
