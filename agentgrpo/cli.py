@@ -65,7 +65,7 @@ VERBS: dict[str, Verb] = {
         summary="evaluate a policy on held-out tasks",
         entry="agentgrpo.verbs:evaluate",
         flags={
-            "--ckpt": ("PATH", "the checkpoint to evaluate; without it the start weights"),
+            "--ckpt": ("PATH", "the checkpoint to evaluate, with its run's own settings unless presets are chosen"),
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
             "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
         },
@@ -186,12 +186,14 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
         return outcome.objective
 
     flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
-    if not verb.resumes:
+    if not verb.resumes and (run_dir := compose.run_of(arguments.get("ckpt"), overrides)) and not sweep:
+        compose.rerun_hydra(run_job, flags, overrides, configs_dir(), run_dir, resumes=False)
+    elif not verb.resumes:
         compose.run_hydra(run_job, flags, compose.place_sweep(overrides) if sweep else overrides, configs_dir())
     elif sweep:
         raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
     else:
-        compose.resume_hydra(run_job, flags, overrides, configs_dir(), arguments[verb.positional])
+        compose.rerun_hydra(run_job, flags, overrides, configs_dir(), arguments[verb.positional], resumes=True)
     return next((code for code in codes if code), 0)
 
 

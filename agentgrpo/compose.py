@@ -179,16 +179,28 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "config", [*flags, *overrides], configs)
 
 
-def resume_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str) -> None:
-    """The same over a run's own configuration, wherever its directory is now. Of user code only what the overrides
-    name is run."""
+def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
+    """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
+    checkpoint is evaluated as what it was trained as. None = compose as usual."""
+    if checkpoint is None or any(o.key_or_group in (*ROOT, "experiment") for o in _parse(overrides)):
+        return None
+    run_dir = Path(checkpoint).absolute().parent.parent
+    return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
+
+
+def rerun_hydra(
+    task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool
+) -> None:
+    """The same over a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for
+    another run. Of user code only what the overrides name is run."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
-    for override in _parse(overrides):
+    for override in _parse(overrides) if resumes else ():
         if override.key_or_group in (*ROOT, "experiment", "run.dir"):
             raise ConfigError(
                 f"{override.input_line}: a resumed run keeps its presets and its directory; single keys can be set, "
                 "such as run.max_steps=200"
             )
+    snapshot["run"]["dir"] = None
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
     quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
     node = {"defaults": ["_self_", *quiet], "hydra": primary["hydra"], **snapshot}
@@ -198,7 +210,7 @@ def resume_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], con
     )
 
     def make(cfg: DictConfig) -> Job:
-        return _job(cfg, to_plain(cfg), run_dir)
+        return _job(cfg, to_plain(cfg), run_dir if resumes else None)
 
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
 
@@ -210,7 +222,8 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
     validate({**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config)
     if given is None:
-        run_dir = _fresh_dir(config["task"]["name"] if choices["experiment"] == "none" else choices["experiment"])
+        experiment = choices.get("experiment", "none")
+        run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
     if run_dir is not None:
         config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
     snapshot, overrides = to_yaml(unresolved, choices), tuple(HydraConfig.get().overrides.task)

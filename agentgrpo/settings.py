@@ -36,15 +36,15 @@ class RunSettings:
     dir: str
     """Run directory."""
     seed: int = 0
-    max_steps: int = 120
+    max_steps: int = 150
     """Optimizer updates; skipped steps count."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = 25
     """Steps between checkpoints; 0 = none (then the run cannot be resumed)."""
     keep_last: int = 2
     """Newest checkpoints kept, at least 1."""
     keep_best: bool = True
     """Also keep the checkpoint with the best dev reward."""
-    eval_every: int = 40
+    eval_every: int = 50
     """Steps between evaluations on the dev split; 0 = none."""
     eval_tasks: int = 100
     """Dev tasks per such evaluation."""

@@ -68,7 +68,7 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
 
 
 def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo eval`: a checkpoint against a baseline (default: the start weights) on held-out tasks."""
+    """`agentgrpo eval`: a checkpoint (default: the start weights) against a baseline (default: the start weights)."""
     run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
     with _run_directory(run) as screen:
