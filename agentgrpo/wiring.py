@@ -24,6 +24,7 @@ from agentgrpo.build import Hardware, ModelPath, build_node
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.examine import Examiner, first
 from agentgrpo.recipes.session import Session
 from agentgrpo.recipes.train import RNG, Parts
@@ -255,6 +256,7 @@ class Wiring:
                 start_step=checkpoint.step if checkpoint else 0,
             ),
             screen=self.screen,
+            alarms=Alarms(),
             canary_ids=self.renderer.open(tasks[0].messages),
             dev_score=examiner.dev_score,
             show=self._show,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from agentgrpo.durable import write_atomic
+from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.errors import DataError
 from agentgrpo.recipes.examine import Examiner
 from agentgrpo.recipes.report import report
@@ -33,6 +38,7 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
             f"go on with: agentgrpo resume '{parts.run.dir}'", grace_s=parts.run.grace_s, at_once=parts.screen.close
         ) as stop:
             await parts.engine.load_weights(progress.step)
+            await stop.unless_stopped(_describe(parts))
             if parts.run.checkpoint_every and progress.saved_step is None:
                 save(parts, progress)
             if not parts.run.final_eval:
@@ -54,6 +60,14 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
         parts.trackers.close()
     report(parts.screen, result)
     return result
+
+
+async def _describe(parts: Parts) -> None:
+    """Probe whether results depend on scheduling here, say so, and write environment.json."""
+    report = await determinism_probe(parts.engine, [parts.canary_ids])
+    parts.screen.line(f"determinism: {report.level}")
+    found = {"determinism": report.level, "versions": parts.fixed_state["versions"], "machine": platform.platform()}
+    write_atomic(Path(parts.run.dir) / "environment.json", (json.dumps(found, indent=2) + "\n").encode())
 
 
 async def examine_only(baseline: Examiner, trained: Examiner, screen: Screen, *, grace_s: float) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import TooManyFailures, TrainingError
 from agentgrpo.grpo.samples import group_advantages, to_samples
+from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.canary import refuse_stale_weights
 from agentgrpo.recipes.signals import StopRequest
 from agentgrpo.records.metrics import MetricsLog
@@ -67,6 +68,7 @@ class Parts:
     metrics: MetricsLog
     trackers: Trackers
     screen: Screen
+    alarms: Alarms
     canary_ids: tuple[int, ...]
     """A fixed prompt that engine and trainer must score alike after every weight sync."""
     dev_score: DevScore
@@ -145,7 +147,10 @@ async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, floa
     await parts.engine.load_weights(step + 1)
     tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
     seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began}
-    parts.metrics.clock(step, seconds | {f"time/episode/{k}": v for k, v in rollout_clocks(rolled.scored).items()})
+    clocks = seconds | {f"time/episode/{k}": v for k, v in rollout_clocks(rolled.scored).items()}
+    clocks["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / max(seconds["time/generation"], 1e-9)
+    parts.metrics.clock(step, clocks)
+    parts.trackers.log(clocks, step=step)
     parts.show(rolled.scored)
     return tags
 
@@ -173,6 +178,8 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     parts.metrics.step(step, tags)
     progress.step, progress.last_tags = step + 1, tags
     parts.trackers.log(tags, step=step)
+    for alarm in parts.alarms.look(step, tags):
+        parts.screen.line(alarm)
     parts.screen.metrics(step, tags)
     parts.screen.advance()
 
