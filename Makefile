@@ -18,7 +18,7 @@ train: .venv/ready ## A first run on the embedded example; ARGS="run.max_steps=1
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
 
 test: lint ## Lint, types and the fast tests
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 test-slow: .venv/ready-dev ## The tests that take minutes
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -m slow $(ARGS)

@@ -1,4 +1,4 @@
-"""Whole runs through the command line's own main, on a small world with a small warm start that is made once."""
+"""Whole runs through the command line's own main, on a small world, from the default warm start, which is made once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ def same_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Start weights that can search and copy, though not well: a quarter of the default warm start."""
+    """The default start weights: two CPU-minutes the first time, then they are cached."""
     run_dir = tmp_path_factory.mktemp("warm start")
     arguments = [
-        "model.worlds=36",
         f"run.dir='{run_dir}'",
         "run.max_steps=1",
         "run.final_eval=false",

@@ -28,9 +28,15 @@ class ShuffledReward(Reward):
         mode: str = "shaped",
         reward_scale: float = 1.0,
         cost_when_wrong: float = 1.0,
+        correct_threshold: float = 1.0,
     ) -> None:
         super().__init__(
-            judge=judge, terms=terms, mode=mode, reward_scale=reward_scale, cost_when_wrong=cost_when_wrong
+            judge=judge,
+            terms=terms,
+            mode=mode,
+            reward_scale=reward_scale,
+            cost_when_wrong=cost_when_wrong,
+            correct_threshold=correct_threshold,
         )
 
     async def score(self, group: EpisodeGroup) -> ScoredGroup:

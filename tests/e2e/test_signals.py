@@ -1,0 +1,68 @@
+"""A polite stop: SIGTERM leaves a run that goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentgrpo.cli import main
+from tests.e2e.conftest import SMALL_WORLD, Run
+
+SHORT = [
+    "run.max_steps=4",
+    "run.checkpoint_every=4",
+    "run.eval_every=0",
+    "run.eval.tasks=20",
+    "rollout.tasks_per_step=4",
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_exits_with_75_and_resumes_exactly(
+    train: Run, start: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    whole = train(*SHORT, name="whole")
+    run_dir = tmp_path / "stopped"
+    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT]
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *SMALL_WORLD, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 200
+    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=100)
+    assert process.returncode == 75, error
+    assert f"stopped by {number.name}" in error
+    assert error.count("\n") == 1
+    assert main(["resume", str(run_dir)]) == 0
+    for name in (
+        "metrics.jsonl",
+        "eval.json",
+        "trajectories/train-000003.jsonl",
+        "checkpoints/step-000004/model.safetensors",
+    ):
+        assert (whole / name).read_bytes() == (run_dir / name).read_bytes(), name
+
+
+def test_two_processes_never_share_a_run_directory(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from agentgrpo.durable import RunLock
+
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with RunLock(run_dir):
+        train(*SHORT, code=3)
+    assert str(os.getpid()) in capsys.readouterr().err
