@@ -9,7 +9,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow check lint format clean
+.PHONY: help train test test-slow soak check lint format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -22,6 +22,9 @@ test: lint ## Lint, types and the fast tests
 
 test-slow: .venv/ready-dev ## The tests that take minutes
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -m slow $(ARGS)
+
+soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
+	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
 
 check: test ## The same as test: what must hold before a commit
 
