@@ -9,7 +9,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow soak check lint format clean
+.PHONY: help train test soak check lint format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -19,9 +19,6 @@ train: .venv/ready ## A first run on the embedded example; ARGS="run.max_steps=1
 
 test: lint ## Lint, types and the fast tests
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
-
-test-slow: .venv/ready-dev ## The tests that take minutes
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -m slow $(ARGS)
 
 soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
