@@ -1,4 +1,4 @@
-"""Signs that a run is going wrong, said while it runs; what must not be stepped is refused elsewhere, by the trainer."""
+"""Signs that a run is going wrong, said while it runs; what must not be stepped is refused by the trainer."""
 
 from __future__ import annotations
 
