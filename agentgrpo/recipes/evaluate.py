@@ -13,7 +13,7 @@ from agentgrpo.errors import DataError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import paired_difference, pass_at_k, verdict
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.rollout import episode_failures, refuse_failures, run_groups, score_groups
+from agentgrpo.rollout import cost_of, episode_failures, refuse_failures, run_groups, score_groups
 from agentgrpo.types import Episode, RewardResult, ScoredGroup, Task
 
 METRICS = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost")
@@ -65,7 +65,7 @@ def _episode_row(episode: Episode, reward: RewardResult | None, prices: Mapping[
         "web_searches": web,
         "vdb_searches": vdb,
         "rerank_calls": rerank,
-        "cost": prices["web"] * web + prices["vdb"] * vdb + prices["rerank"] * rerank,
+        "cost": cost_of(m, prices),
         "reward": reward.total if reward else 0.0,
         "web_fraction": web / queries if queries else 0.0,
         "rerank_rate": rerank / queries if queries else 0.0,

@@ -133,7 +133,7 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
         agent_name=parts.agent_name,
         record_tokens=parts.run.record_tokens,
     )
-    tags = rollout_metrics(rolled.scored, reasons)
+    tags = rollout_metrics(rolled.scored, reasons, parts.run.eval.prices)
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
     samples = to_samples(kept, [a for a, reason in zip(advantages, reasons, strict=True) if reason is None])
     return tags | parts.trainer.update(samples, step=step).tags()

@@ -1,65 +1,18 @@
-"""Passages on their way in: from a JSONL corpus, from the documents of a server, and ranked out of an index."""
+"""Passages on their way in: from the documents of a server, and ranked out of an index."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from agentgrpo.errors import DataError
 from agentgrpo.types import Passage
 
 
-def read_corpus(path: str | Path) -> list[Passage]:
-    """The passages of a JSONL file, one object a line: {"id", "contents"} with contents = '"Title"\\ntext', or
-    {"id", "text", "title", "url"}, the last two optional. Blank lines are skipped, other keys ignored.
-
-    Raises DataError with file, line and reason: unreadable file, malformed line, repeated id, no passage at all."""
-    passages: dict[str, Passage] = {}
-    first_line: dict[str, int] = {}
-    try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file, 1):
-                passage = _passage_of_line(line, f"corpus {path}, line {number}")
-                if passage is None:
-                    continue
-                if passage.id in passages:
-                    raise DataError(
-                        f"corpus {path}, line {number}: the id {passage.id!r} is on line {first_line[passage.id]}; "
-                        "ids must be unique; rename or remove one of the two"
-                    )
-                passages[passage.id], first_line[passage.id] = passage, number
-    except OSError as e:
-        raise DataError(f"corpus {path}: {e.strerror}; give a readable JSONL file") from e
-    if not passages:
-        raise DataError(f"corpus {path}: holds no passage; give at least one JSON object with id and text")
-    return list(passages.values())
-
-
-def _passage_of_line(line: bytes, place: str) -> Passage | None:
-    try:
-        text = line.decode("utf-8-sig").strip()
-        if not text:
-            return None
-        document = json.loads(text)
-        if not isinstance(document, dict):
-            raise ValueError(f"a JSON {type(document).__name__}, not an object")
-        if document.get("id") in (None, ""):
-            raise ValueError("no id")
-        return passage_of(document)
-    except (ValueError, RecursionError) as e:
-        raise DataError(
-            f"{place}: {e}. Allowed is one JSON object a line with id and text (or contents), optionally title and "
-            "url; mend or remove the line"
-        ) from e
-
-
 def passage_of(document: Mapping[str, Any]) -> Passage:
-    """A document as corpora and servers write it (see read_corpus). A missing id becomes the url, or else a hash of
-    the text. Raises ValueError with the reason."""
+    """A document as servers write it: {"id", "contents"} with contents = '"Title"\\ntext', or {"id", "text", "title",
+    "url"}. A missing id becomes the url, or else a hash of the text. Raises ValueError with the reason."""
     fields: dict[str, str] = {}
     for name in ("contents", "text", "title", "url"):
         value = document.get(name)

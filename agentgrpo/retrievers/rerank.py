@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.errors import ConfigError
 from agentgrpo.retrievers.corpus import searchable_text
 from agentgrpo.types import Passage
 
@@ -36,14 +34,12 @@ class LexicalReranker:
         "The main office of Velmor is near Roka."          (1 * 3/3 + 2 * 1) / 3 = 1.0
         "Tours of the Velmor headquarters are popular."    (1 * 1/2 + 2 * 1) / 3 = 0.833333
 
-    Words are compared in lower case, function words of the query are left out, equal scores keep their order.
-    `thesaurus`: word -> words, or the path of a JSON file that holds such an object."""
+    Words are compared in lower case, function words of the query are left out, equal scores keep their order."""
 
-    def __init__(self, *, thesaurus: Mapping[str, Sequence[str]] | str | None = None, name_weight: float = 2.0) -> None:
+    def __init__(self, *, thesaurus: Mapping[str, Sequence[str]] | None = None, name_weight: float = 2.0) -> None:
         if not name_weight > 0:
             raise ConfigError(f"name_weight={name_weight}; more than 0 is allowed, 1 = names count like any word")
-        entries = _read_thesaurus(thesaurus) if isinstance(thesaurus, str) else thesaurus or {}
-        self._expansions = {word.lower(): _expansion(word, words) for word, words in entries.items()}
+        self._expansions = {word.lower(): _expansion(word, words) for word, words in (thesaurus or {}).items()}
         self._name_weight = name_weight
 
     async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
@@ -81,13 +77,3 @@ def _expansion(word: str, words: Sequence[str]) -> frozenset[str]:
     if not expansion:
         raise ConfigError(f"thesaurus entry {word!r}: no words; give at least one or remove the entry")
     return expansion
-
-
-def _read_thesaurus(path: str) -> dict[str, list[str]]:
-    try:
-        entries = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as e:
-        raise DataError(f"thesaurus {path}: {e}; give a JSON file that holds an object, word -> list of words") from e
-    if not isinstance(entries, dict):
-        raise DataError(f"thesaurus {path}: a JSON {type(entries).__name__}; give an object, word -> list of words")
-    return entries

@@ -6,7 +6,7 @@
     POST /rerank    {"query": ..., "documents": [...], "top_k": n}        ->  {"scores": [...]}
                                                    or {"results": [{"index": i, "relevance_score": s}, ...]}
 
-    item = {"document": document, "score": s} or a bare document, best first; document = see corpus.read_corpus
+    item = {"document": document, "score": s} or a bare document, best first; document = see corpus.passage_of
 "result" and "results" mean the same everywhere."""
 
 from __future__ import annotations

@@ -25,8 +25,16 @@ def _episodes(scored: Iterable[ScoredGroup]) -> list[Episode]:
     return [e for group in scored for e in group.group.episodes if e.failure is None]
 
 
-def rollout_metrics(scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None]) -> dict[str, float]:
-    """Tags of SPEC 3.5: reward/*, correctness, agent/*, tool_turns/*, tokens/*, groups/*, failures/*.
+def cost_of(metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
+    """What an episode's calls cost at `prices` (web, vdb, rerank), whatever the reward charges for them."""
+    calls = {"web": "web_searches", "vdb": "vdb_searches", "rerank": "rerank_calls"}
+    return sum(prices[name] * metrics.get(metric, 0.0) for name, metric in calls.items())
+
+
+def rollout_metrics(
+    scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None], prices: Mapping[str, float]
+) -> dict[str, float]:
+    """Tags of SPEC 3.5: reward/*, correctness, agent/*, cost/*, tool_turns/*, tokens/*, groups/*, failures/*.
 
     Means are over the episodes that were scored; what could not be scored is counted, never averaged in as 0.
     """
@@ -49,6 +57,8 @@ def rollout_metrics(scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None
         tags |= {f"reward/dimension/{k}": v for k, v in _means([r.dimensions for r in rewards]).items()}
     if episodes:
         tags |= {f"agent/{k}": v for k, v in _means([e.metrics for e in episodes]).items()}
+        costs = [cost_of(e.metrics, prices) for e in episodes]
+        tags |= {"cost/episode": fmean(costs), "cost/step": sum(costs)}
         tags |= _spread("tool_turns", [e.metrics.get("tool_turns", 0.0) for e in episodes])
         sampled = [sum(b.num_sampled_tokens for b in e.branches) for e in episodes]
         tokens = sum(len(b.token_ids) for e in episodes for b in e.branches)

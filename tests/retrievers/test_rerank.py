@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.errors import ConfigError
 from agentgrpo.retrievers.rerank import LexicalReranker
 from agentgrpo.types import Passage
 from tests.builders import passage
@@ -60,19 +57,6 @@ async def test_phrases_count_as_their_words_and_weights_can_be_levelled() -> Non
     reranker = LexicalReranker(thesaurus={"Born": ["native of", "BIRTHPLACE"]}, name_weight=1.0)
     # born: 2 of native, of, birthplace -> 2/3; Tam 1
     assert await ranked(reranker, "born Tam", "Tam is a native of Roka.") == [("Tam is a native of Roka.", 0.833333)]
-
-
-async def test_a_thesaurus_may_be_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "thesaurus.json"
-    path.write_text(json.dumps(THESAURUS))
-    text = "The main office of Velmor is near Roka."
-    assert await ranked(LexicalReranker(thesaurus=str(path)), "headquarters", text) == [(text, 1.0)]
-    for content, reason in (("{", "Expecting"), ("[1]", "a JSON list; give an object")):
-        path.write_text(content)
-        with pytest.raises(DataError, match=reason):
-            LexicalReranker(thesaurus=str(path))
-    with pytest.raises(DataError, match="No such file"):
-        LexicalReranker(thesaurus=str(tmp_path / "nowhere.json"))
 
 
 def test_entries_that_are_no_lists_of_words_are_refused() -> None:

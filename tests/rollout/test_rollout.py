@@ -124,7 +124,7 @@ def scored(*totals: float | None, failed: Failure | None = None) -> ScoredGroup:
             task(),
             given(1, 2, 3),
             sampled(*range(i + 1)),
-            metrics={"search_rounds": float(i), "tool_turns": float(i)},
+            metrics={"search_rounds": float(i), "tool_turns": float(i), "web_searches": 1.0},
             sample_index=i,
         )
         for i in range(len(totals))
@@ -159,7 +159,7 @@ def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
 def test_tags_by_hand() -> None:
     groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
     _, reasons = keep_informative(groups)
-    assert rollout_metrics(groups, reasons) == {
+    assert rollout_metrics(groups, reasons, {"web": 0.05, "vdb": 0.01, "rerank": 0.02}) == {
         "episodes/total": 4.0,
         "episodes/scored": 3.0,
         "groups/total": 2.0,
@@ -172,6 +172,9 @@ def test_tags_by_hand() -> None:
         "reward/term/correctness": 2 / 3,
         "reward/dimension/correctness": 2 / 3,
         "agent/search_rounds": 0.5,
+        "agent/web_searches": 1.0,
+        "cost/episode": pytest.approx(0.05, abs=1e-12),
+        "cost/step": pytest.approx(0.2, abs=1e-12),
         "agent/tool_turns": 0.5,
         "tool_turns/mean": 0.5,
         "tool_turns/min": 0.0,
