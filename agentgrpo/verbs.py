@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +23,8 @@ from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.train import Progress
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
-from agentgrpo.training.checkpoint import CheckpointStore
-from agentgrpo.wiring import Wiring
+from agentgrpo.training.checkpoint import STATE, CheckpointStore
+from agentgrpo.wiring import Start, Wiring
 
 
 def train(config: Mapping[str, Any], command: Command) -> Outcome:
@@ -31,11 +32,7 @@ def train(config: Mapping[str, Any], command: Command) -> Outcome:
     run: RunSettings = build_node("run", config["run"])
     with _run_directory(run) as screen:
         run_dir = Path(run.dir)
-        if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
-                "or choose another directory"
-            )
+        _refuse_used(run)
         write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
         screen.line(f"run directory: {run.dir}")
         session = Wiring(config, command.snapshot, screen).session(None)
@@ -50,18 +47,24 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if not store.candidates() and not (run_dir / "metrics.jsonl").exists():
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
+            write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
             return _finish(Wiring(config, command.snapshot, screen).session(None), Progress())
         checkpoint = store.latest()
         wiring = Wiring(config, command.snapshot, screen, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
         store.rewind(checkpoint)
-        write_atomic(run_dir / f"config-resumed-{checkpoint.step:06d}.yaml", command.snapshot.encode())
+        before = (run_dir / SNAPSHOT).read_bytes()
+        if before != command.snapshot.encode():
+            write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
+            write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
         session = wiring.session(checkpoint)
         progress = Progress(
             step=checkpoint.step,
             skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
+            dev=checkpoint.state["dev"],
+            dev_step=checkpoint.state["dev_step"],
             saved_step=checkpoint.step,
         )
         return _finish(session, progress)
@@ -72,14 +75,39 @@ def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
     run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
     with _run_directory(run) as screen:
+        _refuse_used(run)
         write_atomic(Path(run.dir) / SNAPSHOT, command.snapshot.encode())
-        baseline, trained = (
-            Wiring(config, command.snapshot, screen, weights=Path(arguments[name]) if arguments[name] else None)
-            for name in ("baseline", "ckpt")
-        )
-        result = asyncio.run(examine_only(baseline.examiner(), trained.examiner(), screen, grace_s=run.grace_s))
+        start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
+        weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
+        wirings = [Wiring(config, command.snapshot, screen, weights=path) for path in weights]
+        baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
+        result = asyncio.run(examine_only(baseline, trained, screen, grace_s=run.grace_s))
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
+
+
+def _refuse_used(run: RunSettings) -> None:
+    run_dir = Path(run.dir)
+    if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
+        raise ConfigError(
+            f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
+            "or choose another directory"
+        )
+
+
+def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
+    """The folder of the weights that the checkpoint's run started from, where it still holds them."""
+    state = Path(checkpoint or ".", STATE)
+    if checkpoint is None or not state.is_file():
+        return None
+    start = json.loads(state.read_bytes())["state"]["start"]
+    if Start(Path(start["folder"])).state() == start:
+        return str(start["folder"])
+    screen.line(
+        f"note: {start['folder']} no longer holds the weights this run started from; the baseline is what the settings "
+        "start from today. Give --baseline PATH to compare with others"
+    )
+    return None
 
 
 def _finish(session: Session, progress: Progress) -> Outcome:

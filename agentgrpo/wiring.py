@@ -21,6 +21,7 @@ import yaml
 from agentgrpo import __version__
 from agentgrpo.agents.base import Agent
 from agentgrpo.build import Hardware, ModelPath, build_node
+from agentgrpo.durable import verify_directory
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
@@ -84,8 +85,6 @@ class Wiring:
         self.engine: Engine = build_node(
             "engine", config["engine"], model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
         )
-        if not self.engine.trainable:
-            raise ConfigError(f"engine={config['engine']['name']} gives no exact log-probs: it can evaluate, not train")
         self.retrievers = self.make_retrievers(self.dataset.corpora())
         self.agent = self.make_agent(self.engine, self.renderer, self.retrievers)
 
@@ -104,7 +103,17 @@ class Wiring:
         )
         return agent
 
+    def _demonstrating_agent(
+        self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
+    ) -> Agent:
+        """The agent over a demonstration world's own documents, which no server has."""
+        node = self.config["retriever"]
+        node = node if node["name"] == "embedded" else {"name": "embedded"}
+        return self.make_agent(engine, renderer, build_node("retriever", node, corpora=corpora))
+
     def _load(self, folder: Path) -> Policy:
+        if (folder / "manifest.json").is_file():
+            verify_directory(folder)
         return load_policy(folder, dtype=self.hardware.dtype, device=self.hardware.device)
 
     def _reference(self, checkpoint: LoadedCheckpoint | None) -> Policy:
@@ -135,10 +144,8 @@ class Wiring:
             folder = model.folder(
                 dataset=self.dataset,
                 make_renderer=lambda tokenizer: PlainRenderer(tokenizer=tokenizer),
-                make_agent=lambda engine, renderer, corpora: self.make_agent(
-                    engine, renderer, self.make_retrievers(corpora)
-                ),
-                agent_key=repr([self.config["agent"], self.config["retriever"]]),
+                make_agent=self._demonstrating_agent,
+                agent_key=repr([self.config["agent"], self.config["retriever"], self._versions()]),
                 seed=self.run.seed,
                 progress=self._progress(),
             )
@@ -171,8 +178,12 @@ class Wiring:
             "config": dict(self.snapshot),
             "start": dict(start),
             "fingerprints": {"data": self.dataset.fingerprint},
-            "versions": {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())},
+            "versions": self._versions(),
         }
+
+    def _versions(self) -> dict[str, str]:
+        """What may change the last bits."""
+        return {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())}
 
     def oracle(self) -> Agent | None:
         """The data set's ideal policy in the agent's loop, where the data set has one."""
@@ -188,20 +199,22 @@ class Wiring:
         )
         return self.make_agent(engine, self.renderer, self.retrievers)
 
-    def examiner(self) -> Examiner:
+    def examiner(self, *, test: bool, dev: bool) -> Examiner:
+        """What evaluates this wiring's policy, on the splits that are needed."""
         run = self.run
         return Examiner(
             agent=self.agent,
             agent_name=str(self.config["agent"]["name"]),
             engine=self.engine,
+            retrievers=tuple(self.retrievers.values()),
             oracle=self.oracle(),
             judge=self.judge,
             reward=self.reward,
-            tasks=first(self.dataset.split("test"), run.eval.tasks, split="test") if run.final_eval else (),
-            dev_tasks=first(self.dataset.split("dev"), run.eval_tasks, split="dev") if run.eval_every else (),
+            tasks=first(self.dataset.split("test"), run.eval.tasks, split="test") if test else (),
+            dev_tasks=first(self.dataset.split("dev"), run.eval_tasks, split="dev") if dev else (),
             sampling=self.sampling,
             settings=run.eval,
-            max_concurrent_episodes=self.rollout.max_concurrent_episodes,
+            rollout=self.rollout,
             max_error_fraction=run.max_error_fraction,
             run_dir=Path(run.dir),
             seed=run.seed,
@@ -209,7 +222,15 @@ class Wiring:
         )
 
     def session(self, checkpoint: LoadedCheckpoint | None) -> Session:
-        """The whole run; with a checkpoint, its optimizer and generator states restored."""
+        """The whole run; with a checkpoint, its optimizer and generator states restored. Raises ConfigError where
+        sampled and recomputed log-probs could not agree."""
+        if not self.engine.trainable:
+            raise ConfigError(f"engine={self.config['engine']['name']} gives no exact log-probs: evaluate with it")
+        if (self.rollout.top_p, self.rollout.top_k, self.rollout.min_p) != (1.0, 0, 0.0):
+            raise ConfigError(
+                f"rollout.top_p={self.rollout.top_p}, top_k={self.rollout.top_k}, min_p={self.rollout.min_p}: training "
+                "scores the whole distribution, so only 1.0, 0 and 0.0 are allowed; shape it with rollout.temperature"
+            )
         run, run_dir = self.run, Path(self.run.dir)
         algorithm = build_node("algorithm", self.config["algorithm"])
         optimizer = build_node("optimizer", self.config["optimizer"], model=self.policy.model)
@@ -228,10 +249,11 @@ class Wiring:
         start = checkpoint.state["start"] if checkpoint else self.start.state()
         fixed = self.fixed_state(start)
         tasks = self.dataset.split("train")
-        examiner = self.examiner()
+        examiner = self.examiner(test=run.final_eval, dev=bool(run.eval_every))
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         size = sum(p.numel() * p.element_size() for p in self.policy.model.parameters())
-        store.preflight(3 * size)  # weights and Adam's two moments
+        if run.checkpoint_every:
+            store.preflight(3 * size)  # weights and Adam's two moments
         parts = Parts(
             order=TaskOrder(
                 tasks,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.errors import DataError
+from agentgrpo.errors import DataError, EpisodeError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import paired_difference, pass_at_k, verdict
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.rollout import cost_of, episode_failures, refuse_failures, run_groups, score_groups
+from agentgrpo.rollout import cost_of, refuse_failures, run_groups, score_groups
+from agentgrpo.settings import RolloutSettings
 from agentgrpo.types import Episode, RewardResult, ScoredGroup, Task
 
 METRICS = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost")
@@ -29,8 +30,9 @@ class Scorecard:
     metrics: Mapping[str, tuple[float, ...]]
     mismatched: tuple[float, ...]
     """What the judge gives the same answers against another task's references: its false-positive level."""
+    failed: tuple[str, ...]
+    """Ids of tasks of which an episode could not be run or judged. Their values are not results: see `without`."""
     pass_at_k: Mapping[str, float]
-    failures: int
 
     def means(self) -> dict[str, float]:
         return {name: fmean(values) for name, values in self.metrics.items()}
@@ -38,6 +40,20 @@ class Scorecard:
     def means_of(self, kind: str) -> dict[str, float]:
         rows = [i for i, k in enumerate(self.kinds) if k == kind]
         return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
+
+    def without(self, failed: Collection[str]) -> Scorecard:
+        """The same without these tasks: an outage must look neither like a mistake nor like thrift. (pass@k keeps
+        them in its denominator.) Raises DataError when fewer than two are left."""
+        rows = [i for i, task_id in enumerate(self.task_ids) if task_id not in failed]
+        if len(rows) < 2:
+            raise DataError(f"{len(failed)} of {len(self.task_ids)} tasks failed for infrastructure reasons; repair it")
+        return replace(
+            self,
+            task_ids=tuple(self.task_ids[i] for i in rows),
+            kinds=tuple(self.kinds[i] for i in rows),
+            metrics={name: tuple(values[i] for i in rows) for name, values in self.metrics.items()},
+            mismatched=tuple(self.mismatched[i] for i in rows),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,13 +65,12 @@ class Scorecard:
             kinds=tuple(row["kinds"]),
             metrics={k: tuple(v) for k, v in row["metrics"].items()},
             mismatched=tuple(row["mismatched"]),
+            failed=tuple(row["failed"]),
             pass_at_k=dict(row["pass_at_k"]),
-            failures=int(row["failures"]),
         )
 
 
 def _episode_row(episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
-    """A failed episode stays in the denominator with correctness 0: a user would have had no answer from it."""
     m = episode.metrics
     web, vdb, rerank = (m.get(k, 0.0) for k in ("web_searches", "vdb_searches", "rerank_calls"))
     queries = web + vdb
@@ -73,14 +88,19 @@ def _episode_row(episode: Episode, reward: RewardResult | None, prices: Mapping[
     }
 
 
-async def _mismatched(judge: AnswerJudge, groups: Sequence[ScoredGroup]) -> tuple[float, ...]:
-    """The answer of task i graded against the references of the task half a list away."""
-    grades = []
+async def _mismatched(judge: AnswerJudge, groups: Sequence[ScoredGroup]) -> tuple[list[float], set[str]]:
+    """The answer of task i graded against the references of the task half a list away; tasks the judge failed on."""
+    grades: list[float] = []
+    failed: set[str] = set()
     for i, group in enumerate(groups):
         answer = group.group.episodes[0].answer
         other = groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task
-        grades.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
-    return tuple(grades)
+        try:
+            grades.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
+        except EpisodeError:
+            grades.append(0.0)
+            failed.add(group.group.task.id)
+    return grades, failed
 
 
 async def evaluate(
@@ -93,7 +113,7 @@ async def evaluate(
     stream: str,
     samples_per_task: int,
     prices: Mapping[str, float],
-    max_concurrent_episodes: int,
+    rollout: RolloutSettings,
     max_error_fraction: float,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
     """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up."""
@@ -105,7 +125,9 @@ async def evaluate(
         group_size=samples_per_task,
         stream=stream,
         sampling=sampling,
-        max_concurrent_episodes=max_concurrent_episodes,
+        max_concurrent_episodes=rollout.max_concurrent_episodes,
+        episode_timeout_s=rollout.episode_timeout_s,
+        episode_retries=rollout.episode_retries,
     )
     scored = await score_groups(reward, groups)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
@@ -114,13 +136,15 @@ async def evaluate(
         rows = [_episode_row(e, r, prices) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
         for name in rows[0]:
             columns.setdefault(name, []).append(fmean(row[name] for row in rows))
+    mismatched, failed = await _mismatched(judge, scored)
+    failed |= {g.group.task.id for g in scored if any(r is None for r in g.rewards)}
     card = Scorecard(
         task_ids=tuple(t.id for t in tasks),
         kinds=tuple(str(t.metadata.get("kind", "")) for t in tasks),
         metrics={name: tuple(values) for name, values in columns.items()},
-        mismatched=await _mismatched(judge, scored),
+        mismatched=tuple(mismatched),
+        failed=tuple(sorted(failed)),
         pass_at_k=_pass_at_k(scored, samples_per_task),
-        failures=len(episode_failures(scored)),
     )
     return card, scored
 
@@ -161,16 +185,21 @@ class Evaluation:
     min_discrimination: float
 
     def to_json(self) -> dict[str, Any]:
+        """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count."""
         modes: dict[str, Any] = {}
-        for mode, trained in self.trained.items():
-            baseline = self.baseline[mode]
+        kept: dict[str, int] = {}
+        for mode in self.trained:
+            before, after = self.baseline[mode], self.trained[mode]
+            failed = {*before.failed, *after.failed}
+            baseline, trained = before.without(failed), after.without(failed)
+            kept[mode] = len(trained.task_ids)
             modes[mode] = {
                 "baseline": baseline.means(),
                 "trained": trained.means(),
                 "difference": compare(baseline, trained),
                 "discrimination": list(paired_difference(trained.mismatched, trained.metrics["correctness"])),
                 "pass_at_k": {"baseline": baseline.pass_at_k, "trained": trained.pass_at_k},
-                "failures": {"baseline": baseline.failures, "trained": trained.failures},
+                "failures": {"baseline": len(before.failed), "trained": len(after.failed)},
                 "kinds": {
                     k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)}
                     for k in sorted(set(trained.kinds))
@@ -187,7 +216,7 @@ class Evaluation:
         return {
             "verdict": decision.value,
             "reason": reason,
-            "n": len(self.trained["greedy"].task_ids),
+            "n": kept["greedy"],
             **modes,
-            **({"oracle": self.oracle.means()} if self.oracle else {}),
+            **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
         }

@@ -15,8 +15,9 @@ from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.retrievers.base import Retriever
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.settings import EvalSettings
+from agentgrpo.settings import EvalSettings, RolloutSettings
 from agentgrpo.types import ScoredGroup, Task
 
 MODES = ("greedy", "sampled")
@@ -30,6 +31,8 @@ class Examiner:
     agent_name: str
     engine: Engine
     """What the agent samples from; closed by `close`."""
+    retrievers: Sequence[Retriever]
+    """What the agent searches; closed by `close` too."""
     oracle: Agent | None
     """The same loop driven by the data set's scripted ideal policy, where there is one."""
     judge: AnswerJudge
@@ -38,7 +41,7 @@ class Examiner:
     dev_tasks: Sequence[Task]
     sampling: SamplingParams
     settings: EvalSettings
-    max_concurrent_episodes: int
+    rollout: RolloutSettings
     max_error_fraction: float
     run_dir: Path
     seed: int
@@ -46,6 +49,8 @@ class Examiner:
 
     async def close(self) -> None:
         await self.engine.close()
+        for retriever in self.retrievers:
+            await retriever.close()
 
     async def _scorecard(
         self, agent: Agent, tasks: Sequence[Task], mode: str, split: str
@@ -60,16 +65,16 @@ class Examiner:
             stream=f"eval/{split}/{mode}",
             samples_per_task=1 if greedy else self.settings.samples_per_task,
             prices=self.settings.prices,
-            max_concurrent_episodes=self.max_concurrent_episodes,
+            rollout=self.rollout,
             max_error_fraction=self.max_error_fraction,
         )
 
     async def dev_score(self, step: int) -> dict[str, float]:
         """Tags dev/* of a greedy pass over the dev tasks."""
         card, _ = await self._scorecard(self.agent, self.dev_tasks, "greedy", "dev")
-        return {f"dev/{name}": value for name, value in card.means().items()}
+        return {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
 
-    async def scorecards(self, name: str) -> dict[str, Scorecard]:
+    async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
         """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
         self.screen.stage(f"evaluating {name}", len(MODES))
         cards = {}
@@ -80,7 +85,7 @@ class Examiner:
                 scored=scored,
                 advantages=[[None] * len(g.rewards) for g in scored],
                 dropped=[None] * len(scored),
-                step=0,
+                step=step,
                 seed=self.seed,
                 split="test",
                 agent_name=self.agent_name,

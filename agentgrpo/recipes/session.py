@@ -53,7 +53,7 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
             if baseline is None:
                 baseline = await stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key))
             await train(parts, progress, stop)
-            trained = await stop.unless_stopped(examiner.scorecards("end"))
+            trained = await stop.unless_stopped(examiner.scorecards("end", step=progress.step))
             result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
     finally:
         await examiner.close()

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from agentgrpo.errors import Preempted
@@ -26,12 +26,13 @@ class StopRequest:
         self._patience = threading.Timer(grace_s, self._end, (Preempted.exit_code,))
         self._patience.daemon = True
         self._event = asyncio.Event()
+        self._stopped = False
         self._how_to_go_on = how_to_go_on
         self._signal_name = ""
 
     def refuse_to_go_on(self) -> None:
         """Raise Preempted when a stop was requested."""
-        if self._event.is_set():
+        if self._stopped:
             raise Preempted(f"stopped by {self._signal_name}; {self._how_to_go_on}")
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
@@ -47,11 +48,12 @@ class StopRequest:
             stopped.cancel()
             await asyncio.gather(running, stopped, return_exceptions=True)
 
-    def _on_signal(self, number: int) -> None:
-        if self._event.is_set():
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # signal.signal and not the loop's own handlers: an update does not yield to the loop, a person must not wait
+        if self._stopped:
             self._end(130)
-        self._signal_name = signal.Signals(number).name
-        self._event.set()
+        self._stopped, self._signal_name = True, signal.Signals(number).name
+        self._loop.call_soon_threadsafe(self._event.set)
         self._patience.start()
 
     def _end(self, code: int) -> None:
@@ -59,15 +61,13 @@ class StopRequest:
         os._exit(code)
 
     def __enter__(self) -> StopRequest:
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
+        self._loop = asyncio.get_running_loop()
+        self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         self._patience.cancel()
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)

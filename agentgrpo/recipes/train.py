@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.types import ScoredGroup
 
-DevScore = Callable[[int], Awaitable[dict[str, float]]]
+DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
 """(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
 
 
@@ -87,8 +88,13 @@ class Progress:
     step: int = 0
     """Steps done, skipped ones included."""
     skipped_in_a_row: int = 0
+    dev: dict[str, float] = field(default_factory=dict)
+    """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""
+    dev_step: int | None = None
     last_tags: dict[str, float] = field(default_factory=dict)
     saved_step: int | None = None
+    weights_ahead: bool = False
+    """The weights hold an update that metrics.jsonl does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,28 +141,35 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
     )
     tags = rollout_metrics(rolled.scored, reasons, parts.run.eval.prices)
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
-    samples = to_samples(kept, [a for a, reason in zip(advantages, reasons, strict=True) if reason is None])
+    used = [a for a, reason in zip(advantages, reasons, strict=True) if reason is None]
+    samples = to_samples(kept, used)
+    tags["advantages/std"] = pstdev([s.advantage for s in samples]) if samples else 0.0
     return tags | parts.trainer.update(samples, step=step).tags()
 
 
 async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, float]:
-    """One step's tags. A stop request abandons the rollout (Preempted); past run.step_timeout_s: TimeoutError."""
+    """One step's tags; afterwards the weights are updated, and only then. A stop request abandons the rollout
+    (Preempted); past run.step_timeout_s it is a TimeoutError."""
     rolled = await stop.unless_stopped(asyncio.wait_for(roll_out(parts, step), parts.run.step_timeout_s))
     began = time.monotonic()
     tags = learn(parts, step, rolled)
-    await parts.engine.load_weights(step + 1)
-    tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
-    seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began}
-    clocks = seconds | {f"time/episode/{k}": v for k, v in rollout_clocks(rolled.scored).items()}
-    clocks["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / max(seconds["time/generation"], 1e-9)
-    parts.metrics.clock(step, clocks)
-    parts.trackers.log(clocks, step=step)
+    clocks = rollout_clocks(rolled.scored)
+    seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began, "time/tools": clocks["time_tools"]}
+    seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
+    seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / max(seconds["time/generation"], 1e-9)
+    note_seconds(parts, step, seconds)
     parts.show(rolled.scored)
     return tags
 
 
+def note_seconds(parts: Parts, step: int, seconds: Mapping[str, float]) -> None:
+    parts.metrics.clock(step, seconds)
+    parts.trackers.log(seconds, step=step)
+
+
 async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
-    """One step more, skipped or not."""
+    """One step more, skipped or not. Between its update and its record the weights are ahead of the files, and no
+    checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint."""
     step = progress.step
     try:
         tags = await one_step(parts, step, stop)
@@ -168,20 +181,32 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
         reason = str(e) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
         parts.screen.line(f"step {step} skipped: {reason}")
         if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
-            raise TrainingError(
-                f"{progress.skipped_in_a_row} steps in a row were skipped; the last one, {step}: {reason}"
-            ) from e
-        await parts.engine.load_weights(step + 1)
+            skipped = progress.skipped_in_a_row
+            raise TrainingError(f"{skipped} steps in a row were skipped; the last one, {step}: {reason}") from e
         tags = {"skipped": 1.0}
-    if parts.run.eval_every and (step + 1) % parts.run.eval_every == 0:
-        tags |= await parts.dev_score(step + 1)
+    progress.weights_ahead = True
+    await parts.engine.load_weights(step + 1)
+    tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+    tags |= progress.dev if progress.dev_step == step else {}
     parts.metrics.step(step, tags)
-    progress.step, progress.last_tags = step + 1, tags
+    progress.step, progress.last_tags, progress.weights_ahead = step + 1, tags, False
     parts.trackers.log(tags, step=step)
     for alarm in parts.alarms.look(step, tags):
         parts.screen.line(alarm)
     parts.screen.metrics(step, tags)
     parts.screen.advance()
+
+
+async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+    """The dev evaluation and the checkpoint that are due before step `progress.step`."""
+    run, step = parts.run, progress.step
+    stop.refuse_to_go_on()
+    if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
+        progress.dev = await stop.unless_stopped(parts.dev_score(step))
+        progress.dev_step, progress.saved_step = step, None
+    due = step % run.checkpoint_every == 0 or progress.dev_step == step if run.checkpoint_every else False
+    if due and progress.saved_step != step:
+        save(parts, progress)
 
 
 async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
@@ -191,20 +216,19 @@ async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     parts.screen.stage("training", run.max_steps)
     parts.screen.advance(progress.step)
     try:
+        await between_steps(parts, progress, stop)
         while progress.step < run.max_steps:
-            stop.refuse_to_go_on()
             await advance(parts, progress, stop)
-            if run.checkpoint_every and progress.step % run.checkpoint_every == 0:
-                save(parts, progress)
+            await between_steps(parts, progress, stop)
     finally:
-        if run.checkpoint_every and progress.saved_step != progress.step:
+        if run.checkpoint_every and progress.saved_step != progress.step and not progress.weights_ahead:
             save(parts, progress)
 
 
 def save(parts: Parts, progress: Progress) -> None:
     """Checkpoint at a step boundary, with no episode in flight."""
     began = time.monotonic()
-    score = progress.last_tags.get("dev/reward")
+    score = progress.dev["dev/reward"] if progress.dev_step == progress.step else None
 
     def write_model(folder: Path) -> None:
         parts.trainer.policy.save(folder)
@@ -218,10 +242,12 @@ def save(parts: Parts, progress: Progress) -> None:
             **parts.fixed_state,
             "step": progress.step,
             "skipped_in_a_row": progress.skipped_in_a_row,
+            "dev": progress.dev,
+            "dev_step": progress.dev_step,
             "cursor": parts.order.cursor(progress.step),
             "offsets": parts.metrics.offsets(),
         },
         score=score,
     )
     progress.saved_step = progress.step
-    parts.metrics.clock(progress.step, {"time/checkpoint": time.monotonic() - began})
+    note_seconds(parts, progress.step, {"time/checkpoint": time.monotonic() - began})

@@ -38,7 +38,17 @@ from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_
 from agentgrpo.types import Episode, Passage
 
 CACHE_VARIABLE = "AGENTGRPO_CACHE"
-SOURCES = ("types.py", "tasks", "renderers", "retrievers", "agents", "engines", "training", "recipes/warm_start.py")
+SOURCES = (
+    "types.py",
+    "tasks",
+    "renderers",
+    "retrievers",
+    "judges",
+    "agents",
+    "engines",
+    "training",
+    "recipes/warm_start.py",
+)
 """Parts of the package whose source determines a warm start, and so its place in the cache."""
 
 MakeRenderer = Callable[[PreTrainedTokenizerBase], Renderer]

@@ -64,6 +64,7 @@ class _Endpoint:
             )
         self.counts: Counter[str] = Counter()
         self._url = url
+        self._shown = url.partition("?")[0]  # what follows may be a key, and messages end up in files
         self._timeout_s = timeout_s
         self._retries = retries
         self._backoff_s = backoff_s
@@ -114,7 +115,7 @@ class _Endpoint:
             pause = self._pause(call, attempt, retry_after)
             late = asyncio.get_running_loop().time() + pause >= deadline
             if error.kind not in ("http_429", "http_500", "transport") or attempt == self._retries or late:
-                error = RetrieverError(f"{self._url}, attempt {attempt + 1}: {error}", kind=error.kind)
+                error = RetrieverError(f"{self._shown}, attempt {attempt + 1}: {error}", kind=error.kind)
                 logger.warning("%s", error)
                 raise error
             attempt += 1
@@ -152,7 +153,7 @@ class _Endpoint:
         errors = [outcome for outcome in outcomes if isinstance(outcome, RetrieverError)]
         self.counts.update(error.kind for error in errors)
         if errors:
-            logger.warning("%s: %d of %d rows failed, first: %s", self._url, len(errors), len(outcomes), errors[0])
+            logger.warning("%s: %d of %d rows failed, first: %s", self._shown, len(errors), len(outcomes), errors[0])
 
 
 class HttpRetriever(_Endpoint):

@@ -47,6 +47,7 @@ def rollout_metrics(
     }
     for reason in Drop:
         tags[f"groups/{reason}"] = float(sum(r is reason for r in reasons))
+    tags["groups/filtered"] = float(sum(r is not None for r in reasons))
     for kind, count in Counter(f.kind for f in episode_failures(scored)).items():
         tags[f"failures/{kind}"] = float(count)
     if rewards:
@@ -71,4 +72,4 @@ def rollout_metrics(
 
 def rollout_clocks(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Mean seconds per episode by stage (time_generate, time_tools, time_queue)."""
-    return _means([e.timings for e in _episodes(scored)])
+    return {"time_tools": 0.0} | _means([e.timings for e in _episodes(scored)])

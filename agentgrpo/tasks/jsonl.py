@@ -63,8 +63,8 @@ class JsonlTasks:
             self._corpora["web"] = read_passages(web_corpus)
         self._thesaurus = read_thesaurus(thesaurus) if thesaurus is not None else {}
         self.fingerprint = _hash_files(
-            [questions, corpus, *([web_corpus] if web_corpus is not None else [])],
-            [dev_fraction, test_fraction, seed, *self._keys],
+            [path for path in (questions, corpus, web_corpus, thesaurus) if path is not None],
+            [dev_fraction, test_fraction, seed, web_corpus is None, thesaurus is None, *self._keys],
         )
 
     def split(self, name: str) -> Sequence[Task]:

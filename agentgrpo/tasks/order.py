@@ -36,31 +36,35 @@ def permutation(num_tasks: int, *, seed: int, epoch: int, strata: Sequence[Hasha
 
 
 class TaskOrder:
-    """Which tasks each step of a run takes. Batches run over the end of an epoch into the next.
+    """Which tasks each step of a run takes: no task twice in a step, for task and sample index name its random numbers.
+    An epoch ends with its last whole batch; the few tasks left over have their turn in other epochs.
 
-    `stratify_by`: the Task.metadata key that names a task's stratum. Raises DataError for no tasks or a missing key."""
+    `stratify_by`: the Task.metadata key that names a task's stratum. Raises DataError for no tasks or a missing key,
+    ConfigError for more tasks per step than there are."""
 
     def __init__(
         self, tasks: Sequence[Task], *, tasks_per_step: int, seed: int, stratify_by: str | None = None
     ) -> None:
         if not tasks:
             raise DataError("there are no tasks to train on; give a task set with a non-empty train split")
-        if tasks_per_step < 1:
-            raise ConfigError(f"rollout.tasks_per_step={tasks_per_step}; at least 1 is allowed")
+        if not 1 <= tasks_per_step <= len(tasks):
+            raise ConfigError(
+                f"rollout.tasks_per_step={tasks_per_step}; 1 to {len(tasks)} are allowed, the number of training tasks"
+            )
         self._tasks, self._tasks_per_step, self._seed = tasks, tasks_per_step, seed
         self._strata = None if stratify_by is None else [_stratum(task, stratify_by) for task in tasks]
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def take(self, step: int) -> list[Task]:
         """The tasks of a step, `tasks_per_step` of them."""
-        first = step * self._tasks_per_step
-        places = (divmod(place, len(self._tasks)) for place in range(first, first + self._tasks_per_step))
-        return [self._tasks[self._epoch(epoch)[index]] for epoch, index in places]
+        cursor = self.cursor(step)
+        first = cursor["index"]
+        return [self._tasks[i] for i in self._epoch(cursor["epoch"])[first : first + self._tasks_per_step]]
 
     def cursor(self, step: int) -> dict[str, int]:
         """Where the order stands before `step`: whole epochs done, and tasks taken of the next one."""
-        epoch, index = divmod(step * self._tasks_per_step, len(self._tasks))
-        return {"epoch": epoch, "index": index}
+        epoch, batch = divmod(step, len(self._tasks) // self._tasks_per_step)
+        return {"epoch": epoch, "index": batch * self._tasks_per_step}
 
     def _draw_epoch(self, epoch: int) -> list[int]:
         return permutation(len(self._tasks), seed=self._seed, epoch=epoch, strata=self._strata)

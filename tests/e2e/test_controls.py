@@ -58,6 +58,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     from agentgrpo.retrievers.embedded import embedded
     from agentgrpo.rewards.reward import Reward
     from agentgrpo.rewards.terms import Correctness
+    from agentgrpo.settings import RolloutSettings
     from agentgrpo.tasks.almanac import Almanac
 
     dataset = Almanac(num_companies=12, dev_companies=4, test_companies=12)
@@ -91,7 +92,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
             stream="eval",
             samples_per_task=1,
             prices={"web": 0.05, "vdb": 0.01, "rerank": 0.02},
-            max_concurrent_episodes=60,
+            rollout=RolloutSettings(),
             max_error_fraction=0.0,
         )
         return made

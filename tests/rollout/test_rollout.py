@@ -165,6 +165,7 @@ def test_tags_by_hand() -> None:
         "groups/total": 2.0,
         "groups/infrastructure": 1.0,
         "groups/degenerate": 0.0,
+        "groups/filtered": 1.0,
         "failures/JudgeError": 1.0,
         "reward/mean": 2 / 3,
         "reward/std": pytest.approx((2 / 9) ** 0.5, abs=1e-12),
