@@ -65,7 +65,10 @@ VERBS: dict[str, Verb] = {
         summary="evaluate a policy on held-out tasks",
         entry="agentgrpo.verbs:evaluate",
         flags={
-            "--ckpt": ("PATH", "the checkpoint to evaluate, with its run's own settings unless presets are chosen"),
+            "--ckpt": (
+                "PATH",
+                "the checkpoint to evaluate, with its run's own settings unless presets are chosen",
+            ),
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
             "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
         },
@@ -149,6 +152,8 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     the first job with one other than 0."""
     verb = VERBS[name]
     given, arguments, overrides = parse(name, argv)
+    if given["config_dir"] and not Path(given["config_dir"]).is_dir():
+        raise ConfigError(f"--config-dir {given['config_dir']} is no directory; give the one that holds your presets")
     known = presets(given["config_dir"])
     if given["help"]:
         print(help_text(known))

@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 from agentgrpo.errors import ConfigError
 
 
+def _require(group: str, settings: object, **least: float) -> None:
+    """Raise ConfigError for the first key under its least value."""
+    for key, bound in least.items():
+        value = getattr(settings, key)
+        if not value >= bound:
+            raise ConfigError(f"{group}.{key}={value}; {bound} or more is allowed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
     """The `run.eval` node: how policies are compared on held-out tasks."""
@@ -25,6 +33,7 @@ class EvalSettings:
     """Price of one call, for the metric `cost`; the same for every reward preset, so that runs compare."""
 
     def __post_init__(self) -> None:
+        _require("run.eval", self, tasks=2, samples_per_task=1, temperature=0, margin=0)
         if set(self.prices) != {"web", "vdb", "rerank"}:
             raise ConfigError(f"run.eval.prices has {sorted(self.prices)}; it needs exactly rerank, vdb and web")
 
@@ -65,6 +74,10 @@ class RunSettings:
     record_tokens: bool = True
     """Write token ids, mask and logprobs into the trajectories."""
 
+    def __post_init__(self) -> None:
+        _require("run", self, max_steps=1, checkpoint_every=0, keep_last=1, eval_every=0, eval_tasks=2)
+        _require("run", self, max_consecutive_skipped_steps=1, max_error_fraction=0, grace_s=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
@@ -85,3 +98,7 @@ class RolloutSettings:
     """Time limit of one episode; past it the episode fails as infrastructure. null = none."""
     stratify_by: str | None = None
     """Metadata key whose values every batch holds in equal shares, as far as possible."""
+
+    def __post_init__(self) -> None:
+        _require("rollout", self, tasks_per_step=1, group_size=2, max_tokens=1, max_concurrent_episodes=1)
+        _require("rollout", self, episode_retries=0, temperature=0, top_k=0)

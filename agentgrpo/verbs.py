@@ -59,6 +59,8 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
             write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
             write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
+        if checkpoint.step >= run.max_steps:
+            screen.line(f"nothing is left to train; run.max_steps={checkpoint.step + 50} would add 50 steps")
         session = wiring.session(checkpoint)
         progress = Progress(
             step=checkpoint.step,
@@ -71,9 +73,15 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
 
 
 def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo eval`: a checkpoint (default: the start weights) against a baseline (default: the start weights)."""
+    """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from)."""
     run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
+    for name in ("ckpt", "baseline"):
+        path = arguments[name]
+        if path is None and name == "ckpt":
+            raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
+        if path is not None and not Path(path, "config.json").is_file():
+            raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
     with _run_directory(run) as screen:
         _refuse_used(run)
         write_atomic(Path(run.dir) / SNAPSHOT, command.snapshot.encode())
@@ -118,6 +126,10 @@ def _finish(session: Session, progress: Progress) -> Outcome:
 @contextmanager
 def _run_directory(run: RunSettings) -> Iterator[Screen]:
     """The run directory, locked for this process, and the screen. Library warnings become lines of the screen."""
+    try:
+        Path(run.dir).mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"run.dir={run.dir}: {e.strerror}; give a directory, or a place where one can be made") from e
     logging.captureWarnings(True)
     transformers.logging.disable_progress_bar()
     with RunLock(Path(run.dir)), Screen(mode=run.screen) as screen:

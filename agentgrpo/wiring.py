@@ -25,6 +25,7 @@ from agentgrpo.durable import verify_directory
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.examine import Examiner, first
 from agentgrpo.recipes.session import Session
@@ -76,6 +77,7 @@ class Wiring:
         self.run: RunSettings = build_node("run", config["run"])
         self.rollout: RolloutSettings = build_node("rollout", config["rollout"])
         self.hardware: Hardware = build_node("hardware", config["hardware"])
+        self.algorithm: Algorithm = build_node("algorithm", config["algorithm"])
         torch.set_num_threads(self.hardware.num_threads)
         self.dataset: TaskDataset = build_node("task", config["task"])
         self.judge = build_node("judge", config["judge"])
@@ -202,6 +204,9 @@ class Wiring:
     def examiner(self, *, test: bool, dev: bool) -> Examiner:
         """What evaluates this wiring's policy, on the splits that are needed."""
         run = self.run
+        if test and run.eval.tasks > len(self.dataset.split("test")):
+            held_out = len(self.dataset.split("test"))
+            self.screen.line(f"note: run.eval.tasks={run.eval.tasks}, but the test split has only {held_out}")
         return Examiner(
             agent=self.agent,
             agent_name=str(self.config["agent"]["name"]),
@@ -232,7 +237,7 @@ class Wiring:
                 "scores the whole distribution, so only 1.0, 0 and 0.0 are allowed; shape it with rollout.temperature"
             )
         run, run_dir = self.run, Path(self.run.dir)
-        algorithm = build_node("algorithm", self.config["algorithm"])
+        algorithm = self.algorithm
         optimizer = build_node("optimizer", self.config["optimizer"], model=self.policy.model)
         trainer = Trainer(
             policy=self.policy,

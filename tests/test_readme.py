@@ -53,7 +53,11 @@ def test_every_command_runs(
     for command in COMMANDS:
         if not command.startswith("agentgrpo "):
             continue
-        text = command.replace("step-000150", "step-000002").replace("model.path=MODEL", f"model.path={start}")
+        text = (
+            command.replace("step-000150", "step-000002")
+            .replace("max_steps=200", "max_steps=2")
+            .replace("model.path=MODEL", f"model.path={start}")
+        )
         arguments = shlex.split(text)[1:]
         verb = arguments[0] if arguments[0] in VERBS else ""
         if verb == "train" and "--cfg" not in arguments:

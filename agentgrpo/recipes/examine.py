@@ -128,5 +128,6 @@ class Examiner:
 def first(tasks: Sequence[Task], count: int, *, split: str) -> Sequence[Task]:
     """The first `count` tasks of a split. Raises DataError where there are none."""
     if not tasks:
-        raise DataError(f"the split {split!r} is empty; give the data set one, or switch its evaluation off")
+        off = {"test": "run.final_eval=false", "dev": "run.eval_every=0"}.get(split, "")
+        raise DataError(f"the split '{split}' is empty; give the data set one, or switch its evaluation off: {off}")
     return tasks[:count]

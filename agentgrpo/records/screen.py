@@ -6,6 +6,8 @@ every text passes `sanitize` and is never read as markup. Plain lines hold no cl
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -99,6 +101,14 @@ class _Stage:
         return key or {tag: sanitize(tag) for tag in list(self.trends)[:MAX_OTHER]}
 
 
+class _Console(Console):
+    """Falls silent where its reader has left (`| head`): a run does not end because nobody watches."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Screen:
     """A context manager; leaving it, by an exception or Ctrl-C too, gives the terminal back as it was.
 
@@ -112,7 +122,7 @@ class Screen:
             raise ConfigError(f"screen mode '{mode}'; allowed: {', '.join(MODES)}.{did_you_mean(mode, MODES)}")
         if plain_every < 1:
             raise ConfigError(f"plain_every {plain_every}: at least 1 step between lines is allowed; correct it")
-        self._console = console or Console(highlight=False, force_terminal=True if mode == "live" else None)
+        self._console = console or _Console(highlight=False, force_terminal=True if mode == "live" else None)
         on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self._mode = mode if mode != "auto" else "live" if on_terminal else "plain"
         if self._mode == "live" and self._console.options.ascii_only:

@@ -30,7 +30,7 @@ def test_a_run_leaves_what_scripts_rely_on(finished: Path, capsys: pytest.Captur
         f"train-{step:06d}.jsonl" for step in range(4)
     ]
     assert all("time/" not in tag for row in metrics for tag in row)
-    assert {"dev/reward", "dev/correctness"} <= metrics[1].keys()
+    assert {"dev/reward", "dev/correctness"} <= metrics[2].keys()  # of the weights the step began with
     for tag in ("reward/mean", "reward/std", "reward/term/correctness", "gradients/norm", "policy/entropy",
                 "tokens/trainable_ratio", "tool_turns/mean", "groups/degenerate", "agent/web_searches"):  # fmt: skip
         assert tag in metrics[0], tag
@@ -142,3 +142,56 @@ def test_resume_without_a_whole_checkpoint_never_starts_again(
         weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert main(["resume", str(finished)]) == 4
     assert "holds no valid checkpoint" in capsys.readouterr().err
+
+
+def test_what_fails_between_an_update_and_its_record_leaves_no_checkpoint_of_it(
+    finished: Path, train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stale engine is found after the weights were updated: the run ends there, and goes on from before."""
+    from agentgrpo.engines.hf import HFEngine
+
+    score = HFEngine.score
+
+    async def stale(self: HFEngine, token_ids: list[int]) -> list[float]:
+        values = await score(self, token_ids)
+        return [v - 1.0 for v in values] if self.policy_version == 3 else values
+
+    monkeypatch.setattr(HFEngine, "score", stale)
+    run_dir = train(*SHORT, *STEP, name="stale", code=6)
+    assert "after step 2 the engine's log-probs differ from the trainer's by 1 nats" in capsys.readouterr().err
+    assert len(rows(run_dir / "metrics.jsonl")) == 2
+    assert max(p.name for p in (run_dir / "checkpoints").iterdir()) == "step-000002"
+    monkeypatch.undo()
+    assert main(["resume", str(run_dir)]) == 0
+    for name in ("metrics.jsonl", "checkpoints/step-000004/model.safetensors"):
+        assert (finished / name).read_bytes() == (run_dir / name).read_bytes(), name
+
+
+def test_an_evaluation_never_writes_into_a_training_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (finished / "config.yaml").read_bytes()
+    assert main(["eval", "--ckpt", str(finished / "checkpoints" / "step-000004"), f"run.dir='{finished}'"]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert (finished / "config.yaml").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_not_evaluated(finished: Path, tmp_path: Path) -> None:
+    weights = finished / "checkpoints" / "step-000004" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    assert main(["eval", "--ckpt", str(weights.parent), f"run.dir='{tmp_path / 'eval'}'"]) == 4
+
+
+def test_a_run_without_an_evaluation_can_be_evaluated_and_extended(train: Run, tmp_path: Path) -> None:
+    run_dir = train(*SHORT, *STEP, "run.final_eval=false", "run.max_steps=2", name="plain")
+    assert not (run_dir / "eval.json").exists()
+    checkpoint = run_dir / "checkpoints" / "step-000002"
+    assert main(["eval", "--ckpt", str(checkpoint), f"run.dir='{tmp_path / 'eval'}'"]) == 0
+    assert main(["resume", str(run_dir), "run.max_steps=3"]) == 0
+    assert main(["resume", str(run_dir)]) == 0  # what an earlier resume has set stays set
+    assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1, 2]
+
+
+def test_shaped_sampling_is_refused_for_training(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    train("rollout.top_p=0.9", code=2)
+    assert "training scores the whole distribution" in capsys.readouterr().err
