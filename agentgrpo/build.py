@@ -41,7 +41,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     },
     "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
     "term": "agentgrpo.rewards:TERMS",
-    "algorithm": dict.fromkeys(("grpo", "dr_grpo", "dapo"), "agentgrpo.grpo.algorithm:Algorithm"),
+    "algorithm": dict.fromkeys(("grpo", "grpo_token_mean", "dr_grpo", "dapo"), "agentgrpo.grpo.algorithm:Algorithm"),
     "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
 }
 """kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""

@@ -233,7 +233,7 @@ TYPOS = [
     ("eval --ckpt", "argument --ckpt: expected one argument"),
     ("train --cfg jobs", "argument -c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
     ("train --resolve", "The --resolve flag can only be used in conjunction with --cfg or --help"),
-    ("train --config-dir nowhere", "Additional config directory '*nowhere' not found"),
+    ("train --config-dir nowhere", "--config-dir nowhere is no directory; give the one that holds your presets"),
     ("resume", "resume needs RUN_DIR: agentgrpo resume RUN_DIR ..."),
     ("resume nowhere", "there is no nowhere/config.yaml; give the directory of a run, as agentgrpo train made it"),
 ]

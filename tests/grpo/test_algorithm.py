@@ -26,6 +26,7 @@ def test_the_bundles_are_the_papers() -> None:
     bundles = {p.stem: yaml.safe_load(p.read_text()) for p in CONFIGS}
     assert {n: (b["advantage"], b["aggregation"], b["clip_low"], b["clip_high"]) for n, b in bundles.items()} == {
         "grpo": ("group_zscore", "sequence_mean", 0.2, 0.2),
+        "grpo_token_mean": ("group_zscore", "token_mean", 0.2, 0.2),
         "dr_grpo": ("group_mean", "constant", 0.2, 0.2),
         "dapo": ("group_zscore", "token_mean", 0.2, 0.28),
     }
