@@ -76,7 +76,7 @@ def test_the_default_is_the_embedded_example() -> None:
         "retriever": "embedded",
         "judge": "exact_match",
         "reward": "weighted",
-        "algorithm": "grpo",
+        "algorithm": "grpo_token_mean",
         "optimizer": "adamw",
     }
     assert config["reward"] == compose("reward=retriever_aware")["reward"]
