@@ -32,8 +32,8 @@ SETTINGS = [
 
 
 class Searcher:
-    """A real retrieval server on a thread of its own; from request number `first` on, `fault(number)` may say how it
-    misbehaves instead."""
+    """A real retrieval server on a thread of its own. After `first` requests it answers every `every`-th with `fault`,
+    where there is one. (How many requests a run makes depends on which queries meet in one batch.)"""
 
     def __init__(self) -> None:
         self.fault: Behaviour | None = None
@@ -90,7 +90,7 @@ def searcher() -> Iterator[Searcher]:
 @pytest.mark.parametrize("kind", ["500", "200 and HTML", "drips a body", "resets in mid-body"])
 def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: Searcher, kind: str) -> None:
     behaviour, counted = FAULTS[kind]
-    searcher.fault, searcher.first, searcher.every = behaviour, 6, 2
+    searcher.fault, searcher.first, searcher.every = behaviour, 2, 2
     arguments = [*SETTINGS, f"retriever.url='{searcher.url}'", "retriever.retries=0", "run.max_error_fraction=1"]
     run_dir = train(*arguments, "run.max_steps=2")
     metrics = rows(run_dir / "metrics.jsonl")
@@ -111,7 +111,7 @@ def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: S
 def test_an_outage_stops_the_run_which_goes_on_when_it_is_over(
     train: Run, searcher: Searcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    searcher.fault, searcher.first = FAULTS["500"][0], 15
+    searcher.fault, searcher.first = FAULTS["500"][0], 4
     run_dir = train(*SETTINGS, f"retriever.url='{searcher.url}'", "run.max_steps=3", code=8)
     assert "failed for infrastructure reasons (http_500: " in capsys.readouterr().err
     done = len(rows(run_dir / "metrics.jsonl"))
