@@ -31,6 +31,12 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "agent": {"search": "agentgrpo.agents.search:SearchAgent"},
     "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
     "tool": {},
+    "fetcher": {"none": "agentgrpo.build:nothing", "http": "agentgrpo.retrievers.http:HttpPageFetcher"},
+    "reranker": {
+        "none": "agentgrpo.build:nothing",
+        "lexical": "agentgrpo.retrievers.rerank:LexicalReranker",
+        "http": "agentgrpo.retrievers.http:HttpReranker",
+    },
     "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
     "judge": {
         "exact_match": "agentgrpo.judges.answers:ExactMatch",
@@ -73,14 +79,14 @@ ROOT: Mapping[str, str] = {
 NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
     "reward": {"terms": "term*"},
-    "agent": {"evidence": "evidence"},
+    "agent": {"evidence": "evidence", "reranker": "reranker", "fetcher": "fetcher"},
     "judge": {"parts": "judge_part*"},
     "judge_part": {"judge": "judge"},
     "run": {"eval": "eval"},
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
-PROVIDED: Mapping[str, frozenset[str]] = {"engine": frozenset({"run_seed"})}
+PROVIDED: Mapping[str, frozenset[str]] = {"engine": frozenset({"run_seed"}), "reranker": frozenset({"thesaurus"})}
 """kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
 
 _admitted: set[str] = set()
@@ -108,6 +114,10 @@ class ModelPath:
     """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache."""
 
     path: str
+
+
+def nothing() -> None:
+    """The part that is called none."""
 
 
 def judge_part(*, judge: T, weight: float) -> tuple[T, float]:

@@ -38,7 +38,6 @@ from agentgrpo.records.trackers import Trackers
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.retrievers.base import Retriever
-from agentgrpo.retrievers.rerank import LexicalReranker
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.tasks.base import DemonstratedDataset, TaskDataset
@@ -101,7 +100,7 @@ class Wiring:
             engine=engine,
             renderer=renderer,
             retrievers=retrievers,
-            reranker=LexicalReranker(thesaurus=self.dataset.thesaurus()),
+            thesaurus=self.dataset.thesaurus(),
         )
         return agent
 

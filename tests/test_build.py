@@ -233,3 +233,16 @@ def test_validate_asks_for_every_group_and_no_other() -> None:
         validate({})
     with pytest.raises(ConfigError, match=r"^unknown key lrr; allowed are task, model, .*, run\.$"):
         validate({**{group: {} for group in build.ROOT}, "lrr": 3})
+
+
+def test_an_agents_reranker_and_fetcher_are_chosen_by_name() -> None:
+    from agentgrpo.retrievers.http import HttpPageFetcher, HttpReranker
+    from agentgrpo.retrievers.rerank import LexicalReranker
+
+    url = {"name": "http", "url": "http://localhost:1/x"}
+    assert isinstance(build.build_node("reranker", url), HttpReranker)
+    assert isinstance(build.build_node("fetcher", url), HttpPageFetcher)
+    assert build.build_node("fetcher", {"name": "none"}) is None
+    lexical = build.build_node("reranker", {"name": "lexical", "name_weight": 1.0}, thesaurus={"a": ["b"]})
+    assert isinstance(lexical, LexicalReranker)
+    assert refusal("reranker", {"name": "lexical", "thesaurus": {}}).startswith("unknown key reranker.thesaurus;")

@@ -13,6 +13,7 @@ import hashlib
 import ipaddress
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Endpoint:
+class _Endpoint(ABC):
     """One URL that takes JSON by POST.
 
     timeout_s spans a whole call. Up to `retries` further attempts follow on 429, 5xx and transport errors, never on
@@ -81,8 +82,8 @@ class _Endpoint:
         if client is not None:
             await client.aclose()
 
-    async def _answer(self, group: Any, keys: list[Any], arrived: float) -> Sequence[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _answer(self, group: Any, keys: list[Any], arrived: float) -> Sequence[Any]: ...
 
     def _open(self) -> httpx.AsyncClient:
         # A connection per call: calls are batches and far between, and a connection that the server closed while it

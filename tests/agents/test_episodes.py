@@ -233,6 +233,7 @@ def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     parameters = inspect.signature(SearchAgent).parameters
     assert node.pop("name") == "search"
     assert node.pop("evidence")["name"] == "heuristic"
+    assert (node.pop("reranker")["name"], node.pop("fetcher")["name"]) == ("lexical", "none")
     assert node == {name: p.default for name, p in parameters.items() if name not in parts}
 
 

@@ -189,9 +189,10 @@ def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
 @pytest.mark.parametrize("height", [1, 5])
 @pytest.mark.parametrize("mode", ["live", "plain"])
 def test_a_tiny_terminal_does_no_harm(width: int, height: int, mode: str) -> None:
-    of, _ = console(width, height, terminal=True)
+    of, text = console(width, height, terminal=True)
     with Screen(mode, of) as screen:
         a_run(screen)
+    assert text.getvalue()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

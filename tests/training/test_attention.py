@@ -102,7 +102,8 @@ def test_other_attention_is_refused_not_approximated(kwargs: dict, message: str)
 
 
 def test_a_window_that_is_never_reached_is_allowed() -> None:
-    attend([Row(0, 2, 2, 3)], *qkv(5, 4, 4), sliding_window=5)
+    rows, tensors = [Row(0, 2, 2, 3)], qkv(5, 4, 4)
+    assert attend(rows, *tensors, sliding_window=5).equal(attend(rows, *tensors))
 
 
 def test_a_model_that_hands_no_layout_on_is_refused() -> None:
