@@ -147,12 +147,18 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
     return tags | parts.trainer.update(samples, step=step).tags()
 
 
-async def one_step(parts: Parts, step: int, stop: StopRequest) -> dict[str, float]:
+async def one_step(parts: Parts, progress: Progress, stop: StopRequest) -> dict[str, float]:
     """One step's tags; afterwards the weights are updated, and only then. A stop request abandons the rollout
     (Preempted); past run.step_timeout_s it is a TimeoutError."""
+    step = progress.step
     rolled = await stop.unless_stopped(asyncio.wait_for(roll_out(parts, step), parts.run.step_timeout_s))
     began = time.monotonic()
-    tags = learn(parts, step, rolled)
+    progress.weights_ahead = True
+    try:
+        tags = learn(parts, step, rolled)
+    except TrainingError:  # a refused update has changed nothing
+        progress.weights_ahead = False
+        raise
     clocks = rollout_clocks(rolled.scored)
     seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began, "time/tools": clocks["time_tools"]}
     seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
@@ -172,7 +178,7 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint."""
     step = progress.step
     try:
-        tags = await one_step(parts, step, stop)
+        tags = await one_step(parts, progress, stop)
         progress.skipped_in_a_row = 0
     except TooManyFailures:
         raise
@@ -184,7 +190,6 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
             skipped = progress.skipped_in_a_row
             raise TrainingError(f"{skipped} steps in a row were skipped; the last one, {step}: {reason}") from e
         tags = {"skipped": 1.0}
-    progress.weights_ahead = True
     await parts.engine.load_weights(step + 1)
     tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
     tags |= progress.dev if progress.dev_step == step else {}
