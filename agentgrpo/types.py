@@ -10,7 +10,7 @@ Worked example, one search episode with one search and one answer (P = prompt to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -245,6 +245,16 @@ class ScoredGroup:
     rewards: tuple[RewardResult | None, ...]
     failures: tuple[Failure | None, ...] = ()
     """Why rewards[i] is None where the episode itself was fine (a judge failed)."""
+
+
+CONSTANT_WITHIN = 1e-9
+"""Rewards that differ by no more than this are equal."""
+
+
+def is_degenerate_group(rewards: Sequence[float | None]) -> bool:
+    """Whether a group teaches nothing: fewer than two scored rewards, or all of them equal."""
+    scored = [r for r in rewards if r is not None]
+    return len(scored) < 2 or max(scored) - min(scored) <= CONSTANT_WITHIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

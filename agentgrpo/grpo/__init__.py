@@ -1,6 +1,6 @@
 """GRPO as data and pure functions: advantages, losses, KL estimators, the algorithm that names them, packing."""
 
-from agentgrpo.grpo.advantages import ADVANTAGES, is_degenerate_group
+from agentgrpo.grpo.advantages import ADVANTAGES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.kl import KL_ESTIMATORS
 from agentgrpo.grpo.losses import AGGREGATIONS, LOSSES, TokenLoss
@@ -15,6 +15,5 @@ __all__ = [
     "PackedBatch",
     "Row",
     "TokenLoss",
-    "is_degenerate_group",
     "pack",
 ]

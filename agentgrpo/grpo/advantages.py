@@ -14,21 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentgrpo.errors import TrainingError
-
-CONSTANT_WITHIN = 1e-9
-"""Rewards closer than this are the same reward."""
+from agentgrpo.types import is_degenerate_group
 
 
 class Advantage(Protocol):
     def __call__(self, rewards: Sequence[float | None], *, eps: float = 1e-6) -> list[float | None]:
         """One advantage per reward, in order. Raises TrainingError for a reward that is not finite."""
         ...
-
-
-def is_degenerate_group(rewards: Sequence[float | None]) -> bool:
-    """True where every advantage of the group is zero: fewer than two scored rewards, or all of them equal."""
-    scored = [r for r in rewards if r is not None]
-    return len(scored) < 2 or max(scored) - min(scored) <= CONSTANT_WITHIN
 
 
 def _of_scored(formula: Callable[[list[float], float], list[float]]) -> Advantage:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from agentgrpo.rewards import costs, special, terms
 from agentgrpo.rewards.base import RewardTerm
-from agentgrpo.rewards.reward import Reward, is_degenerate_group
+from agentgrpo.rewards.reward import Reward
 
 TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "correctness": terms.Correctness,
@@ -34,4 +34,4 @@ TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "artist_tools": special.ArtistTools,
 }
 
-__all__ = ["TERMS", "Reward", "RewardTerm", "is_degenerate_group"]
+__all__ = ["TERMS", "Reward", "RewardTerm"]

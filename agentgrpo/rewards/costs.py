@@ -9,44 +9,40 @@ from agentgrpo.rewards.terms import SEARCH_EFFICIENCY, Penalty, Term, read, refu
 from agentgrpo.types import Episode
 
 
-class PerSearch(Penalty):
-    """w · rounds_used."""
+class Cost(Penalty):
+    """One weight on something that was used up."""
 
     dimension = SEARCH_EFFICIENCY
     is_cost = True
+
+
+class PerSearch(Cost):
+    """w · rounds_used."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "rounds_used")
 
 
-class UnnecessarySearch(Penalty):
+class UnnecessarySearch(Cost):
     """w · rounds after the first."""
-
-    dimension = SEARCH_EFFICIENCY
-    is_cost = True
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * max(0.0, read(episode, "rounds_used") - 1)
 
 
-class DuplicateQuery(Penalty):
+class DuplicateQuery(Cost):
     """w · repeated_search_queries."""
-
-    dimension = SEARCH_EFFICIENCY
-    is_cost = True
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "repeated_search_queries")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(Penalty):
+class Budget(Cost):
     """w, once, when rounds_used / max(max_search_rounds, 1) reaches `threshold`."""
 
     threshold: float
     max_search_rounds: int
-    dimension = SEARCH_EFFICIENCY
-    is_cost = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,11 +56,8 @@ class Budget(Penalty):
         return self.weight * (read(episode, "rounds_used") / max(self.max_search_rounds, 1) >= self.threshold)
 
 
-class UnnecessaryFetch(Penalty):
+class UnnecessaryFetch(Cost):
     """w · unnecessary_fetch_count."""
-
-    dimension = SEARCH_EFFICIENCY
-    is_cost = True
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "unnecessary_fetch_count")
@@ -88,11 +81,8 @@ class RetrieverCost(Term):
         return self.web * read(episode, "web_searches") + self.vdb * read(episode, "vdb_searches")
 
 
-class RerankCost(Penalty):
+class RerankCost(Cost):
     """w · rerank_calls."""
-
-    dimension = SEARCH_EFFICIENCY
-    is_cost = True
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "rerank_calls")

@@ -126,8 +126,3 @@ class Reward:
 def _sum(values: Sequence[float]) -> float:
     """Exactly rounded, so independent of the order of the terms; not finite where a value is not."""
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def is_degenerate_group(rewards: Sequence[float]) -> bool:
-    """Whether a group teaches nothing: fewer than two rewards, or all equal within 1e-9."""
-    return len(rewards) < 2 or max(rewards) - min(rewards) <= 1e-9

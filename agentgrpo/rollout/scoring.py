@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from agentgrpo.errors import TooManyFailures
-from agentgrpo.rewards.reward import Reward, is_degenerate_group
-from agentgrpo.types import EpisodeGroup, Failure, ScoredGroup
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.types import EpisodeGroup, Failure, ScoredGroup, is_degenerate_group
 
 
 class Drop(StrEnum):
@@ -32,7 +32,7 @@ def keep_informative(scored: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], 
     for group in scored:
         if any(r is None for r in group.rewards):
             reasons.append(Drop.INFRASTRUCTURE)
-        elif is_degenerate_group([r.total for r in group.rewards if r is not None]):
+        elif is_degenerate_group([None if r is None else r.total for r in group.rewards]):
             reasons.append(Drop.DEGENERATE)
         else:
             reasons.append(None)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgrpo.errors import TrainingError
-from agentgrpo.grpo.advantages import ADVANTAGES, group_mean, group_zscore, is_degenerate_group, leave_one_out
+from agentgrpo.grpo.advantages import ADVANTAGES, group_mean, group_zscore, leave_one_out
+from agentgrpo.types import is_degenerate_group
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
 quickly = settings(max_examples=50, deadline=None)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentgrpo.errors import ConfigError, EngineError, JudgeError
 from agentgrpo.judges import ExactMatch, TokenF1, Verdict
-from agentgrpo.rewards import TERMS, Reward, RewardTerm, is_degenerate_group
-from agentgrpo.types import Episode, Exit, Failure, RewardResult, Task
+from agentgrpo.rewards import TERMS, Reward, RewardTerm
+from agentgrpo.types import Episode, Exit, Failure, RewardResult, Task, is_degenerate_group
 from tests.builders import episode, group, task
 
 
