@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgrpo.engines.attention import engine_mode
@@ -210,9 +211,12 @@ class HFEngine:
                 logits_to_keep=packed.logits_at,
                 plan=packed.plan,
             ).logits
-            drawing = step.drawing
-            uniforms = [t.noise.uniform(len(t.logprobs)) for t in drawing]
-            return sample(logits[0, : len(drawing)], [t.distribution for t in drawing], uniforms)
+            return self._draw(logits[0, : len(step.drawing)], step.drawing)
+
+    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+        """logits [n, V] -> the next token of n turns and its log-prob."""
+        uniforms = [t.noise.uniform(len(t.logprobs)) for t in turns]
+        return sample(logits, [t.distribution for t in turns], uniforms)
 
     def _refuse(self, turn: Turn) -> None:
         """No token can be drawn from logits that are not finite; what is in the slot must not reach its next owner."""

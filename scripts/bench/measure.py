@@ -1,0 +1,66 @@
+"""What both sides measure of a step, the same way, and how they report it: one JSON line on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+
+@dataclass
+class Stopwatch:
+    """Seconds of wall clock and of this process's CPU time by stage, one entry per step."""
+
+    wall: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - wall, time.process_time() - cpu)
+
+    def add(self, name: str, wall: float, cpu: float) -> None:
+        self.wall.setdefault(name, []).append(wall)
+        self.cpu.setdefault(name, []).append(cpu)
+
+    def figures(self) -> dict[str, float]:
+        """Medians over the steps, the first of which is warm-up. Training is what of a step is not rollout."""
+        step, rollout = self.wall["step"][1:], self.wall["rollout"][1:]
+        step_cpu, rollout_cpu = self.cpu["step"][1:], self.cpu["rollout"][1:]
+        return {
+            "step_wall_s": median(step),
+            "step_cpu_s": median(step_cpu),
+            "rollout_wall_s": median(rollout),
+            "rollout_cpu_s": median(rollout_cpu),
+            "train_cpu_s": median(a - b for a, b in zip(step_cpu, rollout_cpu, strict=True)),
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+
+
+@contextmanager
+def only_the_report_on_stdout() -> Iterator[int]:
+    """Everything printed inside goes to stderr; yields the descriptor of the real stdout."""
+    real = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield real
+    finally:
+        sys.stdout.flush()
+        os.dup2(real, 1)
+
+
+def report(out: int, figures: dict[str, float], work: dict[str, Any], packages: tuple[str, ...]) -> None:
+    """figures: medians by name. work: what was done per step, which the other side must match."""
+    versions = {name: version(name) for name in packages}
+    os.write(out, (json.dumps({"figures": figures, "work": work, "versions": versions}) + "\n").encode())

@@ -1,0 +1,222 @@
+"""Our side of a comparison: a workload through the training loop's own stages, records and canary included.
+
+OMP_NUM_THREADS=1 python scripts/bench/ours.py --work tiny/latency-0
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from measure import Stopwatch, only_the_report_on_stdout, report
+from torch import Tensor
+from workload import Script, Work, model, prompt_text, reply_text, works
+
+from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.engines.hf import HFEngine
+from agentgrpo.engines.schedule import Turn
+from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.recipes.alarms import Alarms
+from agentgrpo.recipes.canary import refuse_stale_weights
+from agentgrpo.recipes.train import Parts, learn, roll_out
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore
+from agentgrpo.training.optimizer import AdamW
+from agentgrpo.training.policy import Policy
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.types import (
+    Branch,
+    Episode,
+    EpisodeGroup,
+    Exit,
+    Message,
+    RewardResult,
+    ScoredGroup,
+    Segment,
+    Task,
+)
+
+
+class ScriptedHFEngine(HFEngine):
+    """The engine, with the script applied to the logits before it draws."""
+
+    def __init__(self, script: Script, **options: Any) -> None:
+        super().__init__(**options)
+        self._script = script
+        self.row_of: Callable[[SeedKey], int]
+        """Which row of its step's script an episode is."""
+
+    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+        wanted = [self._forced(turn.key)[len(turn.logprobs)] for turn in turns]
+        return super()._draw(self._script.apply(logits.clone(), wanted), turns)
+
+    def _forced(self, key: SeedKey) -> tuple[int, ...]:
+        return self._script.forced(step_of(key), self.row_of(key), key.turn)
+
+
+def step_of(key: SeedKey) -> int:
+    return int(key.stream.split("/")[1])
+
+
+def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
+    """Rows are numbered task by task, in the order in which the step's tasks come."""
+
+    @cache
+    def first_rows(step: int) -> dict[str, int]:
+        return {task.id: i * group_size for i, task in enumerate(order.take(step))}
+
+    return lambda key: first_rows(step_of(key))[key.task_id] + key.sample_index
+
+
+class ToolTurns:
+    """The agent: as many turns as the workload has, a tool call between any two."""
+
+    def __init__(self, engine: ScriptedHFEngine, script: Script) -> None:
+        self._engine, self._script = engine, script
+
+    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
+        work, tok = self._script.work, self._script.tokenizer
+        key = SeedKey(stream, task.id, sample_index, 0)
+        prompt = tuple(tok(prompt_text(task.question, with_tools=work.turns > 1))["input_ids"])
+        segments = [Segment(role="user", token_ids=prompt, sampled=False)]
+        try:
+            for turn in range(work.turns):
+                context = [t for s in segments for t in s.token_ids]
+                done = await self._engine.generate(context, sampling, key._replace(turn=turn))
+                segments.append(
+                    Segment(
+                        role="assistant",
+                        token_ids=done.token_ids,
+                        sampled=True,
+                        logprobs=done.logprobs,
+                        policy_version=done.policy_version,
+                        text=tok.decode(list(done.token_ids)),
+                    )
+                )
+                if turn < work.turns - 1:
+                    call = segments[-1].text.partition("<tool_call>")[2].partition("</tool_call>")[0]
+                    text = reply_text(await self._search(key._replace(turn=turn), **json.loads(call)["arguments"]))
+                    segments.append(Segment(role="tool", token_ids=tuple(tok(text)["input_ids"]), sampled=False))
+        finally:
+            self._engine.release(key)
+        return Episode(
+            task=task,
+            sample_index=sample_index,
+            branches=(Branch(segments=tuple(segments)),),
+            answer=segments[-1].text,
+            exit=Exit.ANSWERED,
+            metrics={"tool_turns": work.turns - 1},
+        )
+
+    async def _search(self, key: SeedKey, *, query: str) -> str:
+        if self._script.work.latency_s:
+            await asyncio.sleep(self._script.work.latency_s)
+        return self._script.reply(step_of(key), self._engine.row_of(key), key.turn)
+
+
+class Dice:
+    """A random reward: every group teaches something."""
+
+    def __init__(self) -> None:
+        self._dice = random.Random(7)
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        totals = [self._dice.random() for _ in group.episodes]
+        rewards = tuple(RewardResult(total=t, terms={}, dimensions={}, correctness=t) for t in totals)
+        return ScoredGroup(group=group, rewards=rewards, failures=(None,) * len(rewards))
+
+
+def parts_of(work: Work, run_dir: Path, steps: int, **engine_options: Any) -> Parts:
+    """A run over the workload, everything real but the agent, the reward and the model's weights."""
+    script = Script(work)
+    script.prepare(steps + 1)
+    policy = Policy(model=model(work), tokenizer=script.tokenizer)
+    engine = ScriptedHFEngine(
+        script,
+        model=policy.model,
+        tokenizer=script.tokenizer,
+        run_seed=0,
+        max_context=work.prompt_tokens + 50 + work.most_sampled_or_injected,
+        **engine_options,
+    )
+    tasks = [
+        Task(id=str(i), messages=(Message(role="user", content=script.question(i)),), references=("",))
+        for i in range(work.tasks * (steps + 1))
+    ]
+
+    order = TaskOrder(tasks, tasks_per_step=work.tasks, seed=0, stratify_by=None)
+    engine.row_of = rows_of(order, work.group_size)
+
+    async def no_dev_score(_: int) -> dict[str, float]:
+        return {}
+
+    return Parts(
+        order=order,
+        agent=ToolTurns(engine, script),
+        agent_name="bench",
+        engine=engine,
+        reward=Dice(),
+        trainer=Trainer(
+            policy=policy,
+            reference=None,
+            optimizer=AdamW(model=policy.model, lr=1e-6),
+            algorithm=Algorithm(),
+            total_steps=steps + 1,
+        ),
+        run=RunSettings(dir=str(run_dir)),
+        rollout=RolloutSettings(tasks_per_step=work.tasks, group_size=work.group_size, max_tokens=work.most_tokens),
+        sampling=SamplingParams(max_tokens=work.most_tokens, stop_token_ids=(script.end,)),
+        store=CheckpointStore(run_dir=run_dir, keep_last=1, keep_best=False),
+        metrics=MetricsLog(run_dir),
+        trackers=Trackers(log_with=(), run_dir=run_dir, config={}, start_step=0),
+        screen=Screen("quiet"),
+        alarms=Alarms(),
+        canary_ids=tuple(script.tokenizer(prompt_text(tasks[0].question, with_tools=True))["input_ids"]),
+        dev_score=no_dev_score,
+        show=lambda scored: None,
+        card=lambda step, tags: "",
+        fixed_state={},
+    )
+
+
+async def run(parts: Parts, steps: int, watch: Stopwatch) -> dict[str, list[float]]:
+    """`steps` + 1 steps; returns what was done in each but the first."""
+    counts: dict[str, list[float]] = {"sampled": [], "tokens": []}
+    for step in range(steps + 1):
+        with watch.stage("step"):
+            with watch.stage("rollout"):
+                rolled = await roll_out(parts, step)
+            tags = learn(parts, step, rolled)
+            await parts.engine.load_weights(step + 1)
+            tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+            parts.metrics.step(step, tags)
+        counts["sampled"].append(tags["tokens/sampled"])
+        counts["tokens"].append(tags["tokens/total"])
+    return {name: values[1:] for name, values in counts.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", required=True, choices=works())
+    parser.add_argument("--steps", type=int, default=3, help="measured steps; one more runs first")
+    args = parser.parse_args()
+    with only_the_report_on_stdout() as out, tempfile.TemporaryDirectory() as folder:
+        watch = Stopwatch()
+        parts = parts_of(works()[args.work], Path(folder), args.steps)
+        work = asyncio.run(run(parts, args.steps, watch))
+        report(out, watch.figures(), work, ("transformers", "torch"))
+
+
+if __name__ == "__main__":
+    main()

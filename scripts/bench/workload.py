@@ -1,0 +1,222 @@
+"""The work that both sides of a benchmark do: a random-weight Qwen2, and episodes whose length is prescribed.
+
+B tasks x G episodes; every episode takes `turns` turns of 30-48 sampled tokens; every turn but the last ends with a
+tool call whose reply is 100-200 tokens. `Script` says, per (step, row, turn), which tokens are forced (the call, the
+end of the turn) and bans all tokens that could end a turn earlier, so that any engine samples exactly as many tokens. The
+sampled tokens themselves are each side's own.
+
+Imports torch, transformers and tokenizers only: the peers' environments know nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>")
+SPECIAL += ("</tool_response>", "<think>", "</think>", "<tools>", "</tools>")
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "ba"}}\n</tool_call><|im_end|>'
+DESCRIPTION = "Search the web for a query and return the best passages."
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": DESCRIPTION,
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "the search query"}},
+            "required": ["query"],
+        },
+        "return": {"type": "string"},
+    },
+}
+SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+TOOLS = (
+    "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+    "function signatures within <tools></tools> XML tags:\n<tools>\n{schema}\n</tools>\n\nFor each function call, return a json "
+    "object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call>'
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One workload. hidden, layers, heads, kv_heads, ffn and vocab are the model's; the tokenizer has `words` tokens at
+    most (`vocab` may be larger: an output layer as wide as a real one, of which the script bans the rest)."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    words: int
+    tasks: int = 4
+    group_size: int = 8
+    turns: int = 3
+    least_tokens: int = 30
+    most_tokens: int = 48
+    prompt_tokens: int = 200
+    tool_tokens: int = 150
+    latency_s: float = 0.0
+    max_positions: int = 8192
+
+    @property
+    def rows(self) -> int:
+        return self.tasks * self.group_size
+
+    @property
+    def most_sampled_or_injected(self) -> int:
+        """Tokens an episode can add to its prompt, with room for what the template puts around a tool's reply."""
+        return self.turns * self.most_tokens + (self.turns - 1) * (self.tool_tokens * 4 // 3 + 24)
+
+
+_BASES = (
+    Work("tiny", hidden=128, layers=4, heads=4, kv_heads=2, ffn=352, vocab=1024, words=1024),
+    Work("small", hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=8192, words=8192),
+    Work("vocab151k", hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=151_936, words=8192, tasks=1),
+)
+LATENCIES_MS = (0, 100, 300)
+
+
+def works() -> dict[str, Work]:
+    """Every workload by name: tiny, small and vocab151k, each with three tool latencies and as a single turn."""
+    found = {}
+    for base in _BASES:
+        for ms in LATENCIES_MS:
+            found[f"{base.name}/latency-{ms}"] = replace(base, name=f"{base.name}/latency-{ms}", latency_s=ms / 1e3)
+        found[f"{base.name}/single-turn"] = replace(base, name=f"{base.name}/single-turn", turns=1)
+    return found
+
+
+@lru_cache(maxsize=1)
+def lexicon() -> tuple[str, ...]:
+    """4,000 pronounceable words."""
+    dice, words = random.Random(0), set[str]()
+    while len(words) < 4000:
+        words.add("".join(dice.choice("bcdfghklmnprstvz") + dice.choice("aeiou") for _ in range(dice.randint(1, 4))))
+    return tuple(sorted(words))
+
+
+@lru_cache(maxsize=2)
+def tokenizer(words: int) -> Any:
+    """A byte-level BPE of at most that many tokens, trained on the spot; the same in every process."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    dice = random.Random(1)
+    corpus = [prompt_text("", with_tools=True)] * 200
+    corpus += [" ".join(dice.choice(lexicon()) for _ in range(200)) for _ in range(400)]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=words,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+
+
+def model(work: Work, *, dtype: torch.dtype = torch.float32) -> Any:
+    """The same random weights in every process."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tok = tokenizer(work.words)
+    config = Qwen2Config(
+        vocab_size=work.vocab,
+        hidden_size=work.hidden,
+        num_hidden_layers=work.layers,
+        num_attention_heads=work.heads,
+        num_key_value_heads=work.kv_heads,
+        intermediate_size=work.ffn,
+        max_position_embeddings=work.max_positions,
+        tie_word_embeddings=True,
+        eos_token_id=tok.eos_token_id,
+        pad_token_id=tok.pad_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    made = Qwen2ForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
+    made.generation_config.eos_token_id = tok.eos_token_id
+    made.generation_config.pad_token_id = tok.pad_token_id
+    return made
+
+
+def prompt_text(question: str, *, with_tools: bool) -> str:
+    """The opening in the format of Qwen2.5's chat template."""
+    tools = TOOLS.format(schema=json.dumps(SCHEMA)) if with_tools else ""
+    system = f"<|im_start|>system\n{SYSTEM}{tools}<|im_end|>\n"
+    return f"{system}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def reply_text(text: str) -> str:
+    """What is injected after a tool call, in the same format."""
+    return f"\n<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+
+
+class Script:
+    """Prescribes a workload's episodes; the same in every process."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.tokenizer = work, tokenizer(work.words)
+        self.end = int(self.tokenizer.eos_token_id)
+        self._call = self.tokenizer(CALL)["input_ids"]
+        if len(self._call) >= work.least_tokens:
+            raise ValueError(f"a tool call is {len(self._call)} tokens, a turn has {work.least_tokens} at least")
+        self.banned = torch.zeros(work.vocab)
+        """[V], -inf for tokens that are never sampled freely."""
+        self.banned[: len(SPECIAL)] = -torch.inf
+        self.banned[len(self.tokenizer) :] = -torch.inf
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - one script per process
+    def forced(self, step: int, row: int, turn: int) -> tuple[int, ...]:
+        """The token id at every position of a turn; -1 = sampled freely."""
+        length = random.Random(f"{step}/{row}/{turn}").randint(self.work.least_tokens, self.work.most_tokens)
+        tail = [self.end] if turn == self.work.turns - 1 else self._call
+        return (-1,) * (length - len(tail)) + tuple(tail)
+
+    def apply(self, scores: torch.Tensor, wanted: list[int]) -> torch.Tensor:
+        """Change logits [n, V] in place so that row i can only draw `wanted[i]`, or anything allowed where it is -1."""
+        scores += self.banned
+        rows = [i for i, token in enumerate(wanted) if token >= 0]
+        if rows:
+            scores[rows] = -torch.inf
+            scores[rows, [wanted[i] for i in rows]] = 0.0
+        return scores
+
+    def prepare(self, steps: int) -> None:
+        """Make everything prescribed of `steps` steps beforehand, so that no side pays for it while it is measured."""
+        for step in range(steps):
+            for row in range(self.work.rows):
+                for turn in range(self.work.turns):
+                    self.forced(step, row, turn)
+                    self.reply(step, row, turn)
+
+    def question(self, index: int) -> str:
+        """The user's text of task `index`, such that the rendered prompt is about `prompt_tokens` long."""
+        empty = len(self.tokenizer(prompt_text("", with_tools=self.work.turns > 1))["input_ids"])
+        return self._text(max(8, self.work.prompt_tokens - empty), f"p{index}")
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def reply(self, step: int, row: int, turn: int) -> str:
+        """What the tool says: `tool_tokens` +- a third."""
+        length = random.Random(f"t{step}/{row}/{turn}").randint(
+            self.work.tool_tokens * 2 // 3, self.work.tool_tokens * 4 // 3
+        )
+        return self._text(length, f"{step}/{row}/{turn}")
+
+    def _text(self, length: int, seed: str) -> str:
+        dice = random.Random(seed)
+        ids = self.tokenizer(" ".join(dice.choice(lexicon()[:100]) for _ in range(length)))["input_ids"]
+        return str(self.tokenizer.decode(ids[:length]))
