@@ -1,78 +1,56 @@
 """Attention over packed rows (grpo.packing) for unmodified transformers models.
 
-Rows of about the same length are gathered into one right-padded [rows, length] block, prompt included, and each block
-is one causal SDPA call: with the padding on the right no real token can see it, so this is exact, needs no mask, and
-costs a handful of kernel calls however many rows there are. The output of a shared prompt is taken from one of its rows
-(all compute the same); its keys and values collect the gradients of all of them.
-
-`transformers` hands `packed_layout=` through the model to the function registered here. The mask function returns None,
-otherwise a [1, 1, T, T] mask would be built.
+`transformers` hands `packed_layout=` through the model to the function registered here, which has two ways to compute
+the same: blocks of rows through the library's fused kernels, and plain products in single precision on a CPU. The mask
+function returns None, otherwise a [1, 1, T, T] mask would be built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.packing import Row
+from agentgrpo.kernels.causal import suits
+from agentgrpo.kernels.last_layer import last_layer_rows
+from agentgrpo.training.attention_blocks import Blocks, attend_in_blocks, blocks_of
+from agentgrpo.training.attention_cpu import Context, PackedAttention, contexts
 
 NAME = "agentgrpo_packed"
-SHORTEST_IN_BLOCK = 0.9
-"""A block's shortest row, as a share of its longest: less wastes work on padding, more costs more kernel calls."""
 
 
-class PackedLayout(NamedTuple):
-    """T packed tokens, S slots of the padded blocks one after the other."""
+@dataclass(frozen=True)
+class PackedLayout:
+    """Who attends to whom. read [n]: the packed tokens whose last hidden states are read, ascending, None = all."""
 
-    token_of_slot: Tensor
-    """[S] which packed token sits in each slot; in the padding, the row's last."""
-    slot_of_token: Tensor
-    """[T] one slot of each packed token."""
-    blocks: tuple[tuple[int, int], ...]
-    """(rows, length) of each block."""
+    rows: Sequence[Row]
+    device: torch.device
+    read: Tensor | None = None
 
-    @property
+    @cached_property
     def longest(self) -> int:
-        return max(length for _, length in self.blocks)
+        return max(r.prompt_length + r.length for r in self.rows)
 
+    @cached_property
+    def blocks(self) -> Blocks:
+        return blocks_of(self.rows, self.device)
 
-def packed_layout(rows: Sequence[Row], device: torch.device) -> PackedLayout:
-    """The blocks of `rows`, longest rows first."""
-    by_length = sorted(rows, key=lambda r: -(r.prompt_length + r.length))
-    blocks: list[list[Row]] = []
-    for row in by_length:
-        if not blocks or _length(row) < SHORTEST_IN_BLOCK * _length(blocks[-1][0]):
-            blocks.append([])
-        blocks[-1].append(row)
-    tokens, real = zip(*map(_slots, blocks), strict=True)
-    token_of_slot, is_real = torch.cat(tokens), torch.cat(real)
-    num_tokens = max(r.start + r.length for r in rows)
-    slots = is_real.nonzero()[:, 0]
-    # The first slot of each token, so that the choice does not depend on the order of concurrent writes.
-    slot_of_token = torch.full((num_tokens,), len(is_real)).scatter_reduce(0, token_of_slot[slots], slots, "amin")
-    shapes = tuple((len(b), _length(b[0])) for b in blocks)
-    return PackedLayout(token_of_slot.to(device), slot_of_token.to(device), shapes)
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        return contexts(self.rows)
 
-
-def _length(row: Row) -> int:
-    return row.prompt_length + row.length
-
-
-def _slots(block: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """[rows * length] packed token of each slot of a block, and whether it is real rather than padding."""
-    prompt_start, prompt_length, start, length = torch.tensor(block).T[:, :, None]
-    position = torch.arange(_length(block[0]))[None]
-    inside = position.minimum(prompt_length + length - 1)
-    token = torch.where(inside < prompt_length, prompt_start + inside, start + inside - prompt_length)
-    return token.flatten(), (position == inside).flatten()
+    @cached_property
+    def contexts_read(self) -> tuple[Context, ...]:
+        """Those of the last layer."""
+        return self.contexts if self.read is None else contexts(self.rows, self.read)
 
 
 def _packed_attention(
@@ -90,20 +68,17 @@ def _packed_attention(
     if packed_layout is None:
         raise ConfigError(f"{type(module).__name__} does not pass keyword arguments on to its attention: not supported")
     _refuse_other_attention(module, packed_layout, kwargs)
-    grouped = query.shape[1] != key.shape[1]
-    outputs = [
-        scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped).transpose(1, 2)
-        for q, k, v in zip(*(_blocks(x, packed_layout) for x in (query, key, value)), strict=True)
-    ]
-    slots = torch.cat([o.reshape(-1, *o.shape[2:]) for o in outputs])
-    return slots.index_select(0, packed_layout.slot_of_token)[None], None
+    if not suits(query):
+        return attend_in_blocks(query, key, value, packed_layout.blocks, scaling), None
+    parts = packed_layout.contexts_read if _is_last(module) else packed_layout.contexts
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out: Tensor = PackedAttention.apply(query, key, value, parts, scale)  # type: ignore[no-untyped-call]
+    return out, None
 
 
-def _blocks(x: Tensor, layout: PackedLayout) -> list[Tensor]:
-    """[1, heads, T, dim] -> the padded blocks, each [rows, heads, length, dim]."""
-    slots = x[0].transpose(0, 1).index_select(0, layout.token_of_slot)
-    blocks = torch.split(slots, [rows * length for rows, length in layout.blocks])
-    return [b.view(*shape, *b.shape[1:]).transpose(1, 2) for b, shape in zip(blocks, layout.blocks, strict=True)]
+def _is_last(module: nn.Module) -> bool:
+    config = getattr(module, "config", None)
+    return config is not None and getattr(module, "layer_idx", None) == config.num_hidden_layers - 1
 
 
 def _refuse_other_attention(module: nn.Module, layout: PackedLayout, kwargs: dict[str, object]) -> None:
@@ -120,12 +95,14 @@ def _refuse_other_attention(module: nn.Module, layout: PackedLayout, kwargs: dic
 
 
 @contextmanager
-def packed_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let `model` attend over packed rows inside the block; its own implementation is back afterwards."""
+def packed_attention(model: PreTrainedModel, layout: PackedLayout) -> Iterator[None]:
+    """Let `model` attend over packed rows inside the block, its last layer computing what `layout` says is read; its
+    own implementation is back afterwards."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:
-        yield
+        with nullcontext() if layout.read is None else last_layer_rows(model, layout.read):
+            yield
     finally:
         model.set_attn_implementation(before)
 

@@ -25,7 +25,7 @@ from transformers import (
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.losses import token_mean
 from agentgrpo.grpo.packing import PackedBatch, pack
-from agentgrpo.training.attention import packed_attention, packed_layout
+from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.types import TrainingSample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -63,8 +63,8 @@ class Policy:
 
     def hidden_states(self, batch: PackedBatch) -> Tensor:
         """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device."""
-        layout = packed_layout(batch.rows, self.device)
-        with packed_attention(self.model):
+        layout = PackedLayout(batch.rows, self.device, read=torch.unique(batch.loss_positions))
+        with packed_attention(self.model, layout):
             output = self.model.base_model(
                 input_ids=batch.input_ids[None],
                 position_ids=batch.position_ids[None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,14 +13,16 @@ from transformers import AttentionInterface
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.packing import Row
-from agentgrpo.training.attention import NAME, packed_attention, packed_layout
+from agentgrpo.training.attention import NAME, PackedLayout, packed_attention
+from agentgrpo.training.attention_blocks import attend_in_blocks, blocks_of
+from agentgrpo.training.attention_cpu import PackedAttention, contexts
 from tests.grpo.tiny import tiny_model
 
 CPU = torch.device("cpu")
 
 
 def attend(rows: list[Row], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **kwargs: object) -> torch.Tensor:
-    layout = packed_layout(rows, CPU)
+    layout = PackedLayout(rows, CPU)
     function = AttentionInterface()[NAME]
     output, weights = function(nn.Identity(), q, k, v, None, scaling=0.3, packed_layout=layout, **kwargs)
     assert weights is None
@@ -27,13 +30,13 @@ def attend(rows: list[Row], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *
 
 
 def random_rows(seed: int) -> tuple[list[Row], int]:
-    """Groups of one to four rows, prompts and own pieces of zero to 40 tokens."""
+    """Groups of one to four rows, prompts and own pieces of zero to 150 tokens."""
     rng, rows, n = random.Random(seed), [], 0
     for _ in range(3):
-        prompt_start, prompt_length = n, rng.choice([0, 1, 7, 40])
+        prompt_start, prompt_length = n, rng.choice([0, 1, 7, 40, 70])
         n += prompt_length
         for _ in range(rng.randint(1, 4)):
-            length = rng.choice([1, 2, 9, 39, 40] + [0] * (prompt_length > 0))
+            length = rng.choice([1, 2, 9, 39, 40, 150] + [0] * (prompt_length > 0))
             rows.append(Row(prompt_start, prompt_length, n, length))
             n += length
     return rows, n
@@ -45,12 +48,17 @@ def qkv(n: int, heads: int, kv_heads: int) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
+def attend_blocks(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+    return attend_in_blocks(*qkv, blocks_of(rows, CPU), 0.3)
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", range(6))
-def test_outputs_and_gradients_equal_one_attention_per_row(seed: int, kv_heads: int) -> None:
+@pytest.mark.parametrize("function", [attend, attend_blocks])
+def test_outputs_and_gradients_equal_one_attention_per_row(function: Callable, seed: int, kv_heads: int) -> None:
     rows, n = random_rows(seed)
     inputs = qkv(n, 4, kv_heads)
-    packed = attend(rows, *inputs)
+    packed = function(rows, *inputs)
 
     own = torch.empty(1, n, 4, 8, dtype=torch.float64)
     for row in rows:
@@ -66,14 +74,41 @@ def test_outputs_and_gradients_equal_one_attention_per_row(seed: int, kv_heads: 
 
 def test_the_blocks_of_a_small_batch() -> None:
     rows = [Row(0, 2, 2, 1), Row(0, 2, 3, 18), Row(21, 0, 21, 19), Row(0, 2, 40, 0)]
-    layout = packed_layout(rows, CPU)
-    assert layout.blocks == ((2, 20), (1, 3), (1, 2))  # 20 and 19 together, 3 and 2 alone
+    layout = blocks_of(rows, CPU)
+    assert layout.shapes == ((2, 20), (1, 3), (1, 2))  # 20 and 19 together, 3 and 2 alone
     tokens = layout.token_of_slot.tolist()
     assert tokens[:20] == [0, 1, *range(3, 21)]
     assert tokens[20:40] == [*range(21, 40), 39]  # padded with its last token
     assert tokens[40:] == [0, 1, 2, 0, 1]
     assert layout.slot_of_token.tolist() == [0, 1, 42, *range(2, 20), *range(20, 39)]
-    assert layout.longest == 20
+    assert PackedLayout(rows, CPU).longest == 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_only_some_tokens_are_read_theirs_are_the_same_and_the_rest_zero(seed: int) -> None:
+    rows, n = random_rows(seed)
+    rng = random.Random(seed)
+    read = torch.tensor(sorted(rng.sample(range(n), n // 3)))
+    inputs, scale = qkv(n, 4, 2), 0.3
+    whole = PackedAttention.apply(*inputs, contexts(rows), scale)
+    narrow = PackedAttention.apply(*inputs, contexts(rows, read), scale)
+    torch.testing.assert_close(narrow[:, read], whole[:, read], rtol=1e-12, atol=1e-12)
+    unread = torch.ones(n, dtype=torch.bool).index_fill(0, read, False)
+    assert not narrow[:, unread].any()
+    direction = torch.randn_like(whole)
+    direction[:, unread] = 0
+    gradients = [torch.autograd.grad(x, inputs, direction) for x in (narrow, whole)]
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
+
+
+def test_the_last_layer_and_no_other_is_narrowed() -> None:
+    model, seen = tiny_model(), []
+    layout = PackedLayout([Row(0, 2, 2, 70)], CPU, read=torch.tensor([71]))
+    for layer in model.base_model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: seen.append(int(args[0].any(-1).sum())))
+    with packed_attention(model, layout):
+        model.base_model(input_ids=torch.arange(72)[None] % 9, use_cache=False, packed_layout=layout)
+    assert seen == [72] * (len(model.base_model.layers) - 1) + [1]
 
 
 def test_a_row_never_sees_another_rows_own_tokens() -> None:
@@ -114,9 +149,10 @@ def test_a_model_that_hands_no_layout_on_is_refused() -> None:
 def test_the_models_own_attention_is_back_afterwards_even_after_an_error() -> None:
     model = tiny_model()
     own = model.config._attn_implementation
-    with packed_attention(model):
+    layout = PackedLayout([Row(0, 1, 1, 2)], CPU)
+    with packed_attention(model, layout):
         assert model.config._attn_implementation == NAME
     assert model.config._attn_implementation == own
-    with pytest.raises(IndexError), packed_attention(model):
+    with pytest.raises(IndexError), packed_attention(model, layout):
         model(torch.tensor([[10**6]]))
     assert model.config._attn_implementation == own

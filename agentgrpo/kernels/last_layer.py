@@ -1,0 +1,58 @@
+"""The last decoder layer computes only what is looked at.
+
+All tokens need keys and values in every layer, since later tokens attend to them. But a token whose own output nobody
+reads (a prompt, a tool's reply: three of four tokens of an agent's episode) needs in the last layer no query, no output
+projection and no feed-forward: most of that layer's work, exactly nothing of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+PER_TOKEN = ("self_attn.q_proj", "self_attn.o_proj", "mlp")
+"""Modules of a decoder layer that treat every token by itself and feed nothing but the token's own output."""
+
+
+@contextmanager
+def last_layer_rows(model: PreTrainedModel, rows: Tensor) -> Iterator[None]:
+    """Inside, the last layer of `model` gives zeros for all tokens of a packed row [1, T, hidden] but `rows` [n], which
+    have no entry twice. With a model whose layers are built otherwise everything is computed, as always."""
+    hooks = [hook for module in _modules(model) for hook in _narrowed(module, rows)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def last_layer(model: PreTrainedModel) -> nn.Module | None:
+    layers = getattr(model.base_model, "layers", None)
+    return layers[-1] if isinstance(layers, nn.ModuleList) and len(layers) else None
+
+
+def _modules(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules to narrow: all of PER_TOKEN, or none where one is missing."""
+    layer = last_layer(model)
+    try:
+        return [] if layer is None else [layer.get_submodule(name) for name in PER_TOKEN]
+    except AttributeError:
+        return []
+
+
+def _narrowed(module: nn.Module, rows: Tensor) -> tuple[Any, Any]:
+    length = 0
+
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nonlocal length
+        length = args[0].shape[1]
+        return (args[0].index_select(1, rows), *args[1:])
+
+    def after(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output.new_zeros(1, length, output.shape[-1]).index_copy(1, rows, output)
+
+    return module.register_forward_pre_hook(before), module.register_forward_hook(after)
