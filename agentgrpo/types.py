@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -139,16 +140,16 @@ class Branch:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        return tuple(t for s in self.segments for t in s.token_ids)
+        return tuple(chain.from_iterable(s.token_ids for s in self.segments))
 
     @property
     def loss_mask(self) -> tuple[int, ...]:
-        return tuple(int(s.sampled) for s in self.segments for _ in s.token_ids)
+        return tuple(chain.from_iterable(repeat(int(s.sampled), len(s.token_ids)) for s in self.segments))
 
     @property
     def logprobs(self) -> tuple[float, ...]:
         """Aligned with token_ids; 0.0 where the mask is 0."""
-        return tuple(x for s in self.segments for x in (s.logprobs or (0.0,) * len(s.token_ids)))
+        return tuple(chain.from_iterable(s.logprobs or repeat(0.0, len(s.token_ids)) for s in self.segments))
 
     @property
     def num_prompt_tokens(self) -> int:
