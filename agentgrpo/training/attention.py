@@ -1,8 +1,9 @@
 """Attention over packed rows (grpo.packing) for unmodified transformers models.
 
-`transformers` hands `packed_layout=` through the model to the function registered here, which has two ways to compute
-the same: blocks of rows through the library's fused kernels, and plain products in single precision on a CPU. The mask
-function returns None, otherwise a [1, 1, T, T] mask would be built.
+`transformers` hands `packed_layout=` through the model to the function registered here, which has three ways to compute
+the same: plain products in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and padded blocks of
+rows through scaled_dot_product_attention anywhere else. The mask function returns None, otherwise a [1, 1, T, T] mask
+would be built.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.packing import Row
-from agentgrpo.kernels.causal import suits
+from agentgrpo.kernels import causal
 from agentgrpo.kernels.last_layer import last_layer_rows
+from agentgrpo.training import attention_varlen
 from agentgrpo.training.attention_blocks import Blocks, attend_in_blocks, blocks_of
 from agentgrpo.training.attention_cpu import Context, PackedAttention, contexts
+from agentgrpo.training.attention_varlen import Pieces, attend_in_pieces, pieces_of
 
 NAME = "agentgrpo_packed"
 
@@ -42,6 +45,10 @@ class PackedLayout:
     @cached_property
     def blocks(self) -> Blocks:
         return blocks_of(self.rows, self.device)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        return pieces_of(self.rows, self.device)
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
@@ -68,7 +75,9 @@ def _packed_attention(
     if packed_layout is None:
         raise ConfigError(f"{type(module).__name__} does not pass keyword arguments on to its attention: not supported")
     _refuse_other_attention(module, packed_layout, kwargs)
-    if not suits(query):
+    if attention_varlen.suits(query):
+        return attend_in_pieces(query, key, value, packed_layout.pieces, scaling), None
+    if not causal.suits(query):
         return attend_in_blocks(query, key, value, packed_layout.blocks, scaling), None
     parts = packed_layout.contexts_read if _is_last(module) else packed_layout.contexts
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from transformers import AttentionInterface
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.packing import Row
+from agentgrpo.training import attention_varlen
 from agentgrpo.training.attention import NAME, PackedLayout, packed_attention
 from agentgrpo.training.attention_blocks import attend_in_blocks, blocks_of
 from agentgrpo.training.attention_cpu import PackedAttention, contexts
+from agentgrpo.training.attention_varlen import attend_in_pieces, pieces_of
 from tests.grpo.tiny import tiny_model
 
 CPU = torch.device("cpu")
@@ -52,9 +55,45 @@ def attend_blocks(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
     return attend_in_blocks(*qkv, blocks_of(rows, CPU), 0.3)
 
 
+def reference_varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """What torch documents of `varlen_attn`, which runs on CUDA only: sequence by sequence, the causal diagonal ending
+    in the bottom right corner."""
+    assert (cu_seq_q.dtype, cu_seq_k.dtype, window_size) == (torch.int32, torch.int32, (-1, 0))
+    q_ends, k_ends = cu_seq_q.tolist(), cu_seq_k.tolist()
+    assert (q_ends[0], q_ends[-1], k_ends[0], k_ends[-1]) == (0, len(query), 0, len(key))
+    out = []
+    for (q0, q1), (k0, k1) in zip(pairwise(q_ends), pairwise(k_ends), strict=True):
+        n, m = q1 - q0, k1 - k0
+        assert 0 < n <= max_q
+        assert n <= m <= max_k
+        seen = torch.arange(m) <= torch.arange(m - n, m)[:, None]
+        q, k, v = (x.transpose(0, 1)[None] for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        one = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
+        out.append(one[0].transpose(0, 1))
+    return torch.cat(out)
+
+
+def attend_varlen(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_varlen, "varlen_attn", reference_varlen)
+        return attend_in_pieces(*qkv, pieces_of(rows, CPU), 0.3)
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("function", [attend, attend_blocks])
+@pytest.mark.parametrize("function", [attend, attend_blocks, attend_varlen])
 def test_outputs_and_gradients_equal_one_attention_per_row(function: Callable, seed: int, kv_heads: int) -> None:
     rows, n = random_rows(seed)
     inputs = qkv(n, 4, kv_heads)
@@ -109,6 +148,17 @@ def test_the_last_layer_and_no_other_is_narrowed() -> None:
     with packed_attention(model, layout):
         model.base_model(input_ids=torch.arange(72)[None] % 9, use_cache=False, packed_layout=layout)
     assert seen == [72] * (len(model.base_model.layers) - 1) + [1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(3))
+def test_the_variable_length_kernel_computes_what_the_reference_does(seed: int) -> None:
+    rows, n = random_rows(seed)
+    q, k, v = (x.detach().repeat(1, 1, 1, 8) for x in qkv(n, 4, 2))
+    expected = attend_varlen(rows, q, k, v)
+    pieces = pieces_of(rows, torch.device("cuda"))
+    found = attend_in_pieces(*(x.to("cuda", torch.bfloat16) for x in (q, k, v)), pieces, 0.3)
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=0.05, atol=0.05)
 
 
 def test_a_row_never_sees_another_rows_own_tokens() -> None:

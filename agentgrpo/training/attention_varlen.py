@@ -1,0 +1,79 @@
+"""Attention over packed rows by one variable-length kernel call: half precision on CUDA, no padding at all.
+
+The packed sequence is a row of pieces (prompts, rows' own tokens), and each piece is a sequence of queries as it lies
+there. Its keys are itself, after its prompt if it has one; the kernel aligns the last query with the last key. Where
+torch has no such kernel (before 2.10), `attention_blocks` does the same with padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentgrpo.grpo.packing import Row
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch < 2.10
+    varlen_attn = None
+
+CAUSAL = (-1, 0)
+"""The kernel's window: all keys before, none after."""
+
+
+class Pieces(NamedTuple):
+    """key_tokens [Tk]: which packed token each key is; query_ends and key_ends [pieces + 1] int32, from 0."""
+
+    key_tokens: Tensor
+    query_ends: Tensor
+    key_ends: Tensor
+    most_queries: int
+    most_keys: int
+
+
+def suits(tensor: Tensor) -> bool:
+    """Whether this is the kernel for tensors like this one."""
+    is_half = tensor.dtype in (torch.bfloat16, torch.float16)
+    return varlen_attn is not None and is_half and tensor.device.type == "cuda"
+
+
+def pieces_of(rows: Sequence[Row], device: torch.device) -> Pieces:
+    prompts = {(r.prompt_start, r.prompt_length) for r in rows if r.prompt_length}
+    found = [(start, range(start, start + length), range(0)) for start, length in prompts]
+    found += [
+        (r.start, range(r.start, r.start + r.length), range(r.prompt_start, r.prompt_start + r.prompt_length))
+        for r in rows
+        if r.length
+    ]
+    found.sort(key=lambda piece: piece[0])
+    num_queries = [len(own) for _, own, _ in found]
+    num_keys = [len(prompt) + len(own) for _, own, prompt in found]
+    key_tokens = [token for _, own, prompt in found for token in (*prompt, *own)]
+    return Pieces(
+        torch.tensor(key_tokens, device=device),
+        torch.tensor([0, *accumulate(num_queries)], dtype=torch.int32, device=device),
+        torch.tensor([0, *accumulate(num_keys)], dtype=torch.int32, device=device),
+        max(num_queries),
+        max(num_keys),
+    )
+
+
+def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, scale: float | None) -> Tensor:
+    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]."""
+    by_token = [x[0].transpose(0, 1) for x in (query, key, value)]
+    out: Tensor = varlen_attn(
+        by_token[0].contiguous(),
+        *(x.index_select(0, pieces.key_tokens) for x in by_token[1:]),
+        pieces.query_ends,
+        pieces.key_ends,
+        pieces.most_queries,
+        pieces.most_keys,
+        scale=scale,
+        window_size=CAUSAL,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out[None]
