@@ -1,7 +1,7 @@
 """Attention over packed rows (grpo.packing) for unmodified transformers models.
 
 `transformers` hands `packed_layout=` through the model to the function registered here, which has three ways to compute
-the same: plain products in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and padded blocks of
+the same: plain products for long rows in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and padded blocks of
 rows through scaled_dot_product_attention anywhere else. The mask function returns None, otherwise a [1, 1, T, T] mask
 would be built.
 """
@@ -28,6 +28,8 @@ from agentgrpo.training.attention_cpu import Context, PackedAttention, contexts
 from agentgrpo.training.attention_varlen import Pieces, attend_in_pieces, pieces_of
 
 NAME = "agentgrpo_packed"
+SHORT = 192
+"""Tokens. For rows that are shorter on average, a few padded blocks cost less than many small products."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class PackedLayout:
     @cached_property
     def longest(self) -> int:
         return max(r.prompt_length + r.length for r in self.rows)
+
+    @cached_property
+    def is_short(self) -> bool:
+        return sum(r.prompt_length + r.length for r in self.rows) < SHORT * len(self.rows)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -77,7 +83,7 @@ def _packed_attention(
     _refuse_other_attention(module, packed_layout, kwargs)
     if attention_varlen.suits(query):
         return attend_in_pieces(query, key, value, packed_layout.pieces, scaling), None
-    if not causal.suits(query):
+    if packed_layout.is_short or not causal.suits(query):
         return attend_in_blocks(query, key, value, packed_layout.blocks, scaling), None
     parts = packed_layout.contexts_read if _is_last(module) else packed_layout.contexts
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -15,7 +15,7 @@ from transformers import AttentionInterface
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.packing import Row
 from agentgrpo.training import attention_varlen
-from agentgrpo.training.attention import NAME, PackedLayout, packed_attention
+from agentgrpo.training.attention import NAME, SHORT, PackedLayout, packed_attention
 from agentgrpo.training.attention_blocks import attend_in_blocks, blocks_of
 from agentgrpo.training.attention_cpu import PackedAttention, contexts
 from agentgrpo.training.attention_varlen import attend_in_pieces, pieces_of
@@ -53,6 +53,10 @@ def qkv(n: int, heads: int, kv_heads: int) -> list[torch.Tensor]:
 
 def attend_blocks(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
     return attend_in_blocks(*qkv, blocks_of(rows, CPU), 0.3)
+
+
+def attend_products(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+    return PackedAttention.apply(*qkv, contexts(rows), 0.3)
 
 
 def reference_varlen(
@@ -93,7 +97,7 @@ def attend_varlen(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("function", [attend, attend_blocks, attend_varlen])
+@pytest.mark.parametrize("function", [attend, attend_products, attend_blocks, attend_varlen])
 def test_outputs_and_gradients_equal_one_attention_per_row(function: Callable, seed: int, kv_heads: int) -> None:
     rows, n = random_rows(seed)
     inputs = qkv(n, 4, kv_heads)
@@ -140,14 +144,15 @@ def test_where_only_some_tokens_are_read_theirs_are_the_same_and_the_rest_zero(s
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
 
 
-def test_the_last_layer_and_no_other_is_narrowed() -> None:
+@pytest.mark.parametrize("length", [SHORT - 1, SHORT])
+def test_the_last_layer_and_no_other_is_narrowed(length: int) -> None:
     model, seen = tiny_model(), []
-    layout = PackedLayout([Row(0, 2, 2, 70)], CPU, read=torch.tensor([71]))
+    layout = PackedLayout([Row(0, 2, 2, length - 2)], CPU, read=torch.tensor([length - 1]))
     for layer in model.base_model.layers:
-        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: seen.append(int(args[0].any(-1).sum())))
+        layer.mlp.gate_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
     with packed_attention(model, layout):
-        model.base_model(input_ids=torch.arange(72)[None] % 9, use_cache=False, packed_layout=layout)
-    assert seen == [72] * (len(model.base_model.layers) - 1) + [1]
+        model.base_model(input_ids=torch.arange(length)[None] % 9, use_cache=False, packed_layout=layout)
+    assert seen == [length] * (len(model.base_model.layers) - 1) + [1]
 
 
 @pytest.mark.gpu
