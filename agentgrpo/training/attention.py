@@ -1,9 +1,9 @@
 """Attention over packed rows (grpo.packing) for unmodified transformers models.
 
 `transformers` hands `packed_layout=` through the model to the function registered here, which has three ways to compute
-the same: plain products for long rows in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and padded blocks of
-rows through scaled_dot_product_attention anywhere else. The mask function returns None, otherwise a [1, 1, T, T] mask
-would be built.
+the same: plain products for long rows in fp32 on a CPU, the variable-length kernel in half precision on CUDA, and
+padded blocks of rows through scaled_dot_product_attention anywhere else. The mask function returns None, otherwise a
+[1, 1, T, T] mask would be built.
 """
 
 from __future__ import annotations
