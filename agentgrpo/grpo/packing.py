@@ -85,7 +85,9 @@ def pack(
 
     token_weights: loss-token counts of all samples -> the weight of each sample's tokens (losses.AGGREGATIONS).
     skip_zero_advantage: leave out samples with advantage 0; their tokens still count in `token_weights`.
-    tokens_per_batch: input tokens a batch holds at most; one sample that is longer has a batch of its own.
+    tokens_per_batch: input tokens a batch holds at most. One sample that is longer has a batch of its own; and where all
+    of a batch share one prompt, it may always hold half as many tokens beside the prompt: a long prompt is forwarded a
+    few times, not once per sample.
     Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample that no forward pass
     could score: a loss token in the shared prompt or at position 0.
     """
@@ -115,7 +117,7 @@ def _has_loss_tokens(sample: TrainingSample) -> bool:
 def _drafts(samples: Sequence[tuple[TrainingSample, float]], tokens_per_batch: int) -> Iterator[_Draft]:
     draft = _Draft()
     for sample, weight in samples:
-        if draft.rows and len(draft.input_ids) + draft.cost(sample) > tokens_per_batch:
+        if draft.rows and not draft.has_room_for(sample, tokens_per_batch):
             yield draft
             draft = _Draft()
         draft.add(sample, weight)
@@ -139,10 +141,12 @@ class _Draft:
     prompts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
     """Where each (group, prompt) starts."""
 
-    def cost(self, sample: TrainingSample) -> int:
-        """Input tokens that `add` would add."""
-        new_prompt = 0 if _prompt(sample) in self.prompts else sample.num_prompt_tokens
-        return new_prompt + _end(sample) - sample.num_prompt_tokens
+    def has_room_for(self, sample: TrainingSample, tokens_per_batch: int) -> bool:
+        tokens = len(self.input_ids) + _end(sample) - sample.num_prompt_tokens
+        if _prompt(sample) not in self.prompts:
+            return tokens + sample.num_prompt_tokens <= tokens_per_batch
+        alone = sample.num_prompt_tokens + tokens_per_batch // 2 if len(self.prompts) == 1 else 0
+        return tokens <= max(tokens_per_batch, alone)
 
     def add(self, sample: TrainingSample, weight: float) -> None:
         ids, prompt_length = sample.token_ids, sample.num_prompt_tokens

@@ -67,6 +67,15 @@ def test_prompts_are_shared_only_within_a_group_and_only_if_equal() -> None:
     assert batch.rows == (Row(0, 2, 2, 1), Row(3, 2, 5, 1), Row(0, 2, 6, 1), Row(7, 2, 9, 1))
 
 
+def test_a_long_prompt_is_not_repeated_for_every_sample() -> None:
+    samples = [training_sample(([1] * 20, 0), ([7, 7, 8], 1), index=i) for i in range(5)]  # 20 prompt + 2 own inputs
+    batches = pack(samples, tokens_per_batch=8, token_weights=token_mean)
+    assert [len(b.rows) for b in batches] == [2, 2, 1]
+    assert [len(b.input_ids) for b in batches] == [24, 24, 22]
+    other = [training_sample(([2] * 20, 0), ([7, 8], 1), group="other", index=i) for i in range(2)]
+    assert [len(b.rows) for b in pack(samples + other, tokens_per_batch=8, token_weights=token_mean)] == [2, 2, 1, 2]
+
+
 def test_the_budget_counts_input_tokens_and_a_split_group_repeats_its_prompt() -> None:
     samples = [training_sample(([1, 2, 3], 0), ([7, 7, 8], 1), index=i) for i in range(3)]  # 3 prompt + 2 own inputs
     batches = pack(samples, tokens_per_batch=7, token_weights=token_mean)
