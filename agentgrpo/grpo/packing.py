@@ -85,9 +85,9 @@ def pack(
 
     token_weights: loss-token counts of all samples -> the weight of each sample's tokens (losses.AGGREGATIONS).
     skip_zero_advantage: leave out samples with advantage 0; their tokens still count in `token_weights`.
-    tokens_per_batch: input tokens a batch holds at most. One sample that is longer has a batch of its own; and where all
-    of a batch share one prompt, it may always hold half as many tokens beside the prompt: a long prompt is forwarded a
-    few times, not once per sample.
+    tokens_per_batch: input tokens a batch holds at most. One sample that is longer has a batch of its own; where all of
+    a batch share one prompt, it may always hold half as many tokens beside the prompt: a long prompt is forwarded a few
+    times, not once per sample.
     Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample that no forward pass
     could score: a loss token in the shared prompt or at position 0.
     """
