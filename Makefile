@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PY     := .venv/bin/python
+BENCH  := OMP_NUM_THREADS=1 $(PY) -W ignore scripts/bench
 ARGS   ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -10,9 +11,12 @@ export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
 .PHONY: help train test soak check lint format clean
+.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-gpu
+# What is measured must not run beside anything else.
+.NOTPARALLEL:
 
 help: ## This list
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 20
 
 train: .venv/ready ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
@@ -22,6 +26,30 @@ test: lint ## Lint, types and the fast tests
 
 soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
+
+bench: bench-peer bench-floor bench-growth bench-determinism bench-durability ## All benches of the CPU, two and a half hours on one core; bench.json
+	$(BENCH)/results.py
+
+bench-peer: .venv/ready .bench/peer/ready ## Against TRL on the same work, two hours; ARGS="--works tiny/latency-0", "--quick"
+	$(BENCH)/compare.py $(ARGS)
+
+bench-ours: .venv/ready ## Ours alone, against the peer's runs in bench.json
+	$(BENCH)/compare.py --only-ours $(ARGS)
+
+bench-floor: .venv/ready ## The rollout against the model's own forward and the hardware
+	$(BENCH)/floor.py $(ARGS)
+
+bench-growth: .venv/ready-bench ## How a step grows with group, turns, context, episodes and tool latency; plots
+	$(BENCH)/growth.py $(ARGS)
+
+bench-determinism: .venv/ready ## What engine.deterministic=true costs
+	$(BENCH)/determinism.py $(ARGS)
+
+bench-durability: .venv/ready ## What checkpoints and records cost
+	$(BENCH)/durability.py $(ARGS)
+
+bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
+	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)
 
 check: test ## The same as test: what must hold before a commit
 
@@ -34,8 +62,8 @@ format: .venv/ready-dev ## Let ruff put style and format right
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-clean: ## Remove the environment and caches; runs/ stays
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## Remove the environments, plots and caches; runs/ and bench.json stay
+	rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Debian keeps ensurepip in a package of its own; where it is missing, the system's pip fills the environment.
 .venv/ready: pyproject.toml constraints.txt
@@ -45,4 +73,13 @@ clean: ## Remove the environment and caches; runs/ stays
 
 .venv/ready-dev: .venv/ready
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv/ready-bench: .venv/ready
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+.bench/peer/ready: scripts/bench/peer.txt
+	$(PYTHON) -m venv .bench/peer || { $(PYTHON) -m venv --clear --without-pip .bench/peer && $(PYTHON) -m pip --python .bench/peer/bin/python install --quiet pip; }
+	.bench/peer/bin/python -m pip install --quiet --requirement $<
 	@touch $@

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ UNNAMED: Mapping[str, str] = {
     "rollout": "agentgrpo.settings:RolloutSettings",
     "run": "agentgrpo.settings:RunSettings",
     "eval": "agentgrpo.settings:EvalSettings",
-    "hardware": "agentgrpo.build:Hardware",
+    "hardware": "agentgrpo.hardware:Hardware",
     "judge_part": "agentgrpo.build:judge_part",
 }
 """Kinds with one implementation: their nodes say no `name`."""
@@ -92,21 +91,7 @@ PROVIDED: Mapping[str, frozenset[str]] = {"engine": frozenset({"run_seed"}), "re
 _admitted: set[str] = set()
 _USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
-    """The `hardware` group."""
-
-    device: str = "cpu"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int | None = None
-    """null = one per CPU, at most 2."""
-
-    @property
-    def num_threads(self) -> int:
-        """Compute threads."""
-        return self.threads or min(2, os.cpu_count() or 1)
+Finish = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +99,10 @@ class ModelPath:
     """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache."""
 
     path: str
+
+
+def _as_it_is(kind: str, built: Any) -> Any:
+    return built
 
 
 def nothing() -> None:
@@ -135,9 +124,10 @@ def validate(config: Mapping[str, Any]) -> None:
     _validate("", config, "")
 
 
-def build_node(kind: str, node: Mapping[str, Any], /, **injected: Any) -> Any:
-    """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for."""
-    return _build(Child("", None, kind, node, kind), injected)
+def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /, **injected: Any) -> Any:
+    """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for.
+    finish(kind, object) takes the place of every object that is built."""
+    return _build(Child("", None, kind, node, kind), injected, finish)
 
 
 def user_code(tree: Any) -> set[str]:
@@ -194,17 +184,18 @@ def _validate(kind: str, node: Mapping[str, Any], path: str) -> None:
         _validate(child.kind, child.node, child.path)
 
 
-def _build(child: Child, injected: Mapping[str, Any]) -> Any:
+def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
     target, arguments, parameters = _read(child, injected.keys())
     arguments |= {k: {} for k, v in NESTED.get(child.kind, {}).items() if k in parameters and v.endswith("*")}
     for inner in _children(child.kind, child.node, child.path):
         if inner.key not in parameters:
             continue  # such as run.eval: settings that are built by themselves
         if inner.name is None:
-            arguments[inner.key] = _build(inner, injected)
+            arguments[inner.key] = _build(inner, injected, finish)
         else:
-            arguments[inner.key][inner.name] = _build(inner, injected)
-    return target(**arguments, **{k: v for k, v in injected.items() if k in parameters and k not in arguments})
+            arguments[inner.key][inner.name] = _build(inner, injected, finish)
+    passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
+    return finish(child.kind, target(**arguments, **passed))
 
 
 def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any], Mapping[str, inspect.Parameter]]:

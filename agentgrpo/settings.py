@@ -73,6 +73,9 @@ class RunSettings:
     """auto | live | plain | quiet."""
     record_tokens: bool = True
     """Write token ids, mask and logprobs into the trajectories."""
+    profile: bool = False
+    """Share out each step's wall time among its stages: profile.jsonl, time/profile/* on the boards, and a table at the
+    end. It changes no result; on a GPU it waits for the device at every border of a stage, which costs a little."""
 
     def __post_init__(self) -> None:
         _require("run", self, max_steps=1, checkpoint_every=0, keep_last=1, eval_every=0, eval_tasks=2)

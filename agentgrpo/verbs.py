@@ -20,11 +20,12 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.drift import refuse_drift
 from agentgrpo.recipes.session import Session, examine_only, run_session
+from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.train import Progress
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
 from agentgrpo.training.checkpoint import STATE, CheckpointStore
-from agentgrpo.wiring import Start, Wiring
+from agentgrpo.wiring import Wiring
 
 
 def train(config: Mapping[str, Any], command: Command) -> Outcome:

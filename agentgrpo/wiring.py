@@ -8,8 +8,7 @@ Heavy objects are built once, here, and injected by keyword; no object below kno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -20,15 +19,18 @@ import yaml
 
 from agentgrpo import __version__
 from agentgrpo.agents.base import Agent
-from agentgrpo.build import Hardware, ModelPath, build_node
+from agentgrpo.build import ModelPath, build_node
 from agentgrpo.durable import verify_directory
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.hardware import Hardware
 from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.examine import Examiner, first
+from agentgrpo.recipes.profile import observed, stage_clock
 from agentgrpo.recipes.session import Session
+from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.train import RNG, Parts
 from agentgrpo.recipes.warm_start import WarmStart
 from agentgrpo.records.card import model_card
@@ -40,6 +42,7 @@ from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.stages import Clock, NoClock
 from agentgrpo.tasks.base import DemonstratedDataset, TaskDataset
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
@@ -50,19 +53,6 @@ from agentgrpo.types import Passage, ScoredGroup
 
 CONFIG = "config.yaml"
 VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The start weights: where they are, and the hash of their folder, which every checkpoint of the run names."""
-
-    folder: Path
-
-    def state(self) -> dict[str, str]:
-        digest = sha256()
-        for path in sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json")]):
-            digest.update(path.name.encode() + path.read_bytes())
-        return {"folder": str(self.folder), "sha256": digest.hexdigest()}
 
 
 class Wiring:
@@ -81,22 +71,29 @@ class Wiring:
         self.dataset: TaskDataset = build_node("task", config["task"])
         self.judge = build_node("judge", config["judge"])
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
+        self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
         self.policy: Policy = self._load(weights or self.start.folder)
         self.renderer: Renderer = PlainRenderer(tokenizer=self.policy.tokenizer)
-        self.engine: Engine = build_node(
-            "engine", config["engine"], model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
+        self.engine: Engine = self._build(
+            "engine", model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
         )
         self.retrievers = self.make_retrievers(self.dataset.corpora())
         self.agent = self.make_agent(self.engine, self.renderer, self.retrievers)
 
     def make_retrievers(self, corpora: Mapping[str, Sequence[Passage]]) -> Mapping[str, Retriever]:
-        retrievers: Mapping[str, Retriever] = build_node("retriever", self.config["retriever"], corpora=corpora)
+        retrievers: Mapping[str, Retriever] = self._build("retriever", corpora=corpora)
         return retrievers
 
+    def _build(self, kind: str, **injected: Any) -> Any:
+        """The part that the configuration names, observed where the run is profiled."""
+        node = self.config[kind]
+        if not self.run.profile:
+            return build_node(kind, node, **injected)
+        return build_node(kind, node, partial(observed, clock=self.clock), **injected)
+
     def make_agent(self, engine: Engine, renderer: Renderer, retrievers: Mapping[str, Retriever]) -> Agent:
-        agent: Agent = build_node(
+        agent: Agent = self._build(
             "agent",
-            self.config["agent"],
             engine=engine,
             renderer=renderer,
             retrievers=retrievers,
@@ -245,6 +242,11 @@ class Wiring:
             algorithm=algorithm,
             total_steps=run.max_steps,
             temperature=self.rollout.temperature,
+            tokens_per_micro_batch=self.hardware.tokens_per_micro_batch,
+            head_chunk_tokens=self.hardware.head_chunk_tokens,
+            mixed_precision=self.hardware.mixed_precision,
+            activation_checkpointing=self.hardware.activation_checkpointing,
+            clock=self.clock,
         )
         if checkpoint is not None:
             tensors = dict(checkpoint.tensors)
@@ -255,9 +257,9 @@ class Wiring:
         tasks = self.dataset.split("train")
         examiner = self.examiner(test=run.final_eval, dev=bool(run.eval_every))
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
-        size = sum(p.numel() * p.element_size() for p in self.policy.model.parameters())
         if run.checkpoint_every:
-            store.preflight(3 * size)  # weights and Adam's two moments
+            held = [*self.policy.model.parameters(), *optimizer.state_tensors().values()]
+            store.preflight(sum(x.numel() * x.element_size() for x in held))
         parts = Parts(
             order=TaskOrder(
                 tasks,
@@ -288,6 +290,7 @@ class Wiring:
             show=self._show,
             card=self._card,
             fixed_state=fixed,
+            clock=self.clock,
         )
         key = sha256(
             repr([start["sha256"], self.dataset.fingerprint, self.config["run"]["eval"], run.seed]).encode()

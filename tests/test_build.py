@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from agentgrpo import build
-from agentgrpo.build import Hardware, admit_user_code, build_node, user_code, validate
+from agentgrpo.build import admit_user_code, build_node, user_code, validate
 from agentgrpo.errors import ConfigError
+from agentgrpo.hardware import Hardware
 from agentgrpo.judges.answers import Contains, ExactMatch
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.composite import Composite
@@ -198,6 +199,22 @@ def test_hardware() -> None:
     assert (hardware, hardware.num_threads) == (Hardware(threads=3), 3)
     assert Hardware().num_threads in (1, 2)
     assert refusal("hardware", {"dtype": "float8"}).startswith("hardware.dtype='float8'; Literal[")
+    assert refusal("hardware", {"mixed_precision": "fp16"}).startswith("hardware.mixed_precision='fp16'; Literal[")
+    for key in ("tokens_per_micro_batch", "head_chunk_tokens", "threads"):
+        assert refusal("hardware", {key: 0}) == f"hardware.{key}=0; 1 or more is allowed"
+
+
+def test_every_built_object_is_finished() -> None:
+    """The nested ones first, by kind; what `finish` returns goes where the object would have gone."""
+    seen: list[str] = []
+
+    def finish(kind: str, built: Any) -> Any:
+        seen.append(kind)
+        return (built[0], 2.0) if kind == "judge_part" else built
+
+    node = {"name": "composite", "parts": {"near": {"judge": {"name": "contains"}, "weight": 0.25}}}
+    assert build_node("judge", node, finish)._parts["near"][1] == 2.0
+    assert seen == ["judge", "judge_part", "judge"]
 
 
 def test_user_code_needs_the_users_word() -> None:

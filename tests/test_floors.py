@@ -14,7 +14,8 @@ import agentgrpo
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
     {"errors", "types"},
-    {"concurrency", "durable", "settings"},
+    {"concurrency", "durable", "hardware", "settings", "stages"},
+    {"kernels"},
     {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
     {"tools", "rewards"},
     {"agents"},
@@ -127,9 +128,10 @@ def test_a_library_stays_in_its_place(library: str) -> None:
 def test_no_torch_below_training() -> None:
     users = {path.as_posix() for path, _, name in all_imports() if name.split(".")[0] in ("torch", "accelerate")}
     assert sorted(u for u in users if u.split("/")[0] in FREE_OF_TORCH) == []
+    names = [f"agentgrpo.{n}" for n in (*sorted(STDLIB_ONLY), *FREE_OF_TORCH)]
     program = f"""
 import importlib, sys
-for name in {[f"agentgrpo.{n}" for n in ("types", "errors", "settings", "concurrency", "durable", *FREE_OF_TORCH)]}:
+for name in {names}:
     importlib.import_module(name)
     assert "torch" not in sys.modules, name
 """

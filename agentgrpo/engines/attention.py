@@ -1,13 +1,13 @@
 """Attention of one packed engine step, plugged into unmodified transformers models.
 
-A step is one row [1, T]: one token of every decoding episode, then the prefill spans, then padding. The model's own
-layers compute all that is per token; only attention mixes tokens, and it runs here: keys and values go to the slot
-pool, decoding tokens attend in chunks of rows, every span attends by itself.
+A step is one row [1, T]: first the tokens that attend by themselves (decoding ones above all), then the spans, then
+padding. The model's own layers compute all that is per token; only attention mixes tokens, and it runs here: keys and
+values go to the episodes' caches, then every query reads the cache of its own episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,50 +18,69 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from agentgrpo.engines.slots import SlotPool
+from agentgrpo.engines.cache import KVCache
 from agentgrpo.errors import EngineError
+from agentgrpo.kernels.causal import causal_attention, suits
 
-NAME = "agentgrpo_slots"
+NAME = "agentgrpo_caches"
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Keywords with which models ask for attention other than full causal softmax attention."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeChunk:
-    """Decoding rows [first, last) of the packed row; each reads `tokens` keys of its slot under mask [n, 1, 1,
-    tokens]."""
+class Chunk:
+    """Queries [first, last), which read equally many keys, under mask [n, 1, 1, keys]: one call, where calls are
+    dear."""
 
     first: int
     last: int
-    slots: Tensor
-    tokens: int
     mask: Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """What n queries read that attend by themselves, [layer][query]: keys [Hkv, D, length] and values [Hkv, length, D],
+    views of caches. Without `chunks` length is the query's own, with them its bucket."""
+
+    keys: list[tuple[Tensor, ...]]
+    values: list[tuple[Tensor, ...]]
+    chunks: list[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillSpan:
-    """Packed tokens [first, last) of one slot, whose first token has position `start`. mask [n, start + n], or None
-    where start is 0 and plain causal attention over the span itself will do."""
+    """Packed tokens [first, last) of one episode, whose first token has position `start`. mask [n, start + n], or None
+    where plain causal attention will do."""
 
     first: int
     last: int
-    slot: int
     start: int
+    cache: KVCache
     mask: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
+class LastLayer:
+    """The layer whose output is read in a few rows `at` [n] only: each of them attends by itself, the others not."""
+
+    index: int
+    at: Tensor
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What the attention of one step needs. slots and positions [n]: where the n real (not padding) tokens belong."""
+    """What the attention of one step needs. The first `num_singles` tokens attend by themselves and go to `targets`
+    [layer][token], views [2, Hkv, D] of caches."""
 
-    pool: SlotPool
-    slots: Tensor
-    positions: Tensor
-    chunks: list[DecodeChunk]
+    num_singles: int
+    targets: list[tuple[Tensor, ...]]
+    reads: Reads
     spans: list[PrefillSpan]
+    last: LastLayer | None
 
 
-def slot_attention(
+def cache_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -72,66 +91,94 @@ def slot_attention(
     plan: StepPlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Grouped queries of decoding rows are packed as
-    [rows, Hkv, H/Hkv, D], so that no key is repeated. Padding comes out as zeros."""
+    """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Padding comes out as zeros."""
     asked = [name for name in UNSUPPORTED if options.get(name) is not None]
     if plan is None or asked:
         raise EngineError(
             f"attention '{NAME}' was called {'with ' + ', '.join(asked) if asked else 'outside of an engine step'}; "
             "it computes full causal attention of engine steps only; choose another attention implementation or engine"
         )
-    layer, pool, n = int(module.layer_idx), plan.pool, len(plan.slots)  # type: ignore[arg-type]
-    _, num_heads, num_tokens, head_dim = query.shape
-    num_kv_heads = key.shape[1]
-    pool.write(layer, plan.slots, plan.positions, key[0, :, :n], value[0, :, :n])
-    out = query.new_empty(num_tokens, num_heads, head_dim)
-    by_row = query[0].transpose(0, 1)
-    for chunk in plan.chunks:
-        keys, values = pool.rows(layer, chunk.slots, chunk.tokens)
-        rows = by_row[chunk.first : chunk.last].reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        attended = _attend_row(rows, keys, values, chunk.mask, head_dim**-0.5 if scaling is None else scaling)
-        out[chunk.first : chunk.last] = attended.reshape(-1, num_heads, head_dim)
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    n = plan.num_singles
+    fresh = torch.stack((key[0], value[0]))
+    if n:
+        torch._foreach_copy_(plan.targets[layer], fresh[:, :, :n].unbind(2))
     for span in plan.spans:
-        keys, values = pool.row(layer, span.slot, span.start + span.last - span.first)
-        attended = F.scaled_dot_product_attention(
-            query[:, :, span.first : span.last],
-            keys,
-            values,
-            attn_mask=span.mask,
-            is_causal=span.mask is None,
-            scale=scaling,
-            enable_gqa=num_heads != num_kv_heads,
-        )
-        out[span.first : span.last] = attended[0].transpose(0, 1)
+        target = span.cache.kv[layer].narrow(2, span.start, span.last - span.first)
+        target.copy_(fresh[:, :, span.first : span.last])
+    by_token = query[0].transpose(0, 1)
+    if plan.last is not None and layer == plan.last.index:
+        out = by_token.new_zeros(by_token.shape)
+        at = plan.last.at
+        return out.index_copy_(0, at, _attend(by_token[at], plan.last.reads, layer, key.shape[1], scale))[None], None
+    out = by_token.new_empty(by_token.shape)
+    out[:n] = _attend(by_token[:n], plan.reads, layer, key.shape[1], scale)
+    for span in plan.spans:
+        n = span.last
+        out[span.first : n] = _attend_span(query[0, :, span.first : n], span, layer, scale).transpose(0, 1)
     out[n:] = 0
     return out[None], None
 
 
-def _attend_row(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """One query token per row: query [n, Hkv, H/Hkv, D], keys and values [n, Hkv, tokens, D] -> [n, Hkv, H/Hkv, D].
+def _attend(query: Tensor, reads: Reads, layer: int, num_kv_heads: int, scale: float) -> Tensor:
+    """query [n, H, D] -> [n, H, D], each query by itself. Grouped ones are packed, so that no key is repeated.
 
-    In fp32 by plain products: on CPU they are faster than the fused kernel here, and their bits depend neither on the
-    other rows nor on the number of threads, whereas the kernel's depend on the latter when H/Hkv is odd."""
-    if query.dtype != torch.float32:
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
-    scores = (query * scaling) @ keys.transpose(-1, -2)
-    return scores.add_(mask).softmax(-1) @ values
+    On a CPU every query reads its cache in place: a copy of the keys of several, for one call over all of them, costs
+    as much as the attention itself. In fp32 plain products are faster than the fused kernel, and their bits do not
+    depend on the number of threads, whereas the kernel's do when H/Hkv is odd."""
+    n, num_heads, head_dim = query.shape
+    if n == 0:
+        return query
+    grouped = query.reshape(n, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    out = torch.empty_like(grouped)
+    keys, values = reads.keys[layer], reads.values[layer]
+    if reads.chunks:
+        for chunk in reads.chunks:
+            own = slice(chunk.first, chunk.last)
+            k, v = torch.stack(keys[own]).mT, torch.stack(values[own])
+            out[own] = F.scaled_dot_product_attention(grouped[own], k, v, attn_mask=chunk.mask, scale=scale)
+    elif suits(query):
+        for q, k, v, o in zip((grouped * scale).unbind(), keys, values, out.unbind(), strict=True):
+            torch.bmm(torch.bmm(q, k).softmax(-1), v, out=o)
+    else:
+        for q, k, v, o in zip(grouped.unbind(), keys, values, out.unbind(), strict=True):
+            o.copy_(F.scaled_dot_product_attention(q[None], k.mT[None], v[None], scale=scale)[0])
+    return out.view(n, num_heads, head_dim)
+
+
+def _attend_span(query: Tensor, span: PrefillSpan, layer: int, scale: float) -> Tensor:
+    """query [H, n, D] -> [H, n, D]"""
+    keys, values = span.cache.kv[layer, :, :, : span.start + query.shape[1]]
+    if suits(query):
+        return causal_attention(query, keys, values, span.start, scale)
+    return F.scaled_dot_product_attention(
+        query[None],
+        keys[None],
+        values[None],
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+        scale=scale,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )[0]
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
     """transformers would build a [T, T] mask over the packed row; the plan brings its own masks."""
 
 
-AttentionInterface.register(NAME, slot_attention)
+AttentionInterface.register(NAME, cache_attention)
 AttentionMaskInterface.register(NAME, _no_mask)
 
 
 @contextmanager
-def engine_mode(model: PreTrainedModel, *, attention: str = NAME) -> Iterator[None]:
+def engine_mode(
+    model: PreTrainedModel, *, attention: str = NAME, modules: Sequence[nn.Module] | None = None
+) -> Iterator[None]:
     """The live policy with that attention, without dropout and gradients. Everything is put back afterwards, module by
-    module: whoever trains the same weights finds them as they were left."""
+    module: whoever trains the same weights finds them as they were left. modules: all of the model's, if known."""
     before = model.config._attn_implementation
-    training = [m for m in model.modules() if m.training]
+    training = [m for m in (model.modules() if modules is None else modules) if m.training]
     model.config._attn_implementation = attention
     for m in training:
         m.training = False

@@ -6,7 +6,8 @@ is computed once.
 
     runs        as one asyncio task, started by the first `generate` and gone when no turn is left, so that the engine
                 may be used from one event loop after another
-    waits for   nothing: a turn that waits for a tool is no turn; a step runs on the loop's thread, then yields once
+    waits for   nothing while a turn can go on: a step runs on the loop's thread, then yields once. If all that could
+                go on waits for contexts to have been idle long enough: a step's time, or for any news
     ends        a turn: a stop, its limit, cancellation, an error of a step (EngineError for every turn under way; the
                 engine stays usable), `release`, `load_weights`, `close`
 """
@@ -17,6 +18,8 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,12 +27,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.packing import bucketed, pack
+from agentgrpo.engines.cache import CacheShape, bucketed
+from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.packing import pack
 from agentgrpo.engines.sampling import Distribution, Noise, sample
-from agentgrpo.engines.schedule import Schedule, Step, Turn
-from agentgrpo.engines.slots import SlotPool
+from agentgrpo.engines.schedule import Schedule, Step
 from agentgrpo.engines.stops import StopRules
+from agentgrpo.engines.turns import Turn
 from agentgrpo.errors import ConfigError, EngineError, boundary
+from agentgrpo.kernels.last_layer import last_layer_rows
+from agentgrpo.kernels.linear import PackedLinears
 
 
 class HFEngine:
@@ -44,19 +51,30 @@ class HFEngine:
         slots: int = 128,
         max_context: int | None = None,
         prefill_budget: int = 2048,
+        prefill_chunk: int = 512,
+        kv_budget: int | None = None,
         deterministic: bool = True,
     ) -> None:
         """model: the policy that is being trained, unwrapped; between steps it is left exactly as it was found.
-        slots: episodes that run at once; each takes 2 * layers * kv heads * head dim * max_context numbers at most.
-        max_context: null = the model's own. prefill_budget: prompt and observation tokens per step.
+        slots: episodes that have keys and values at once. kv_budget: tokens that these have room for, all together,
+        null = any number; a token takes 2 * layers * kv heads * head dim numbers. Who has no place waits; idle episodes
+        give theirs up.
+        max_context: null = the model's own. prefill_budget: prompt and observation tokens per step, computed in pieces
+        of prefill_chunk.
         deterministic: tokens and log-prob bits do not depend on scheduling or batch composition."""
         config = model.config.get_text_config()
         limit = int(config.max_position_embeddings)
         self.max_context = limit if max_context is None else max_context
-        if slots < 1 or prefill_budget < 1 or not 2 <= self.max_context <= limit:
+        if min(slots, prefill_budget, prefill_chunk) < 1 or not 2 <= self.max_context <= limit:
             raise ConfigError(
-                f"engine: slots={slots}, prefill_budget={prefill_budget}, max_context={max_context} were given; slots "
-                f"and prefill_budget must be at least 1, max_context between 2 and the model's own {limit}"
+                f"engine: slots={slots}, prefill_budget={prefill_budget}, prefill_chunk={prefill_chunk}, "
+                f"max_context={max_context} were given; the first three must be at least 1, max_context between 2 and "
+                f"the model's own {limit}"
+            )
+        if kv_budget is not None and kv_budget < bucketed(self.max_context):
+            raise ConfigError(
+                f"engine: kv_budget={kv_budget} was given; one episode of max_context={self.max_context} tokens needs "
+                f"{bucketed(self.max_context)}; raise kv_budget, or lower max_context"
             )
         layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
         if layer_types != {"full_attention"} or not model._can_set_attn_implementation():
@@ -66,27 +84,38 @@ class HFEngine:
                 "Llama, ...); choose such a model, or an engine that serves this one"
             )
         self.policy_version = 0
-        self._model, self._run_seed, self._deterministic = model, run_seed, deterministic
-        self._num_slots, self._prefill_budget, self._vocab_size = slots, prefill_budget, int(config.vocab_size)
+        self.stats = EngineStats()
+        self._model, self._modules, self._run_seed = model, list(model.modules()), run_seed
+        self._linears = PackedLinears(model)
+        self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
         self._rules = StopRules(tokenizer)
         num_heads = int(config.num_attention_heads)
-        self._pool = SlotPool(
-            num_layers=int(config.num_hidden_layers),
-            num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+        self._shape = CacheShape(
+            layers=int(config.num_hidden_layers),
+            kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
             head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
             dtype=model.dtype,
             device=model.device,
-            max_slots=slots,
-            max_tokens=bucketed(self.max_context),
+            in_place=model.device.type == "cpu",
         )
-        self._schedule = Schedule(slots=slots, prefill_budget=prefill_budget)
+        self._new_schedule = partial(
+            Schedule,
+            slots=slots,
+            prefill_budget=prefill_budget,
+            prefill_chunk=prefill_chunk,
+            kv_budget=kv_budget,
+            exact=deterministic,
+            stats=self.stats,
+        )
+        self._schedule = self._new_schedule()
         self._task: asyncio.Task[None] | None = None
+        self._news: asyncio.Event | None = None
         self._closed = False
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         turn = self._turn(token_ids, sampling, key)
         self._schedule.add(turn)
-        self._start()
+        self._wake()
         try:
             return await turn.future
         except BaseException:
@@ -129,8 +158,10 @@ class HFEngine:
         turn = self._schedule.turn(key.episode)
         if turn is not None:
             self._fail([turn], f"episode {key.episode} was released while it was generating")
-        if self._schedule.release(key.episode) is not None:
-            self._start()
+        self._schedule.release(key.episode)
+        if self._schedule.num_contexts == 0:  # the memory is wanted elsewhere
+            self._linears.drop()
+        self._wake()
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """By one forward pass with transformers' own attention: none of the engine's machinery takes part."""
@@ -150,42 +181,62 @@ class HFEngine:
     async def close(self) -> None:
         self._drop("the engine was closed during generation")
         self._closed = True
-        self._pool.clear()
 
     def _drop(self, reason: str) -> None:
         self._fail(self._schedule.turns, reason)
-        self._schedule = Schedule(slots=self._num_slots, prefill_budget=self._prefill_budget)
+        self._linears.drop()
+        self._schedule = self._new_schedule()
 
     def _fail(self, turns: Sequence[Turn], message: str, *, kind: str | None = None) -> None:
         for turn in turns:
             self._schedule.end(turn, well=False)
             turn.fail(EngineError(message, kind=kind))
 
-    def _start(self) -> None:
-        """Have a task if there is work. It ends with the work, or cancelled with its loop."""
-        if self._schedule.has_work and (self._task is None or self._task.done()):
+    def _wake(self) -> None:
+        """Have a task if there is work, and have it look anew. It ends with the work, or cancelled with its loop."""
+        if self._news is not None:
+            self._news.set()
+        if self._schedule.turns and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="agentgrpo-engine")
 
     async def _run(self) -> None:
+        step_s = 0.0
         try:
-            while self._schedule.has_work:
+            while self._schedule.turns:
+                started, step = time.monotonic(), Step()
                 try:
                     with boundary(EngineError, "engine step"):
-                        self._step()
+                        step = self._schedule.next_step()
+                        if step.units:
+                            self._step(step)
                 except EngineError as e:
                     self._fail(self._schedule.active, str(e), kind=e.kind)
-                await asyncio.sleep(0)
+                    for context in step.contexts:  # half computed
+                        self._schedule.evict(context)
+                if step.units:
+                    step_s = time.monotonic() - started
+                    await asyncio.sleep(0)
+                else:
+                    await self._wait(step_s)
         except asyncio.CancelledError:
             self._fail(self._schedule.turns, "the engine's task was cancelled")
             raise
 
-    def _step(self) -> None:
-        """Choose, compute, draw, hand out."""
-        step = self._schedule.next_step()
+    async def _wait(self, timeout_s: float) -> None:
+        self._news = asyncio.Event()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), timeout_s)
+        finally:
+            self._news = None
+
+    def _step(self, step: Step) -> None:
+        """Compute, draw, hand out."""
         tokens, logprobs = self._compute(step)
+        drawing = step.drawing
         self._schedule.computed(step)
         now = time.monotonic()
-        for turn, token, logprob in zip(step.drawing, tokens, logprobs, strict=True):
+        for turn, token, logprob in zip(drawing, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
                 self._refuse(turn)
             elif (reason := turn.take(token, logprob)) is not None:
@@ -195,23 +246,26 @@ class HFEngine:
     def _compute(self, step: Step) -> tuple[list[int], list[float]]:
         """Run the step; returns a token and its log-prob for each turn that draws one."""
         now = time.monotonic()
-        turns = step.turns
-        for turn in turns:
-            if turn.started_at is None:
-                turn.started_at = now
-        with engine_mode(self._model):
-            self._pool.reserve(1 + max(t.held.slot for t in turns), bucketed(max(len(t.tokens) for t in turns)))
+        for unit in step.units:
+            if unit.turn.started_at is None:
+                unit.turn.started_at = now
+        drawing = step.drawing
+        with engine_mode(self._model, modules=self._modules):
+            for context in step.contexts:
+                context.held.reserve(self._shape, context.capacity)
             for copy in step.copies:
-                self._pool.copy_prefix(*copy)
-            packed = pack(step, self._pool, deterministic=self._deterministic)
-            logits = self._model(
-                input_ids=packed.input_ids,
-                position_ids=packed.position_ids,
-                use_cache=False,
-                logits_to_keep=packed.logits_at,
-                plan=packed.plan,
-            ).logits
-            return self._draw(logits[0, : len(step.drawing)], step.drawing)
+                copy.target.held.copy_prefix(copy.source, copy.tokens)
+            packed = pack(step, self._shape, deterministic=self._deterministic)
+            narrowed = nullcontext() if packed.plan.last is None else last_layer_rows(self._model, packed.logits_at)
+            with narrowed, self._linears.in_use():
+                logits = self._model(
+                    input_ids=packed.input_ids,
+                    position_ids=packed.position_ids,
+                    use_cache=False,
+                    logits_to_keep=packed.logits_at,
+                    plan=packed.plan,
+                ).logits
+            return self._draw(logits[0, : len(drawing)], drawing)
 
     def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
         """logits [n, V] -> the next token of n turns and its log-prob."""
@@ -219,13 +273,11 @@ class HFEngine:
         return sample(logits, [t.distribution for t in turns], uniforms)
 
     def _refuse(self, turn: Turn) -> None:
-        """No token can be drawn from logits that are not finite; what is in the slot must not reach its next owner."""
+        """No token can be drawn from logits that are not finite; nothing of the context is worth keeping."""
         self._fail(
             [turn],
             f"the logits after {len(turn.tokens)} tokens of episode {turn.key.episode} are not finite; weights "
             f"(version {self.policy_version}) must give finite logits; go back to an earlier checkpoint",
             kind="non_finite",
         )
-        slot = self._schedule.release(turn.key.episode)
-        if slot is not None:
-            self._pool.scrub(slot)
+        self._schedule.release(turn.key.episode)

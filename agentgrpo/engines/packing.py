@@ -4,30 +4,27 @@ Bits on CPU, measured (torch 2.13, fp32, 1 to 16 threads, hidden 64 to 2048, voc
 layer has the same bits whatever the other rows are, if the number of rows is a multiple of 8. Below 4 rows, and with
 several threads at 5-7, 9-11, ... rows, another kernel is used. Attention of a single query depends on how many keys are
 read, masked or not, and on nothing else; so does that of a span, if it has 4 tokens at least. Hence the packed row and
-the LM head are padded to a multiple of 8, a single query reads its own length rounded up to a bucket, and the tokens of
-very short spans attend one by one.
+the LM head are padded to a multiple of 8, a single query reads its own length (where keys are read in place) or that
+rounded up to a bucket, and the tokens of very short spans attend one by one.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from agentgrpo.engines.attention import DecodeChunk, PrefillSpan, StepPlan
-from agentgrpo.engines.schedule import Span, Step
-from agentgrpo.engines.slots import SlotPool
+from agentgrpo.engines.attention import Chunk, LastLayer, PrefillSpan, Reads, StepPlan
+from agentgrpo.engines.cache import CacheShape, KVCache, bucketed
+from agentgrpo.engines.schedule import Step
+from agentgrpo.kernels.causal import suits
 
 ROW_MULTIPLE = 8
-MIN_SPAN = 8
-"""Shorter spans run as single queries."""
-BUCKET = 32
-"""Keys that a single query reads are a multiple of this. Smaller reads less; larger makes fewer attention calls."""
-ROWS_PER_CHUNK = 32
-"""Single queries per attention call: their keys and values should fit into a core's cache."""
+ROWS_PER_CHUNK = 64
+"""Rows per attention call, where several are attended to at once: bounds the copies of their keys."""
 
 
 class Packed(NamedTuple):
@@ -36,82 +33,84 @@ class Packed(NamedTuple):
     position_ids: Tensor
     """[1, T]"""
     logits_at: Tensor
-    """Rows of T to compute logits for: first one for each turn that draws a token, in the order of `Step.drawing`."""
+    """Rows of T to compute logits for, none twice: first one for each turn that draws a token, in the order of
+    `Step.drawing`."""
     plan: StepPlan
 
 
-class Row(NamedTuple):
-    """A token that attends by itself. draw: which entry of `Step.drawing` its logits are for, -1 = none."""
-
-    position: int
-    slot: int
-    token: int
-    draw: int
-
-
-def bucketed(tokens: int) -> int:
-    return -(-tokens // BUCKET) * BUCKET
-
-
-def pack(step: Step, pool: SlotPool, *, deterministic: bool) -> Packed:
-    """Lay a step out: single queries by position, then the spans, then padding."""
-    rows = [Row(len(t.tokens) - 1, t.held.slot, t.tokens[-1], draw) for draw, t in enumerate(step.decoding)]
-    num_drawn = len(rows)
-    long: list[tuple[Span, int]] = []
-    for span in step.spans:
-        draw = num_drawn if span.sampled else -1
-        num_drawn += span.sampled
-        if span.stop - span.start >= MIN_SPAN:
-            long.append((span, draw))
-            continue
-        tokens, slot = span.turn.tokens, span.turn.held.slot
-        rows += [Row(i, slot, tokens[i], draw if i == span.stop - 1 else -1) for i in range(span.start, span.stop)]
-    rows.sort()
-    positions, slots, ids = [r.position for r in rows], [r.slot for r in rows], [r.token for r in rows]
-    logits_at = [0] * num_drawn
-    for at, row in enumerate(rows):
-        if row.draw >= 0:
-            logits_at[row.draw] = at
-    spans: list[PrefillSpan] = []
-    for (turn, start, stop, _), draw in long:
-        first, slot = len(ids), turn.held.slot
-        ids += turn.tokens[start:stop]
-        slots += [slot] * (stop - start)
-        positions += range(start, stop)
-        spans.append(PrefillSpan(first, len(ids), slot, start, _causal_mask(pool, start, stop) if start else None))
-        if draw >= 0:
-            logits_at[draw] = len(ids) - 1
-    n = len(ids)
+def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
+    """Lay a step out: tokens that attend by themselves, by position; then the spans, then padding."""
+    singles = sorted(
+        ((at, unit) for unit in step.units if unit.single for at in range(unit.start, unit.stop)),
+        key=lambda single: single[0],
+    )
+    spans = [unit for unit in step.units if not unit.single]
+    ids = [unit.turn.tokens[at] for at, unit in singles]
+    positions = [at for at, _ in singles]
+    row_of = {unit: row for row, (at, unit) in enumerate(singles) if at == unit.stop - 1}
+    prefill: list[PrefillSpan] = []
+    for unit in spans:
+        first = len(ids)
+        ids += unit.turn.tokens[unit.start : unit.stop]
+        positions += range(unit.start, unit.stop)
+        row_of[unit] = len(ids) - 1
+        mask = _causal_mask(shape, unit.start, unit.stop)
+        prefill.append(PrefillSpan(first, len(ids), unit.start, unit.turn.context.held, mask))
+    drawing = [unit for unit in step.units if unit.draws]
+    logits_at = [row_of[unit] for unit in drawing]
     if deterministic:
-        ids += [0] * (-n % ROW_MULTIPLE)
-        logits_at += [0] * (-num_drawn % ROW_MULTIPLE)
-    padding = [0] * (len(ids) - n)
-    table = torch.tensor([ids, positions + padding, slots + padding], device=pool.device)
-    chunks = _chunks([r.position + 1 for r in rows], table[1], table[2], pool, deterministic=deterministic)
-    plan = StepPlan(pool, table[2, :n], table[1, :n], chunks, spans)
-    return Packed(table[:1], table[1:2], torch.tensor(logits_at or [0], device=pool.device), plan)
+        padding = [0] * (-len(ids) % ROW_MULTIPLE)
+        ids, positions = ids + padding, positions + padding
+    logits_at += _unread_rows(len(ids), logits_at, ROW_MULTIPLE if deterministic else 1)
+    table = torch.tensor([ids, positions], device=shape.device)
+    rows = torch.tensor(logits_at, device=shape.device)
+    last = None
+    if spans or len(logits_at) < len(ids):  # the end of a span attends by itself here, in any company
+        ends = [(unit.stop - 1, unit.turn.context.held) for unit in drawing]
+        last = LastLayer(shape.layers - 1, rows[: len(drawing)], _reads(ends, shape))
+    queries = [(at, unit.turn.context.held) for at, unit in singles]
+    targets = _by_layer([cache.kv.select(3, at).unbind() for at, cache in queries])
+    return Packed(table[:1], table[1:], rows, StepPlan(len(singles), targets, _reads(queries, shape), prefill, last))
 
 
-def _chunks(
-    lengths: list[int], positions: Tensor, slots: Tensor, pool: SlotPool, *, deterministic: bool
-) -> list[DecodeChunk]:
-    """Cut the single queries; query i attends to the first `lengths[i]` keys (ascending). Deterministic: queries of one
-    chunk have one bucket, so that what is read depends on the query alone; else as much as the longest needs."""
-    groups = [len(list(g)) for _, g in groupby(lengths, bucketed)] if deterministic else [len(lengths)]
-    chunks: list[DecodeChunk] = []
+def _unread_rows(num_rows: int, read: list[int], multiple: int) -> list[int]:
+    """Rows that make the number of rows read a multiple, and at least one."""
+    missing = -len(read) % multiple or (0 if read else multiple)
+    return list(islice((row for row in range(num_rows) if row not in set(read)), missing))
+
+
+def _reads(queries: list[tuple[int, KVCache]], shape: CacheShape) -> Reads:
+    """For queries at positions of caches."""
+    lengths = [at + 1 if shape.in_place else bucketed(at + 1) for at, _ in queries]
+    keys = [cache.keys_t.narrow(3, 0, n).unbind() for n, (_, cache) in zip(lengths, queries, strict=True)]
+    values = [cache.values.narrow(2, 0, n).unbind() for n, (_, cache) in zip(lengths, queries, strict=True)]
+    return Reads(
+        _by_layer(keys), _by_layer(values), [] if shape.in_place else _chunks([at for at, _ in queries], shape)
+    )
+
+
+def _by_layer(views: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    return list(zip(*views, strict=True))
+
+
+def _chunks(positions: list[int], shape: CacheShape) -> list[Chunk]:
+    """Cut the queries so that those of one chunk have one bucket: what is read depends on the query alone."""
+    chunks: list[Chunk] = []
     end = 0
-    for size in groups:
-        start, end = end, end + size
+    for length, group in groupby(positions, lambda at: bucketed(at + 1)):
+        start, end = end, end + len(list(group))
         for first in range(start, end, ROWS_PER_CHUNK):
             last = min(first + ROWS_PER_CHUNK, end)
-            tokens = bucketed(lengths[first]) if deterministic else lengths[last - 1]
-            hidden = torch.arange(tokens, device=pool.device) > positions[first:last, None]
-            mask = torch.zeros(hidden.shape, dtype=pool.dtype, device=pool.device).masked_fill_(hidden, -math.inf)
-            chunks.append(DecodeChunk(first, last, slots[first:last], tokens, mask[:, None, None]))
+            at = torch.tensor(positions[first:last], device=shape.device)
+            hidden = torch.arange(length, device=shape.device) > at[:, None]
+            mask = torch.zeros(hidden.shape, dtype=shape.dtype, device=shape.device).masked_fill_(hidden, -math.inf)
+            chunks.append(Chunk(first, last, mask[:, None, None]))
     return chunks
 
 
-def _causal_mask(pool: SlotPool, start: int, stop: int) -> Tensor:
-    """[stop - start, stop]: token start + i sees keys 0 ... start + i."""
-    mask = torch.full((stop - start, stop), -math.inf, dtype=pool.dtype, device=pool.device)
+def _causal_mask(shape: CacheShape, start: int, stop: int) -> Tensor | None:
+    """[stop - start, stop]: token start + i sees keys 0 ... start + i; None where it is not needed."""
+    if start == 0 or suits(torch.empty(0, dtype=shape.dtype, device=shape.device)):
+        return None
+    mask = torch.full((stop - start, stop), -math.inf, dtype=shape.dtype, device=shape.device)
     return mask.triu_(start + 1)

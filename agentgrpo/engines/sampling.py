@@ -18,8 +18,11 @@ from torch import Tensor
 
 from agentgrpo.engines.base import SamplingParams, SeedKey
 
-MAX_ELEMENTS = 1 << 22
-"""Logits worked on at once: bounds the float64 copies to some 100 MB in any vocabulary. Never changes a result."""
+MAX_ELEMENTS = 1 << 19
+"""Logits worked on at once: their float64 copy is 4 MB, which stays in a cache and is not mapped afresh for each call
+(8 rows of 151,936 logits: 3.8 instead of 17 ms). Never changes a result."""
+NUCLEUS = 1024
+"""Tokens among which the top_p mass is looked for first; sorting all takes 30 times as long. Never changes a result."""
 
 
 class Noise:
@@ -66,48 +69,62 @@ def sample(
     for row, distribution in enumerate(distributions):
         rows_of.setdefault(distribution, []).append(row)
     chunk = max(1, MAX_ELEMENTS // logits.shape[-1])
-    for distribution, all_rows in rows_of.items():
-        for i in range(0, len(all_rows), chunk):
-            rows = all_rows[i : i + chunk]
-            part = logits if len(rows) == len(logits) else logits[torch.tensor(rows, device=logits.device)]
-            u = torch.tensor([uniforms[r] for r in rows], dtype=torch.float64, device=logits.device)
-            drawn, scores = _draw(part.double(), distribution, u)
-            for row, token, score in zip(rows, drawn.tolist(), scores.tolist(), strict=True):
-                tokens[row], logprobs[row] = token, score
+    for distribution, rows in rows_of.items():
+        part = logits if len(rows) == len(logits) else logits[rows]
+        u = torch.tensor([uniforms[r] for r in rows], dtype=torch.float64, device=logits.device)
+        chunks = [slice(i, i + chunk) for i in range(0, len(rows), chunk)]
+        drawn = [_draw(part[own], distribution, u[own]) for own in chunks]
+        found = (torch.cat(columns).tolist() for columns in zip(*drawn, strict=True))
+        for row, token, score in zip(rows, *found, strict=True):
+            tokens[row], logprobs[row] = token, score
     return tokens, logprobs
 
 
-def _draw(x: Tensor, distribution: Distribution, u: Tensor) -> tuple[Tensor, Tensor]:
-    """x [n, V] float64 logits, u [n] -> tokens [n], log-probs [n]."""
-    if distribution.temperature == 0:
-        tokens = x.argmax(-1)
-        return tokens, _at(x, tokens) - x.logsumexp(-1)
-    if distribution.temperature != 1:
-        x = x / distribution.temperature
-    x = _filter(x, distribution)
+def _draw(logits: Tensor, distribution: Distribution, u: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [n, V], u [n] -> tokens [n], log-probs [n]. Sums are running sums, whose bits do not depend on n."""
+    greedy, temperature = distribution.temperature == 0, distribution.temperature or 1.0
+    x = logits.to(torch.float64, copy=True)
+    if temperature != 1:
+        x /= temperature
+    if not greedy:
+        _filter(x, distribution)
     top = x.amax(-1, keepdim=True)
-    cdf = (x - top).exp_().cumsum(-1)
-    total = cdf[:, -1]
-    # u <= 1 - 2**-53, hence u * total < total after rounding too: only NaN finds no place and is clamped
-    tokens = torch.searchsorted(cdf, (u * total)[:, None], right=True)[:, 0].clamp_(max=x.shape[-1] - 1)
-    return tokens, _at(x, tokens) - top[:, 0] - total.log()
+    cdf = x.sub_(top).exp_().cumsum_(-1)
+    total = cdf[:, -1:]
+    if greedy:
+        tokens = logits.argmax(-1, keepdim=True)
+    else:  # u <= 1 - 2**-53, hence u * total < total after rounding too: only NaN finds no place and is clamped
+        tokens = torch.searchsorted(cdf, u[:, None] * total, right=True).clamp_(max=x.shape[-1] - 1)
+    chosen = logits.gather(-1, tokens).double() / temperature
+    return tokens[:, 0], (chosen - top - total.log())[:, 0]
 
 
-def _filter(x: Tensor, distribution: Distribution) -> Tensor:
-    """-inf where top_k (ties of the k-th stay), top_p (the smallest set that reaches the mass) or min_p (a share of
-    the largest probability) drop a token."""
+def _filter(x: Tensor, distribution: Distribution) -> None:
+    """Set to -inf what top_k (ties of the k-th stay), top_p or min_p (a share of the largest probability) drop."""
     _, top_k, top_p, min_p = distribution
     if 0 < top_k < x.shape[-1]:
-        x = x.masked_fill(x < x.topk(top_k).values[:, -1:], -math.inf)
+        x.masked_fill_(x < x.topk(top_k).values[:, -1:], -math.inf)
     if top_p < 1:
-        ranked, order = x.sort(descending=True, stable=True)
-        probs = ranked.softmax(-1)
-        drop = probs.cumsum(-1) - probs >= top_p
-        x = x.masked_fill(torch.zeros_like(drop).scatter_(-1, order, drop), -math.inf)
+        _keep_nucleus(x, top_p)
     if min_p > 0:
-        x = x.masked_fill(x < x.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
-    return x
+        x.masked_fill_(x < x.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
 
 
-def _at(x: Tensor, tokens: Tensor) -> Tensor:
-    return x.gather(-1, tokens[:, None])[:, 0]
+def _keep_nucleus(x: Tensor, top_p: float) -> None:
+    """Set to -inf all but the smallest set of tokens that reaches the mass; of equal tokens the first stay."""
+    top = x.amax(-1, keepdim=True)
+    total = (x - top).exp_().cumsum_(-1)[:, -1:]
+    size = NUCLEUS
+    while True:
+        ranked = x.topk(min(size, x.shape[-1])).values
+        probs = (ranked - top).exp_() / total
+        kept = (probs.cumsum(-1) - probs < top_p).sum(-1, keepdim=True)
+        if size >= x.shape[-1] or kept.max() < size:
+            break
+        size *= 16
+    least = ranked.gather(-1, kept.clamp(min=1) - 1)
+    room = kept - (ranked > least).sum(-1, keepdim=True)
+    equal = x == least
+    x.masked_fill_(x < least, -math.inf)
+    if (equal.sum(-1, keepdim=True) > room).any():
+        x.masked_fill_(equal & (equal.cumsum(-1) > room), -math.inf)

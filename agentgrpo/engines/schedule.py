@@ -1,260 +1,291 @@
-"""Who computes what in the next engine step: slots, waiting episodes, shared prompts. Pure bookkeeping, no tensors.
+"""Who computes what in the next engine step: places, waiting episodes, shared prompts. Pure bookkeeping, no tensors.
 
-What is computed for an episode, and in which shape, depends on the episode alone, never on who else is there or when:
+Older episodes go first, everywhere: so the oldest turn under way always gets on, whatever is short.
 
-    first turn    prompt[:-1] as one span (once per group, the others copy it), then its last token as a decoding row
-    later turns   the last sampled token and all that was injected after it as one span; alone, it is a decoding row
-    in between    one decoding row per sampled token
-
-A slot belongs to its episode until `release`; episodes beyond the last slot wait in order of arrival.
+    place      slots and the KV budget; episodes without a place wait. A context keeps its place until `release`, or
+               until somebody else needs it (`evicted`); what it had is then computed again, piece by piece as before.
+    for room   to go on, a turn may evict idle contexts (least recently used first), then younger turns under way, which
+               wait again and keep what they sampled; if there are none it pauses for this step
+    to begin   a waiting episode may evict contexts that have been idle for about as long as computing them again
+               takes: then neither too early nor too late costs more than twice the best choice. It is let in only if
+               everybody under way could still grow once.
 """
 
 from __future__ import annotations
 
-import asyncio
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentgrpo.engines.base import Completion, SeedKey
-from agentgrpo.engines.sampling import Distribution, Noise
-from agentgrpo.engines.stops import StopRule
+from agentgrpo.engines.cache import KVCache
+from agentgrpo.engines.contexts import Context, PromptKey
+from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.memory import Memory, growth
+from agentgrpo.engines.turns import Turn
 from agentgrpo.errors import EngineError
-from agentgrpo.types import FinishReason
 
 EpisodeKey = tuple[str, str, int]
-PromptKey = tuple[tuple[str, str], tuple[int, ...]]
-"""(group, prompt tokens but the last)."""
+TOKENS_PER_STEP = 128
+"""About as many tokens as are computed again in the time of a step without prefill."""
 
 
-@dataclass(slots=True, eq=False)
-class Context:
-    """What one episode keeps between its turns: the first `cached` of `tokens` are in the slot."""
-
-    slot: int
-    tokens: list[int] = field(default_factory=list)
-    cached: int = 0
-    prompt: PromptKey | None = None
-    """The shared prompt this slot holds, from which other episodes of the group may copy."""
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One `generate` call. tokens = the context, then what was sampled."""
-
-    key: SeedKey
-    tokens: list[int]
-    max_total: int
-    """Tokens at which the turn ends in any case."""
-    distribution: Distribution
-    noise: Noise
-    stop: StopRule
-    future: asyncio.Future[Completion]
-    queued_at: float
-    num_given: int
-    started_at: float | None = None
-    logprobs: list[float] = field(default_factory=list)
-    context: Context | None = None
-    cached_before: int = 0
-    """Tokens cached before the turn: where its context returns to if the turn does not end well."""
-
-    @property
-    def held(self) -> Context:
-        assert self.context is not None, "a turn without a slot was scheduled"
-        return self.context
-
-    def take(self, token: int, logprob: float) -> FinishReason | None:
-        """Add one sampled token; says how the turn ended, if it did."""
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-        if self.stop.ends(self.tokens, self.num_given):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self.max_total else None
-
-    def finish(self, reason: FinishReason, policy_version: int, now: float) -> None:
-        started_at = self.queued_at if self.started_at is None else self.started_at
-        if not self.future.done():
-            self.future.set_result(
-                Completion(
-                    token_ids=tuple(self.tokens[self.num_given :]),
-                    logprobs=tuple(self.logprobs),
-                    finish_reason=reason,
-                    policy_version=policy_version,
-                    time_queue=started_at - self.queued_at,
-                    time_generate=now - started_at,
-                )
-            )
-
-    def fail(self, error: EngineError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class Span(NamedTuple):
-    """tokens[start:stop] of a turn in one piece; `sampled`: its last row draws the turn's next token."""
+class Unit(NamedTuple):
+    """tokens[start:stop] of a turn; `single`: each attends by itself; `draws`: the last one draws the turn's next
+    token."""
 
     turn: Turn
     start: int
     stop: int
-    sampled: bool
+    single: bool
+    draws: bool
 
 
 class Copy(NamedTuple):
-    """The first `tokens` of slot `source` go to `targets`."""
+    """The first `tokens` of a cache go to a context's."""
 
-    source: int
-    targets: list[int]
+    source: KVCache
+    target: Context
     tokens: int
 
 
-class Step(NamedTuple):
-    copies: list[Copy]
-    decoding: list[Turn]
-    """One row each: the last token of the turn."""
-    spans: list[Span]
+@dataclass(slots=True)
+class Step:
+    """What is computed together: first the copies, in order, then all units side by side. Whoever copies also computes
+    something, unless others took all of the prefill budget."""
 
-    @property
-    def turns(self) -> list[Turn]:
-        return [*self.decoding, *(s.turn for s in self.spans)]
+    copies: list[Copy] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
 
     @property
     def drawing(self) -> list[Turn]:
         """The turns that draw a token from this step."""
-        return [*self.decoding, *(s.turn for s in self.spans if s.sampled)]
+        return [u.turn for u in self.units if u.draws]
+
+    @property
+    def contexts(self) -> list[Context]:
+        """Whose caches the step writes to."""
+        return list(dict.fromkeys([c.target for c in self.copies] + [u.turn.context for u in self.units]))
 
 
 class Schedule:
-    def __init__(self, *, slots: int, prefill_budget: int) -> None:
-        self._prefill_budget = prefill_budget
-        self._free = list(range(slots))[::-1]
+    def __init__(
+        self,
+        *,
+        slots: int,
+        prefill_budget: int,
+        prefill_chunk: int,
+        kv_budget: int | None,
+        exact: bool,
+        stats: EngineStats,
+    ) -> None:
+        """exact: an evicted context is computed again as it was; else after its prompt in one span."""
+        self._prefill_budget, self._chunk, self._exact, self._stats = prefill_budget, prefill_chunk, exact, stats
+        self._memory = Memory(slots=slots, budget=kv_budget)
         self._contexts: dict[EpisodeKey, Context] = {}
+        self._turns: dict[EpisodeKey, Turn] = {}
         self._active: dict[EpisodeKey, Turn] = {}
-        self._waiting: dict[EpisodeKey, Turn] = {}
-        self._holders: dict[PromptKey, list[Context]] = {}
+        self._waiting: list[Turn] = []
+        self._lenders: dict[PromptKey, list[Context]] = {}
+        self._starting: dict[PromptKey, Context] = {}
+        self._age = self._clock = 0
 
     @property
     def turns(self) -> list[Turn]:
-        """Every turn that is going on or waits for a slot."""
-        return [*self._active.values(), *self._waiting.values()]
-
-    def turn(self, episode: EpisodeKey) -> Turn | None:
-        """The episode's turn, if one is going on or waits."""
-        return self._active.get(episode) or self._waiting.get(episode)
+        """Every turn that is under way or waits for a place."""
+        return list(self._turns.values())
 
     @property
     def active(self) -> list[Turn]:
-        """Every turn that has a slot."""
+        """Every turn that has a place."""
         return list(self._active.values())
 
     @property
-    def has_work(self) -> bool:
-        return bool(self._active or (self._waiting and self._free))
-
-    @property
     def num_contexts(self) -> int:
-        """Episodes that hold a slot."""
-        return len(self._contexts)
+        """Episodes that have a place."""
+        return len(self._memory.contexts)
+
+    def turn(self, episode: EpisodeKey) -> Turn | None:
+        """The episode's turn, if one is under way or waits."""
+        return self._turns.get(episode)
 
     def add(self, turn: Turn) -> None:
         episode = turn.key.episode
-        if self.turn(episode) is not None:
+        if episode in self._turns:
             raise EngineError(
                 f"episode {episode} is already generating; the turns of an episode come one after another"
             )
         context = self._contexts.get(episode)
         if context is None:
-            self._waiting[episode] = turn
+            self._age += 1
+            context = self._contexts[episode] = Context(self._age, turn.key.group, self._chunk)
+        prompt = context.prompt
+        context.follow(turn.tokens)
+        if context.prompt != prompt:
+            self._withdraw(context, prompt)
+        turn.context, turn.settled_before = context, context.settled
+        self._turns[episode] = turn
+        if context.cache is None:
+            insort(self._waiting, turn, key=_age)
         else:
-            self._begin(turn, context)
-
-    def _begin(self, turn: Turn, context: Context) -> None:
-        """Keep of the slot what the turn's context repeats; its last token is always computed anew."""
-        kept = min(context.cached, len(turn.tokens) - 1)
-        if context.tokens[:kept] != turn.tokens[:kept]:
-            kept = next(i for i, (a, b) in enumerate(zip(context.tokens, turn.tokens, strict=False)) if a != b)
-        self._rewind(context, kept)
-        context.tokens = turn.tokens
-        turn.context, turn.cached_before = context, kept
-        self._active[turn.key.episode] = turn
-
-    def _rewind(self, context: Context, cached: int) -> None:
-        context.cached = cached
-        if context.prompt is not None and cached < len(context.prompt[1]):
-            holders = self._holders[context.prompt]
-            holders.remove(context)
-            if not holders:
-                del self._holders[context.prompt]
-            context.prompt = None
+            self._active[episode] = turn
 
     def end(self, turn: Turn, *, well: bool) -> None:
         """The turn is over (harmless if it was already). Unless it ended well its context goes back to what it was
         before, so that a second try computes exactly what the first would have."""
         episode = turn.key.episode
-        if self._waiting.get(episode) is turn:
-            del self._waiting[episode]
-        elif self._active.get(episode) is turn:
-            del self._active[episode]
-            if not well:
-                self._rewind(turn.held, turn.cached_before)
+        if self._turns.get(episode) is not turn:
+            return
+        del self._turns[episode]
+        if self._active.pop(episode, None) is None:
+            self._waiting.remove(turn)
+        context = turn.context
+        context.idle_since = self._clock
+        prompt = context.prompt
+        if not well:
+            context.rewind(turn.settled_before)
+        if prompt is not None and context.cached < len(prompt[1]):
+            self._withdraw(context, prompt)  # whoever waits for its prompt may compute it
+        if context.cache is None and context.settled == 0:
+            del self._contexts[episode]
 
-    def release(self, episode: EpisodeKey) -> int | None:
-        """Free the episode's slot and return it, if it has one. Its turns must have ended."""
+    def release(self, episode: EpisodeKey) -> None:
+        """Forget the episode. Its turns must have ended."""
         context = self._contexts.pop(episode, None)
-        if context is None:
-            return None
-        self._rewind(context, 0)
-        self._free.append(context.slot)
-        return context.slot
+        if context is not None and context.cache is not None:
+            self._withdraw(context, context.prompt)
+            self._memory.take(context)
+
+    def evict(self, context: Context) -> None:
+        """Give up its keys and values; a turn under way waits again."""
+        turn = next((t for t in self._active.values() if t.context is context), None)
+        if turn is not None:
+            del self._active[turn.key.episode]
+            insort(self._waiting, turn, key=_age)
+        self._withdraw(context, context.prompt)
+        self._memory.take(context)
+        self._stats.evictions += 1
+        if not self._exact:
+            context.forget_pieces()
 
     def next_step(self) -> Step:
-        """Every turn that can decode, and spans in order of arrival up to the prefill budget (at least one)."""
-        while self._waiting and self._free:
-            episode, turn = next(iter(self._waiting.items()))
-            del self._waiting[episode]
-            context = self._contexts[episode] = Context(self._free.pop())
-            self._begin(turn, context)
-        decoding: list[Turn] = []
-        spans: list[Span] = []
-        copies: dict[PromptKey, Copy] = {}
-        starting: set[PromptKey] = set()
-        budget = self._prefill_budget
-        for turn in self._active.values():
-            context = turn.held
-            prompt = None
-            if context.cached == 0 and len(turn.tokens) > 1:
-                prompt = (turn.key.group, tuple(turn.tokens[:-1]))
-                if prompt in starting:
-                    continue
-                self._share(prompt, context, copies)
-            missing = len(turn.tokens) - context.cached
-            if missing == 1:
-                decoding.append(turn)
-            elif missing <= budget or not spans:
-                first = context.cached == 0
-                budget -= missing
-                spans.append(Span(turn, context.cached, len(turn.tokens) - first, not first))
-                if prompt is not None:
-                    starting.add(prompt)
-        return Step(list(copies.values()), decoding, spans)
-
-    def _share(self, prompt: PromptKey, context: Context, copies: dict[PromptKey, Copy]) -> None:
-        """Copy the prompt from an episode of the group that has it, if one has."""
-        holders = self._holders.get(prompt)
-        if holders:
-            tokens = len(prompt[1])
-            copies.setdefault(prompt, Copy(holders[0].slot, [], tokens)).targets.append(context.slot)
-            self._hold(prompt, context)
-            context.cached = tokens
-
-    def _hold(self, prompt: PromptKey, context: Context) -> None:
-        context.prompt = prompt
-        self._holders.setdefault(prompt, []).append(context)
+        """What to compute now; nothing if all that is left waits for contexts to have been idle long enough."""
+        self._clock += 1
+        self._admit()
+        step = Step()
+        ready = [t for t in sorted(self._active.values(), key=_age) if self._can_go_on(t, step)]
+        self._add_pieces(step, ready)
+        self._stats.peak_kv_tokens = max(self._stats.peak_kv_tokens, self._memory.tokens)
+        return step
 
     def computed(self, step: Step) -> None:
         """The step's forward pass is done: all of its tokens are cached."""
-        for turn in step.decoding:
-            turn.held.cached += 1
-        for span in step.spans:
-            context = span.turn.held
-            context.cached = span.stop
-            if span.start == 0:
-                self._hold((span.turn.key.group, tuple(span.turn.tokens[: span.stop])), context)
+        self._stats.steps += 1
+        for turn, start, stop, single, draws in step.units:
+            context = turn.context
+            again = max(0, min(stop, context.settled) - start)
+            self._stats.replayed_tokens += again
+            if single and draws and stop - start == 1:
+                self._stats.decode_tokens += 1 - again
+            else:
+                self._stats.prefill_tokens += stop - start - again
+            context.cached = stop
+            context.settled = max(context.settled, stop)
+            if context.prompt is not None and start < len(context.prompt[1]) <= stop:
+                self._withdraw(context, context.prompt)
+                self._lenders.setdefault(context.prompt, []).append(context)
+
+    # -- places
+
+    def _admit(self) -> None:
+        while self._waiting and self._find_place(self._waiting[0].context):
+            turn = self._waiting.pop(0)
+            self._active[turn.key.episode] = turn
+
+    def _find_place(self, context: Context) -> bool:
+        tokens = len(context.tokens)
+        spare = sum(growth(t.context) for t in self._active.values())
+        missing = self._memory.missing(context, tokens, spare=spare)
+        idle = [c for c in self._idle() if c.age > context.age or self._long_idle(c)]
+        while idle and (self._memory.full or missing > 0):
+            if missing > sum(c.capacity for c in idle):
+                return False
+            missing -= idle[0].capacity
+            self.evict(idle.pop(0))
+        if self._memory.full or missing > 0:
+            return False
+        self._memory.give(context, tokens)
+        return True
+
+    def _long_idle(self, context: Context) -> bool:
+        return (self._clock - context.idle_since) * TOKENS_PER_STEP >= context.cached
+
+    def _idle(self) -> list[Context]:
+        """Contexts with a place but without a turn, least recently used first."""
+        busy = {t.context for t in self._active.values()}
+        return sorted(self._memory.contexts - busy, key=lambda c: (c.idle_since, c.age))
+
+    def _find_room(self, context: Context, tokens: int) -> bool:
+        if tokens <= context.capacity:
+            return True
+        while self._memory.missing(context, tokens) > 0:
+            idle = self._idle()
+            victim = idle[0] if idle else max((t.context for t in self._active.values()), key=lambda c: c.age)
+            if victim is context:
+                return False
+            self.evict(victim)
+        self._memory.give(context, tokens)
+        return True
+
+    # -- pieces
+
+    def _can_go_on(self, turn: Turn, step: Step) -> bool:
+        """Has it room for its tokens, and a prompt that nobody else is computing for it?"""
+        context, prompt = turn.context, turn.context.prompt
+        if context.cache is None or not self._find_room(context, len(turn.tokens)):  # None: evicted a moment ago
+            return False
+        if context.cached > 0 or prompt is None:
+            return True
+        lenders = self._lenders.get(prompt)
+        if not lenders:
+            return self._starting.setdefault(prompt, context) is context
+        step.copies.append(Copy(lenders[0].held, context, len(prompt[1])))
+        lenders.append(context)
+        context.cached = len(prompt[1])
+        context.settled = max(context.settled, context.cached)
+        self._stats.copied_tokens += context.cached
+        return True
+
+    def _add_pieces(self, step: Step, turns: list[Turn]) -> None:
+        """A piece for everybody, then a second one, ... as long as the prefill budget lasts: a long prompt keeps nobody
+        else from beginning. A token that decodes is free, and of the others at least one piece goes."""
+        budget = self._prefill_budget
+        rounds = [(turn, turn.context.pieces()) for turn in turns]
+        while rounds:
+            going = []
+            for turn, pieces in rounds:
+                start, stop, single = next(pieces)
+                draws = stop == len(turn.tokens)
+                cost = 0 if draws and stop - start == 1 else stop - start
+                if cost > max(0, budget) and budget < self._prefill_budget:
+                    continue
+                budget -= cost
+                step.units.append(Unit(turn, start, stop, single, draws))
+                if not draws:
+                    going.append((turn, pieces))
+            rounds = going
+
+    def _withdraw(self, context: Context, prompt: PromptKey | None) -> None:
+        """The context no longer has that prompt, and is not computing it."""
+        if prompt is None:
+            return
+        if self._starting.get(prompt) is context:
+            del self._starting[prompt]
+        lenders = self._lenders.get(prompt, [])
+        if context in lenders:
+            lenders.remove(context)
+            if not lenders:
+                del self._lenders[prompt]
+
+
+def _age(turn: Turn) -> int:
+    return turn.context.age

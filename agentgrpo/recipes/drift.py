@@ -22,6 +22,7 @@ SOFT = (
     "run.max_error_fraction",
     "run.max_consecutive_skipped_steps",
     "run.record_tokens",
+    "run.profile",
 )
 """Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
 (max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""

@@ -11,10 +11,13 @@ from typing import Any
 from agentgrpo.durable import write_atomic
 from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.errors import DataError
+from agentgrpo.recipes.evaluate import Scorecard
 from agentgrpo.recipes.examine import Examiner
+from agentgrpo.recipes.profile import report_profile
 from agentgrpo.recipes.report import report
 from agentgrpo.recipes.signals import StopRequest
 from agentgrpo.recipes.train import Parts, Progress, save, train
+from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
 
 
@@ -33,6 +36,7 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
     """
     parts, examiner = session.parts, session.examiner
+    result = None
     try:
         with StopRequest(
             f"go on with: agentgrpo resume '{parts.run.dir}'", grace_s=parts.run.grace_s, at_once=parts.screen.close
@@ -41,25 +45,30 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
             await stop.unless_stopped(_describe(parts))
             if parts.run.checkpoint_every and progress.saved_step is None:
                 save(parts, progress)
-            if not parts.run.final_eval:
-                await train(parts, progress, stop)
-                return None
-            baseline = examiner.kept_scorecards("start", session.eval_key)
-            if baseline is None and progress.step > 0:
-                raise DataError(
-                    f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
-                    "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
-                )
-            if baseline is None:
-                baseline = await stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key))
+            baseline = await stop.unless_stopped(_baseline(session, progress)) if parts.run.final_eval else None
             await train(parts, progress, stop)
-            trained = await stop.unless_stopped(examiner.scorecards("end", step=progress.step))
-            result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
+            if baseline is not None:
+                trained = await stop.unless_stopped(examiner.scorecards("end", step=progress.step))
+                result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
     finally:
         await examiner.close()
         parts.trackers.close()
-    report(parts.screen, result)
+    report_profile(parts.screen, read_metrics(Path(parts.run.dir) / PROFILE) if parts.run.profile else ())
+    if result is not None:
+        report(parts.screen, result)
     return result
+
+
+async def _baseline(session: Session, progress: Progress) -> dict[str, Scorecard]:
+    """The start weights' scorecards, made before the first step and read again by a run that is resumed."""
+    parts, examiner = session.parts, session.examiner
+    kept = examiner.kept_scorecards("start", session.eval_key)
+    if kept is None and progress.step > 0:
+        raise DataError(
+            f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
+            "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
+        )
+    return kept or await examiner.keep_scorecards("start", session.eval_key)
 
 
 async def _describe(parts: Parts) -> None:

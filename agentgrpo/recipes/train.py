@@ -39,6 +39,7 @@ from agentgrpo.rollout import (
     score_groups,
 )
 from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.stages import Clock, NoClock, Stage
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.trainer import Trainer
@@ -79,6 +80,8 @@ class Parts:
     """(step, last tags) -> text of the checkpoint's model card."""
     fixed_state: Mapping[str, Any]
     """What every checkpoint says of its run: config, fingerprints, versions."""
+    clock: Clock = field(default_factory=NoClock)
+    """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
 
 
 @dataclass(kw_only=True)
@@ -108,18 +111,20 @@ class RolledOut:
 async def roll_out(parts: Parts, step: int) -> RolledOut:
     """Tasks of the step to scored groups. Raises TooManyFailures; cancelled, it stops everything it started."""
     began = time.monotonic()
-    groups = await run_groups(
-        parts.agent,
-        parts.order.take(step),
-        group_size=parts.rollout.group_size,
-        stream=f"train/{step}",
-        sampling=parts.sampling,
-        max_concurrent_episodes=parts.rollout.max_concurrent_episodes,
-        episode_timeout_s=parts.rollout.episode_timeout_s,
-        episode_retries=parts.rollout.episode_retries,
-    )
+    with parts.clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION, Stage.TOOLS)):
+        groups = await run_groups(
+            parts.agent,
+            parts.order.take(step),
+            group_size=parts.rollout.group_size,
+            stream=f"train/{step}",
+            sampling=parts.sampling,
+            max_concurrent_episodes=parts.rollout.max_concurrent_episodes,
+            episode_timeout_s=parts.rollout.episode_timeout_s,
+            episode_retries=parts.rollout.episode_retries,
+        )
     rolled = time.monotonic()
-    scored = await score_groups(parts.reward, groups)
+    with parts.clock.stage(Stage.REWARD):
+        scored = await score_groups(parts.reward, groups)
     return RolledOut(
         scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled}
     )
@@ -129,17 +134,18 @@ def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
     """Record the rollout, then update the weights from what is informative; returns the step's tags."""
     kept, reasons = keep_informative(rolled.scored)
     advantages = group_advantages(rolled.scored, parts.trainer.algorithm.advantages)
-    write_trajectories(
-        Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
-        scored=rolled.scored,
-        advantages=advantages,
-        dropped=reasons,
-        step=step,
-        seed=parts.run.seed,
-        agent_name=parts.agent_name,
-        record_tokens=parts.run.record_tokens,
-    )
-    tags = rollout_metrics(rolled.scored, reasons, parts.run.eval.prices)
+    with parts.clock.stage(Stage.RECORDS):
+        write_trajectories(
+            Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
+            scored=rolled.scored,
+            advantages=advantages,
+            dropped=reasons,
+            step=step,
+            seed=parts.run.seed,
+            agent_name=parts.agent_name,
+            record_tokens=parts.run.record_tokens,
+        )
+        tags = rollout_metrics(rolled.scored, reasons, parts.run.eval.prices)
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
     used = [a for a, reason in zip(advantages, reasons, strict=True) if reason is None]
     samples = to_samples(kept, used)
@@ -163,14 +169,26 @@ async def one_step(parts: Parts, progress: Progress, stop: StopRequest) -> dict[
     seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began, "time/tools": clocks["time_tools"]}
     seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
     seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / max(seconds["time/generation"], 1e-9)
-    note_seconds(parts, step, seconds)
-    parts.show(rolled.scored)
+    with parts.clock.stage(Stage.RECORDS):
+        note_seconds(parts, step, seconds)
+        parts.show(rolled.scored)
     return tags
 
 
 def note_seconds(parts: Parts, step: int, seconds: Mapping[str, float]) -> None:
     parts.metrics.clock(step, seconds)
     parts.trackers.log(seconds, step=step)
+
+
+def note_profile(parts: Parts, step: int) -> dict[str, float]:
+    """Write down where the time went since the step before was written down, and return it as tags: what came before
+    the step (evaluation, checkpoint) is part of its row, what comes after the last one is in none."""
+    seconds = parts.clock.lap()
+    tags = {f"time/profile/{name}": value for name, value in seconds.items()}
+    if seconds:
+        parts.metrics.profile(step, seconds)
+        parts.trackers.log(tags, step=step)
+    return tags
 
 
 async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
@@ -190,16 +208,20 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
             skipped = progress.skipped_in_a_row
             raise TrainingError(f"{skipped} steps in a row were skipped; the last one, {step}: {reason}") from e
         tags = {"skipped": 1.0}
-    await parts.engine.load_weights(step + 1)
-    tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+    with parts.clock.stage(Stage.SYNC):
+        await parts.engine.load_weights(step + 1)
+        tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
     tags |= progress.dev if progress.dev_step == step else {}
-    parts.metrics.step(step, tags)
-    progress.step, progress.last_tags, progress.weights_ahead = step + 1, tags, False
-    parts.trackers.log(tags, step=step)
-    for alarm in parts.alarms.look(step, tags):
-        parts.screen.line(alarm)
-    parts.screen.metrics(step, tags)
-    parts.screen.advance()
+    with parts.clock.stage(Stage.RECORDS):
+        parts.metrics.step(step, tags)
+        progress.step, progress.last_tags, progress.weights_ahead = step + 1, tags, False
+        parts.trackers.log(tags, step=step)
+        for alarm in parts.alarms.look(step, tags):
+            parts.screen.line(alarm)
+    profile = note_profile(parts, step)
+    with parts.clock.stage(Stage.RECORDS):
+        parts.screen.metrics(step, tags | profile)
+        parts.screen.advance()
 
 
 async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:
@@ -207,11 +229,13 @@ async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> 
     run, step = parts.run, progress.step
     stop.refuse_to_go_on()
     if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
-        progress.dev = await stop.unless_stopped(parts.dev_score(step))
+        with parts.clock.stage(Stage.EVALUATION):
+            progress.dev = await stop.unless_stopped(parts.dev_score(step))
         progress.dev_step, progress.saved_step = step, None
     due = step % run.checkpoint_every == 0 or progress.dev_step == step if run.checkpoint_every else False
     if due and progress.saved_step != step:
-        save(parts, progress)
+        with parts.clock.stage(Stage.CHECKPOINT):
+            save(parts, progress)
 
 
 async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
@@ -220,6 +244,7 @@ async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     run = parts.run
     parts.screen.stage("training", run.max_steps)
     parts.screen.advance(progress.step)
+    parts.clock.lap()  # what came before belongs to no step
     try:
         await between_steps(parts, progress, stop)
         while progress.step < run.max_steps:

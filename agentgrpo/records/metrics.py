@@ -1,7 +1,8 @@
-"""The run's numbers: `metrics.jsonl`, which repeats byte for byte, and `timings.jsonl`, which cannot.
+"""The run's numbers: `metrics.jsonl`, which repeats byte for byte, and the clocks, which cannot.
 
     metrics.jsonl   {"step":12,"advantages/std":0.98,"correctness":0.5,...}     one row per step, exactly once
     timings.jsonl   {"step":12,"throughput/tokens_per_s":812.5,...}             any number of rows per step
+    profile.jsonl   {"step":12,"backward":0.9,"forward":0.6,...,"total":4.7}    one row per step, with run.profile=true
 
 A row is compact JSON: `step` first (0-based), then the tags in alphabetical order. Floats are written as Python's repr,
 which reads back to the same bits; integers stay integers. JSON has no NaN and no infinity: both are written as null, so
@@ -21,12 +22,13 @@ from agentgrpo.errors import DataError
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
+PROFILE = "profile.jsonl"
 CLOCKS = ("time/", "throughput/")
 """Tags that begin like this depend on clocks."""
 
 
 class MetricsLog:
-    """Appends to both logs of a run directory; every row is on the disk when the call returns (StorageError if not)."""
+    """Appends to the logs of a run directory; every row is on the disk when the call returns (StorageError if not)."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -49,6 +51,10 @@ class MetricsLog:
         """A row of seconds and rates of one step."""
         append_lines(self._run_dir / TIMINGS, [_row(step, tags)])
 
+    def profile(self, step: int, seconds: Mapping[str, float]) -> None:
+        """A step's wall time: its `total`, and the stages that add up to it."""
+        append_lines(self._run_dir / PROFILE, [_row(step, seconds)])
+
     def offsets(self) -> dict[str, int]:
         """{file: bytes} of the log that a checkpoint is tied to. The clocks are not: see `clock_offset`."""
         path = self._run_dir / METRICS
@@ -67,7 +73,7 @@ def _row(step: int, tags: Mapping[str, float]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of either log, in order; [] where there is no file. Raises DataError naming file, line and reason."""
+    """The rows of a log, in order; [] where there is no file. Raises DataError naming file, line and reason."""
     if not path.exists():
         return []
     return [
@@ -87,10 +93,9 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
         raise DataError(f"{path}:{number}: {e}; `agentgrpo resume` cuts the log back to its last checkpoint") from e
 
 
-def clock_offset(run_dir: Path, step: int) -> int:
-    """How many bytes of timings.jsonl belong to steps before `step`: up to the first row of `step` or a later one, or
+def clock_offset(path: Path, step: int) -> int:
+    """How many bytes of a log of clocks belong to steps before `step`: up to the first row of `step` or a later one, or
     the first that cannot be read. (Kept out of the checkpoint, whose bytes would otherwise depend on clocks.)"""
-    path = run_dir / TIMINGS
     offset = 0
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         try:

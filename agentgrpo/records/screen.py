@@ -36,6 +36,11 @@ KEY_METRICS: Mapping[str, str] = {
     "gradients/norm": "grad norm",
     "tokens/sampled": "tokens",
     "dev/reward": "dev reward",
+    "time/profile/total": "step s",
+    "time/profile/generation": "generation s",
+    "time/profile/tools": "tools s",
+    "time/profile/forward": "forward s",
+    "time/profile/backward": "backward s",
 }
 """Tag -> its name on the screen, in order. A stage that logs none of them shows its first MAX_OTHER tags."""
 MAX_OTHER = 8

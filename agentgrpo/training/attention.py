@@ -81,6 +81,9 @@ def _packed_attention(
     if packed_layout is None:
         raise ConfigError(f"{type(module).__name__} does not pass keyword arguments on to its attention: not supported")
     _refuse_other_attention(module, packed_layout, kwargs)
+    if torch.is_autocast_enabled(query.device.type):  # leaves queries and keys in fp32 behind rotary embeddings
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if attention_varlen.suits(query):
         return attend_in_pieces(query, key, value, packed_layout.pieces, scaling), None
     if packed_layout.is_short or not causal.suits(query):

@@ -19,7 +19,7 @@ from agentgrpo.grpo.packing import Row
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch < 2.10
-    varlen_attn = None
+    varlen_attn = None  # type: ignore[assignment]
 
 CAUSAL = (-1, 0)
 """The kernel's window: all keys before, none after."""
@@ -64,10 +64,11 @@ def pieces_of(rows: Sequence[Row], device: torch.device) -> Pieces:
 
 def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, scale: float | None) -> Tensor:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]."""
-    by_token = [x[0].transpose(0, 1) for x in (query, key, value)]
-    out: Tensor = varlen_attn(
-        by_token[0].contiguous(),
-        *(x.index_select(0, pieces.key_tokens) for x in by_token[1:]),
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = varlen_attn(
+        q.contiguous(),
+        k.index_select(0, pieces.key_tokens),
+        v.index_select(0, pieces.key_tokens),
         pieces.query_ends,
         pieces.key_ends,
         pieces.most_queries,
@@ -76,4 +77,5 @@ def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, 
         window_size=CAUSAL,
         enable_gqa=query.shape[1] != key.shape[1],
     )
+    assert isinstance(out, Tensor), "no auxiliary output was asked for"
     return out[None]

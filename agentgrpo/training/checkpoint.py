@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from agentgrpo import durable
 from agentgrpo.errors import CheckpointError, ConfigError
-from agentgrpo.records.metrics import TIMINGS, clock_offset
+from agentgrpo.records.metrics import PROFILE, TIMINGS, clock_offset
 
 TENSORS = "trainer/optimizer.safetensors"
 STATE = "trainer/state.json"
@@ -167,7 +167,8 @@ class CheckpointStore:
                 durable.set_aside(path, orphans)
         for log, offset in _logs(self.run_dir, checkpoint):
             durable.truncate_to(log, offset, orphans)
-        durable.truncate_to(self.run_dir / TIMINGS, clock_offset(self.run_dir, checkpoint.step), orphans)
+        for clocks in (self.run_dir / TIMINGS, self.run_dir / PROFILE):
+            durable.truncate_to(clocks, clock_offset(clocks, checkpoint.step), orphans)
         for path in sorted(trajectories.glob("*.jsonl")):
             match = _TRAJECTORIES.match(path.name)
             if match and int(match[2]) >= checkpoint.step + (match[1] != "train"):

@@ -13,13 +13,16 @@ from torch.optim.optimizer import ParamsT
 from agentgrpo.errors import CheckpointError, ConfigError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+MASTER = "master"
 
 
 class AdamW:
     """AdamW with warm-up, linear decay and gradient clipping, over the parameters of `model` that need a gradient.
 
-    The learning rate is a pure function of the step, so that nothing but the moments has to be saved. Weight decay
-    applies to matrices, not to norms and biases. Raises ConfigError for a value out of range.
+    The learning rate is a pure function of the step, so that nothing but the state of the parameters has to be saved.
+    Weight decay applies to matrices, not to norms and biases. Parameters of half precision are the rounded copies of
+    float32 masters, which take the updates: most of an update at a small learning rate is less than half precision can
+    tell apart from nothing. Raises ConfigError for a value out of range.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class AdamW:
         self.final_fraction = final_fraction
         self.max_grad_norm = max_grad_norm
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        parameters = self._parameters.values()
+        self._masters = {n: p.detach().float() for n, p in self._parameters.items() if p.element_size() < 4}
+        parameters = (self._parameters | self._masters).values()
         self._adamw = torch.optim.AdamW(
             [
                 {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
@@ -73,24 +77,39 @@ class AdamW:
 
     def gradient_norm(self) -> float:
         """The norm of all gradients together, before clipping."""
-        return float(torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None]))
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        # By itself the norm of a half-precision tensor has half precision.
+        norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
+        return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
     def step(self, *, lr: float, gradient_norm: float) -> None:
         """Scale the gradients down to `max_grad_norm` where their norm exceeds it, update, and clear them."""
-        norm = torch.tensor(gradient_norm)
-        torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self.max_grad_norm, norm)
+        for name, master in self._masters.items():
+            parameter = self._parameters[name]
+            if parameter.grad is not None:
+                master.grad, parameter.grad = parameter.grad.float(), None
+        stepped = self._parameters | self._masters
+        if gradient_norm > self.max_grad_norm:  # otherwise that would be a pass over all gradients, times 1
+            norm = torch.tensor(gradient_norm)
+            torch.nn.utils.clip_grads_with_norm_(stepped.values(), self.max_grad_norm, norm)
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self._adamw.step()
+        with torch.no_grad():
+            for name, master in self._masters.items():
+                self._parameters[name].copy_(master)
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        self._adamw.zero_grad(set_to_none=True)
+        for tensor in (*self._parameters.values(), *self._masters.values()):
+            tensor.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`): save or clone it at once."""
-        state = self._adamw.state
-        return dict(chain.from_iterable(_named(n, state[p]) for n, p in self._parameters.items()))
+        """The live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, and `.master` where there is
+        one): save or clone it at once."""
+        stepped = self._parameters | self._masters
+        named = chain.from_iterable(_named(n, self._adamw.state[p]) for n, p in stepped.items())
+        return dict(named) | {f"{n}.{MASTER}": master for n, master in self._masters.items()}
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on exactly where `state_tensors` was taken. Raises CheckpointError, having loaded nothing, unless names,

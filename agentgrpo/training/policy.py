@@ -7,12 +7,13 @@ only where a log-probability is wanted. `Policy` checks once, on a few tokens, t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -26,18 +27,12 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.losses import token_mean
 from agentgrpo.grpo.packing import PackedBatch, pack
 from agentgrpo.training.attention import PackedLayout, packed_attention
+from agentgrpo.training.embedding import look_up
+from agentgrpo.training.head import CHUNK_TOKENS, Head
+from agentgrpo.training.recompute import recomputed_layers
 from agentgrpo.types import TrainingSample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class TokenScores(NamedTuple):
-    """Of M target tokens."""
-
-    logprobs: Tensor
-    """[M], float32 or wider."""
-    entropy: Tensor
-    """[M] of the whole next-token distribution, detached."""
 
 
 class Policy:
@@ -61,12 +56,14 @@ class Policy:
         """The dtype of log-probabilities and losses: the weights' own, at least float32."""
         return torch.promote_types(self.model.dtype, torch.float32)
 
-    def hidden_states(self, batch: PackedBatch) -> Tensor:
-        """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device."""
+    def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
+        """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device. recompute:
+        keep less for the backward pass (training.recompute)."""
         layout = PackedLayout(batch.rows, self.device, read=torch.unique(batch.loss_positions))
-        with packed_attention(self.model, layout):
+        in_place = partial(packed_attention, self.model, layout)
+        with in_place(), recomputed_layers(self.model, in_place) if recompute else nullcontext():
             output = self.model.base_model(
-                input_ids=batch.input_ids[None],
+                inputs_embeds=look_up(self.model.get_input_embeddings(), batch.input_ids)[None],
                 position_ids=batch.position_ids[None],
                 use_cache=False,
                 packed_layout=layout,
@@ -74,22 +71,18 @@ class Policy:
         states: Tensor = output.last_hidden_state[0]
         return states.index_select(0, batch.loss_positions)
 
-    def score(self, hidden_states: Tensor, targets: Tensor, temperature: float = 1.0) -> TokenScores:
-        """Scores of `targets` [M] under softmax(logits / temperature) after `hidden_states` [M, hidden]."""
-        logits = self.model.get_output_embeddings()(hidden_states).to(self.dtype)
-        if temperature != 1.0:
-            logits = logits / temperature
-        log_softmax = logits.log_softmax(-1)
-        with torch.no_grad():
-            entropy = -torch.linalg.vecdot(log_softmax.exp(), log_softmax)
-        return TokenScores(log_softmax.gather(1, targets[:, None])[:, 0], entropy)
+    def head(self, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS) -> Head:
+        """What scores hidden states, and gives their gradient."""
+        linear = self.model.get_output_embeddings()
+        return Head(linear, temperature=temperature, chunk_tokens=chunk_tokens, dtype=self.dtype)
 
     @torch.no_grad()
-    def batch_logprobs(self, batch: PackedBatch, *, temperature: float = 1.0, head_chunk_tokens: int = 1024) -> Tensor:
+    def batch_logprobs(
+        self, batch: PackedBatch, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS
+    ) -> Tensor:
         """[M] log-probs of the batch's targets."""
-        states, targets = self.hidden_states(batch), batch.targets
-        chunks = zip(torch.split(states, head_chunk_tokens), torch.split(targets, head_chunk_tokens), strict=True)
-        return torch.cat([self.score(h, t, temperature).logprobs for h, t in chunks])
+        states, head = self.hidden_states(batch), self.head(temperature=temperature, chunk_tokens=chunk_tokens)
+        return torch.cat([head.score(states[c], batch.targets[c]).logprobs for c in head.chunks(len(states))])
 
     def logprobs(
         self,
@@ -97,14 +90,14 @@ class Policy:
         *,
         temperature: float = 1.0,
         tokens_per_batch: int = 4096,
-        head_chunk_tokens: int = 1024,
+        chunk_tokens: int = CHUNK_TOKENS,
     ) -> list[tuple[TrainingSample, Tensor]]:
         """Each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
         Samples without a loss token are left out."""
         scored: list[tuple[TrainingSample, Tensor]] = []
         for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
             moved = batch.to(self.device, self.dtype)
-            logprobs = self.batch_logprobs(moved, temperature=temperature, head_chunk_tokens=head_chunk_tokens)
+            logprobs = self.batch_logprobs(moved, temperature=temperature, chunk_tokens=chunk_tokens)
             scored += zip(batch.samples, torch.split(logprobs, list(batch.num_tokens)), strict=True)
         return scored
 
@@ -116,7 +109,13 @@ class Policy:
     @torch.no_grad()
     def _check_packed_forward(self) -> None:
         """Compare with the model's own forward on two rows that share a prompt."""
-        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        output = self.model.get_output_embeddings()
+        if type(output) is not nn.Linear:
+            raise ConfigError(
+                f"model type {self.model.config.model_type!r}: its output embeddings are a {type(output).__name__}; a "
+                f"plain Linear layer is allowed, as Qwen, Llama and Mistral have it; choose another model"
+            )
+        vocabulary = output.weight.shape[0]
         rows = [tuple(i % vocabulary for i in ids) for ids in ((1, 2, 3, 4, 5, 6), (1, 2, 3, 5, 7))]
         samples = [
             TrainingSample(
@@ -148,7 +147,7 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
     """The policy in a transformers folder (or of a hub name that is already cached). Never runs code of the
     checkpoint and never unpickles. Raises ConfigError."""
     if dtype not in DTYPES:
-        raise ConfigError(f"model.dtype={dtype}: allowed are {', '.join(DTYPES)}")
+        raise ConfigError(f"hardware.dtype={dtype}: allowed are {', '.join(DTYPES)}")
     if (Path(path).is_absolute() or str(path).startswith(".")) and not Path(path).is_dir():
         raise ConfigError(f"model {str(path)!r}: there is no such folder; give one with config.json and safetensors")
     try:

@@ -12,16 +12,21 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from agentgrpo.errors import ConfigError, TrainingError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.packing import PackedBatch, pack
+from agentgrpo.stages import Clock, NoClock, Stage
+from agentgrpo.training.head import CHUNK_TOKENS
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
+from agentgrpo.training.precision import autocast
 from agentgrpo.types import TrainingSample
 
 
@@ -92,14 +97,26 @@ class _Totals:
     logprob_gap_max: float = 0.0
 
 
+def fitting_tokens(config: PretrainedConfig) -> int:
+    """Input tokens of a micro-batch whose forward pass keeps about a GiB for the backward pass, in fp32; 1024 at least,
+    below which the products get narrow, and 4096 at most, beyond which nothing is gained. From what one decoder layer
+    keeps of a token: 18 vectors of hidden size and 6 of the feed-forward's (measured, Qwen2 with plain products)."""
+    model = config.get_text_config()
+    per_token: int = 4 * model.num_hidden_layers * (18 * model.hidden_size + 6 * model.intermediate_size)
+    return max(1024, min(4096, 2**30 // per_token))
+
+
 class Trainer:
     """`update` takes the samples of one step through `algorithm`.
 
     reference: frozen weights, given if and only if the algorithm has a KL term (reference.frozen_reference).
     temperature: that of the rollout; log-probs are those of softmax(logits / temperature), as they were sampled.
-    tokens_per_micro_batch: input tokens of one forward pass. head_chunk_tokens: loss tokens whose logits exist at
-    a time (peak memory about 4 * head_chunk_tokens * vocabulary numbers). Neither changes the result beyond rounding.
+    tokens_per_micro_batch: input tokens of one forward pass, None = `fitting_tokens`. head_chunk_tokens: loss tokens
+    whose logits exist at a time, head_chunk_tokens * vocabulary numbers. Neither changes the result beyond rounding.
+    mixed_precision: no | bf16 = the products of forward and backward in bfloat16; log-probs, losses, gradients and
+    weights stay as they are. activation_checkpointing: see training.recompute.
     total_steps: length of the learning-rate schedule, in updates.
+    clock: shares the time of an update out among pack, forward, backward and optimizer.
     """
 
     def __init__(
@@ -111,8 +128,11 @@ class Trainer:
         algorithm: Algorithm,
         total_steps: int,
         temperature: float = 1.0,
-        tokens_per_micro_batch: int = 4096,
-        head_chunk_tokens: int = 1024,
+        tokens_per_micro_batch: int | None = None,
+        head_chunk_tokens: int = CHUNK_TOKENS,
+        mixed_precision: str = "no",
+        activation_checkpointing: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         if (reference is not None) != algorithm.needs_reference:
             raise ConfigError(
@@ -123,8 +143,9 @@ class Trainer:
             raise ConfigError(
                 f"temperature={temperature}: training needs the finite temperature > 0 that episodes are sampled with"
             )
+        tokens = fitting_tokens(policy.model.config) if tokens_per_micro_batch is None else tokens_per_micro_batch
         for name, value in (
-            ("tokens_per_micro_batch", tokens_per_micro_batch),
+            ("tokens_per_micro_batch", tokens),
             ("head_chunk_tokens", head_chunk_tokens),
             ("total_steps", total_steps),
         ):
@@ -136,8 +157,12 @@ class Trainer:
         self.algorithm = algorithm
         self.total_steps = total_steps
         self.temperature = temperature
-        self.tokens_per_micro_batch = tokens_per_micro_batch
+        self.tokens_per_micro_batch = tokens
         self.head_chunk_tokens = head_chunk_tokens
+        self.activation_checkpointing = activation_checkpointing
+        self.clock = clock or NoClock()
+        self._forward_precision = partial(autocast, mixed_precision, policy.device)
+        self._forward_precision()  # a name that does not exist is an error of construction
 
     def update(self, samples: Sequence[TrainingSample], *, step: int) -> UpdateMetrics:
         """One update, the 0-based `step` of the run: `num_epochs` passes of `mini_batches` optimizer steps.
@@ -160,13 +185,14 @@ class Trainer:
         return self._metrics(batches, totals, lr)
 
     def _micro_batches(self, samples: Sequence[TrainingSample]) -> list[_MicroBatch]:
-        batches = pack(
-            samples,
-            tokens_per_batch=self.tokens_per_micro_batch,
-            token_weights=self.algorithm.token_weights,
-            skip_zero_advantage=self.algorithm.skips_zero_advantage,
-        )
-        return [self._micro_batch(b.to(self.policy.device, self.policy.dtype)) for b in batches]
+        with self.clock.stage(Stage.PACK):
+            batches = pack(
+                samples,
+                tokens_per_batch=self.tokens_per_micro_batch,
+                token_weights=self.algorithm.token_weights,
+                skip_zero_advantage=self.algorithm.skips_zero_advantage,
+            )
+            return [self._micro_batch(b.to(self.policy.device, self.policy.dtype)) for b in batches]
 
     def _micro_batch(self, batch: PackedBatch) -> _MicroBatch:
         return _MicroBatch(
@@ -176,18 +202,20 @@ class Trainer:
         )
 
     def _logprobs(self, policy: Policy, batch: PackedBatch) -> Tensor:
-        return policy.batch_logprobs(batch, temperature=self.temperature, head_chunk_tokens=self.head_chunk_tokens)
+        with self.clock.stage(Stage.FORWARD), self._forward_precision():
+            return policy.batch_logprobs(batch, temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
 
     def _optimizer_step(self, mini_batch: Sequence[_MicroBatch], totals: _Totals, lr: float, where: str) -> None:
         loss = math.fsum(self._backward(micro, totals) for micro in mini_batch)
         if not math.isfinite(loss):
             raise TrainingError(f"{where}: the loss is {loss}; only finite losses are stepped; nothing was changed")
-        norm = self.optimizer.gradient_norm()
-        if not math.isfinite(norm):
-            raise TrainingError(
-                f"{where}: the gradient norm is {norm}; only finite ones are stepped; nothing was changed"
-            )
-        self.optimizer.step(lr=lr, gradient_norm=norm)
+        with self.clock.stage(Stage.OPTIMIZER):
+            norm = self.optimizer.gradient_norm()
+            if not math.isfinite(norm):
+                raise TrainingError(
+                    f"{where}: the gradient norm is {norm}; only finite ones are stepped; nothing was changed"
+                )
+            self.optimizer.step(lr=lr, gradient_norm=norm)
         totals.losses.append(loss)
         totals.gradient_norms.append(norm)
 
@@ -197,20 +225,28 @@ class Trainer:
         The head's gradient is taken chunk by chunk while its logits are there; what remains is the gradient of the
         hidden states, which goes back through the model in one pass.
         """
-        states = self.policy.hidden_states(micro.batch)
-        leaf = states.detach().requires_grad_()
+        with self.clock.stage(Stage.FORWARD), self._forward_precision():
+            states = self.policy.hidden_states(micro.batch, recompute=self.activation_checkpointing)
+            head = self.policy.head(temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
+        gradient = torch.empty_like(states)
         loss = 0.0
-        for start in range(0, len(leaf), self.head_chunk_tokens):
-            chunk = slice(start, start + self.head_chunk_tokens)
-            chunk_loss = self._chunk_loss(leaf[chunk], micro, chunk, totals)
-            torch.autograd.backward(chunk_loss)
-            loss += chunk_loss.item()
-        torch.autograd.backward(states, leaf.grad)
+        for chunk in head.chunks(len(states)):
+            with self.clock.stage(Stage.FORWARD):
+                scores = head.score(states[chunk], micro.batch.targets[chunk])
+            with self.clock.stage(Stage.BACKWARD):
+                logprobs = scores.logprobs.requires_grad_()
+                chunk_loss = self._chunk_loss(logprobs, micro, chunk, totals)
+                totals.entropy += float(scores.entropy.sum())
+                [of_logprobs] = torch.autograd.grad(chunk_loss, logprobs)
+                gradient[chunk] = head.backward(of_logprobs)
+                loss += chunk_loss.item()
+        with self.clock.stage(Stage.BACKWARD):
+            torch.autograd.backward(states, gradient)
         return loss
 
-    def _chunk_loss(self, states: Tensor, micro: _MicroBatch, chunk: slice, totals: _Totals) -> Tensor:
+    def _chunk_loss(self, logprobs: Tensor, micro: _MicroBatch, chunk: slice, totals: _Totals) -> Tensor:
+        """The chunk's share of the loss, a function of its log-probs."""
         batch, algorithm = micro.batch, self.algorithm
-        logprobs, entropy = self.policy.score(states, batch.targets[chunk], self.temperature)
         old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs[chunk]
         loss, ratio, clipped = algorithm.token_loss(logprobs, old, batch.advantages[chunk])
         if micro.ref_logprobs is not None:
@@ -218,7 +254,6 @@ class Trainer:
             loss = loss + algorithm.kl_coef * kl
             totals.kl += float(kl.detach().sum())
         totals.num_tokens += len(logprobs)
-        totals.entropy += float(entropy.sum())
         totals.clipped += int(clipped.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
         # Old log-probs are the trainer's before the update, on-policy and off-policy alike.

@@ -7,12 +7,16 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any
+
+Now = Callable[[], float]
+"""Seconds on some clock."""
 
 
 @dataclass
@@ -44,8 +48,17 @@ class Stopwatch:
             "rollout_wall_s": median(rollout),
             "rollout_cpu_s": median(rollout_cpu),
             "train_cpu_s": median(a - b for a, b in zip(step_cpu, rollout_cpu, strict=True)),
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_rss_mb": peak_rss_mb(),
         }
+
+
+def peak_rss_mb() -> float:
+    """Of this process. Linux also counts what its parent had before it was replaced in getrusage, but not in /proc."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 @contextmanager

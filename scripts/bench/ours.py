@@ -1,4 +1,4 @@
-"""Our side of a comparison: a workload through the training loop's own stages, records and canary included.
+"""Our side of a comparison: a work through the training loop's own stages, records and canary included.
 
 OMP_NUM_THREADS=1 python scripts/bench/ours.py --work tiny/latency-0
 """
@@ -10,22 +10,24 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from measure import Stopwatch, only_the_report_on_stdout, report
 from torch import Tensor
-from workload import Script, Work, model, prompt_text, reply_text, works
+from workload import Script, model, prompt_text, reply_text
+from works import Work, works
 
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.engines.schedule import Turn
+from agentgrpo.engines.turns import Turn
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.train import Parts, learn, roll_out
+from agentgrpo.recipes.train import Parts, RolledOut, learn, roll_out
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
@@ -58,11 +60,12 @@ class ScriptedHFEngine(HFEngine):
         """Which row of its step's script an episode is."""
 
     def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
-        wanted = [self._forced(turn.key)[len(turn.logprobs)] for turn in turns]
-        return super()._draw(self._script.apply(logits.clone(), wanted), turns)
+        return super()._draw(self._forced(logits, turns), turns)
 
-    def _forced(self, key: SeedKey) -> tuple[int, ...]:
-        return self._script.forced(step_of(key), self.row_of(key), key.turn)
+    def _forced(self, logits: Tensor, turns: Sequence[Turn]) -> Tensor:
+        """logits [n, V] of n turns -> the same, such that each draws what the script says."""
+        wanted = [self._script.forced(step_of(t.key), self.row_of(t.key), t.key.turn)[len(t.logprobs)] for t in turns]
+        return self._script.apply(logits.clone(), wanted)
 
 
 def step_of(key: SeedKey) -> int:
@@ -80,7 +83,7 @@ def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
 
 
 class ToolTurns:
-    """The agent: as many turns as the workload has, a tool call between any two."""
+    """The agent: as many turns as the work has, a tool call between any two."""
 
     def __init__(self, engine: ScriptedHFEngine, script: Script) -> None:
         self._engine, self._script = engine, script
@@ -137,24 +140,40 @@ class Dice:
         return ScoredGroup(group=group, rewards=rewards, failures=(None,) * len(rewards))
 
 
-def parts_of(work: Work, run_dir: Path, steps: int, **engine_options: Any) -> Parts:
-    """A run over the workload, everything real but the agent, the reward and the model's weights."""
-    script = Script(work)
-    script.prepare(steps + 1)
-    policy = Policy(model=model(work), tokenizer=script.tokenizer)
-    engine = ScriptedHFEngine(
+class NoAlarms(Alarms):
+    """Forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them."""
+
+    def look(self, step: int, tags: Mapping[str, float]) -> list[str]:
+        return []
+
+
+def parts_of(
+    work: Work,
+    run: RunSettings,
+    *,
+    engine_type: type[ScriptedHFEngine] = ScriptedHFEngine,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    **engine_options: Any,
+) -> Parts:
+    """A run over the work, run.max_steps long, everything real but the agent, the reward and the model's weights. The
+    engine has a slot for every episode; engine_options: further arguments of it."""
+    script, steps, run_dir = Script(work), run.max_steps, Path(run.dir)
+    script.prepare(steps)
+    policy = Policy(model=model(work, dtype=dtype, device=device), tokenizer=script.tokenizer)
+    engine = engine_type(
         script,
         model=policy.model,
         tokenizer=script.tokenizer,
         run_seed=0,
-        max_context=work.prompt_tokens + 50 + work.most_sampled_or_injected,
+        max_context=work.max_context,
+        slots=work.rows,
         **engine_options,
     )
     tasks = [
         Task(id=str(i), messages=(Message(role="user", content=script.question(i)),), references=("",))
-        for i in range(work.tasks * (steps + 1))
+        for i in range(work.tasks * steps)
     ]
-
     order = TaskOrder(tasks, tasks_per_step=work.tasks, seed=0, stratify_by=None)
     engine.row_of = rows_of(order, work.group_size)
 
@@ -172,16 +191,21 @@ def parts_of(work: Work, run_dir: Path, steps: int, **engine_options: Any) -> Pa
             reference=None,
             optimizer=AdamW(model=policy.model, lr=1e-6),
             algorithm=Algorithm(),
-            total_steps=steps + 1,
+            total_steps=steps,
         ),
-        run=RunSettings(dir=str(run_dir)),
-        rollout=RolloutSettings(tasks_per_step=work.tasks, group_size=work.group_size, max_tokens=work.most_tokens),
+        run=run,
+        rollout=RolloutSettings(
+            tasks_per_step=work.tasks,
+            group_size=work.group_size,
+            max_tokens=work.most_tokens,
+            max_concurrent_episodes=work.rows,
+        ),
         sampling=SamplingParams(max_tokens=work.most_tokens, stop_token_ids=(script.end,)),
         store=CheckpointStore(run_dir=run_dir, keep_last=1, keep_best=False),
         metrics=MetricsLog(run_dir),
         trackers=Trackers(log_with=(), run_dir=run_dir, config={}, start_step=0),
         screen=Screen("quiet"),
-        alarms=Alarms(),
+        alarms=NoAlarms(),
         canary_ids=tuple(script.tokenizer(prompt_text(tasks[0].question, with_tools=True))["input_ids"]),
         dev_score=no_dev_score,
         show=lambda scored: None,
@@ -190,17 +214,23 @@ def parts_of(work: Work, run_dir: Path, steps: int, **engine_options: Any) -> Pa
     )
 
 
-async def run(parts: Parts, steps: int, watch: Stopwatch) -> dict[str, list[float]]:
-    """`steps` + 1 steps; returns what was done in each but the first."""
+async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[RolledOut, dict[str, float]]:
+    """The episodes and the tags of a step; its times go into `watch`."""
+    with watch.stage("step"):
+        with watch.stage("rollout"):
+            rolled = await roll_out(parts, step)
+        tags = learn(parts, step, rolled)
+        await parts.engine.load_weights(step + 1)
+        tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+        parts.metrics.step(step, tags)
+    return rolled, tags
+
+
+async def run(parts: Parts, watch: Stopwatch) -> dict[str, list[float]]:
+    """All steps; returns what was done in each but the first."""
     counts: dict[str, list[float]] = {"sampled": [], "tokens": []}
-    for step in range(steps + 1):
-        with watch.stage("step"):
-            with watch.stage("rollout"):
-                rolled = await roll_out(parts, step)
-            tags = learn(parts, step, rolled)
-            await parts.engine.load_weights(step + 1)
-            tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
-            parts.metrics.step(step, tags)
+    for step in range(parts.run.max_steps):
+        _, tags = await one_step(parts, step, watch)
         counts["sampled"].append(tags["tokens/sampled"])
         counts["tokens"].append(tags["tokens/total"])
     return {name: values[1:] for name, values in counts.items()}
@@ -213,9 +243,9 @@ def main() -> None:
     args = parser.parse_args()
     with only_the_report_on_stdout() as out, tempfile.TemporaryDirectory() as folder:
         watch = Stopwatch()
-        parts = parts_of(works()[args.work], Path(folder), args.steps)
-        work = asyncio.run(run(parts, args.steps, watch))
-        report(out, watch.figures(), work, ("transformers", "torch"))
+        parts = parts_of(works()[args.work], RunSettings(dir=folder, max_steps=args.steps + 1))
+        work = asyncio.run(run(parts, watch))
+        report(out, watch.figures(), work, ("agentgrpo", "transformers", "torch"))
 
 
 if __name__ == "__main__":

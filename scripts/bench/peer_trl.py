@@ -20,27 +20,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import datasets
-import torch
 import transformers
 import trl
 from measure import Stopwatch, only_the_report_on_stdout, report
-from workload import Script, model, works
+from scripted_logits import ScriptedLogits
+from workload import Script, model
+from works import works
 
 MICRO_BATCH = 8
-
-
-class ScriptedLogits(transformers.LogitsProcessor):  # type: ignore[misc]
-    """Applies the script to the logits of one `generate` call."""
-
-    supports_continuous_batching = False
-
-    def __init__(self, script: Script, step: int, turn: int) -> None:
-        self._script, self._at = script, 0
-        self._rows = [script.forced(step, row, turn) for row in range(script.work.rows)]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        at, self._at = self._at, self._at + 1
-        return self._script.apply(scores, [row[at] if at < len(row) else self._script.end for row in self._rows])
 
 
 class Progress:

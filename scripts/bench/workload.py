@@ -1,9 +1,8 @@
-"""The work that both sides of a benchmark do: a random-weight Qwen2, and episodes whose length is prescribed.
+"""What both sides of a benchmark do of a work (works.py): a random-weight Qwen2, and episodes of prescribed length.
 
-B tasks x G episodes; every episode takes `turns` turns of 30-48 sampled tokens; every turn but the last ends with a
-tool call whose reply is 100-200 tokens. `Script` says, per (step, row, turn), which tokens are forced (the call, the
-end of the turn) and bans all tokens that could end a turn earlier, so that any engine samples exactly as many tokens. The
-sampled tokens themselves are each side's own.
+`Script` says, per (step, row, turn), which tokens are forced (the call, the end of the turn) and bans all tokens that
+could end a turn earlier, so that any engine samples exactly as many tokens. The sampled tokens themselves are each
+side's own.
 
 Imports torch, transformers and tokenizers only: the peers' environments know nothing else of ours.
 """
@@ -12,11 +11,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
+from works import Work
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>")
 SPECIAL += ("</tool_response>", "<think>", "</think>", "<tools>", "</tools>")
@@ -38,61 +37,10 @@ SCHEMA = {
 SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 TOOLS = (
     "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
-    "function signatures within <tools></tools> XML tags:\n<tools>\n{schema}\n</tools>\n\nFor each function call, return a json "
-    "object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+    "function signatures within <tools></tools> XML tags:\n<tools>\n{schema}\n</tools>\n\nFor each function call, "
+    "return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
     '{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call>'
 )
-
-
-@dataclass(frozen=True)
-class Work:
-    """One workload. hidden, layers, heads, kv_heads, ffn and vocab are the model's; the tokenizer has `words` tokens at
-    most (`vocab` may be larger: an output layer as wide as a real one, of which the script bans the rest)."""
-
-    name: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
-    words: int
-    tasks: int = 4
-    group_size: int = 8
-    turns: int = 3
-    least_tokens: int = 30
-    most_tokens: int = 48
-    prompt_tokens: int = 200
-    tool_tokens: int = 150
-    latency_s: float = 0.0
-    max_positions: int = 8192
-
-    @property
-    def rows(self) -> int:
-        return self.tasks * self.group_size
-
-    @property
-    def most_sampled_or_injected(self) -> int:
-        """Tokens an episode can add to its prompt, with room for what the template puts around a tool's reply."""
-        return self.turns * self.most_tokens + (self.turns - 1) * (self.tool_tokens * 4 // 3 + 24)
-
-
-_BASES = (
-    Work("tiny", hidden=128, layers=4, heads=4, kv_heads=2, ffn=352, vocab=1024, words=1024),
-    Work("small", hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=8192, words=8192),
-    Work("vocab151k", hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=151_936, words=8192, tasks=1),
-)
-LATENCIES_MS = (0, 100, 300)
-
-
-def works() -> dict[str, Work]:
-    """Every workload by name: tiny, small and vocab151k, each with three tool latencies and as a single turn."""
-    found = {}
-    for base in _BASES:
-        for ms in LATENCIES_MS:
-            found[f"{base.name}/latency-{ms}"] = replace(base, name=f"{base.name}/latency-{ms}", latency_s=ms / 1e3)
-        found[f"{base.name}/single-turn"] = replace(base, name=f"{base.name}/single-turn", turns=1)
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -128,8 +76,8 @@ def tokenizer(words: int) -> Any:
     )
 
 
-def model(work: Work, *, dtype: torch.dtype = torch.float32) -> Any:
-    """The same random weights in every process."""
+def model(work: Work, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
+    """The same random weights in every process, made where they are to be."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tok = tokenizer(work.words)
@@ -141,13 +89,14 @@ def model(work: Work, *, dtype: torch.dtype = torch.float32) -> Any:
         num_key_value_heads=work.kv_heads,
         intermediate_size=work.ffn,
         max_position_embeddings=work.max_positions,
-        tie_word_embeddings=True,
+        tie_word_embeddings=work.tied,
         eos_token_id=tok.eos_token_id,
         pad_token_id=tok.pad_token_id,
         bos_token_id=None,
     )
     torch.manual_seed(0)
-    made = Qwen2ForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
+    with torch.device(device):
+        made = Qwen2ForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
     made.generation_config.eos_token_id = tok.eos_token_id
     made.generation_config.pad_token_id = tok.pad_token_id
     return made
@@ -179,7 +128,7 @@ class Script:
         self.banned[: len(SPECIAL)] = -torch.inf
         self.banned[len(self.tokenizer) :] = -torch.inf
 
-    @lru_cache(maxsize=4096)  # noqa: B019 - one script per process
+    @cache  # noqa: B019 - a script lives as long as its process
     def forced(self, step: int, row: int, turn: int) -> tuple[int, ...]:
         """The token id at every position of a turn; -1 = sampled freely."""
         length = random.Random(f"{step}/{row}/{turn}").randint(self.work.least_tokens, self.work.most_tokens)
@@ -188,6 +137,7 @@ class Script:
 
     def apply(self, scores: torch.Tensor, wanted: list[int]) -> torch.Tensor:
         """Change logits [n, V] in place so that row i can only draw `wanted[i]`, or anything allowed where it is -1."""
+        self.banned = self.banned.to(scores)
         scores += self.banned
         rows = [i for i, token in enumerate(wanted) if token >= 0]
         if rows:
@@ -208,7 +158,7 @@ class Script:
         empty = len(self.tokenizer(prompt_text("", with_tools=self.work.turns > 1))["input_ids"])
         return self._text(max(8, self.work.prompt_tokens - empty), f"p{index}")
 
-    @lru_cache(maxsize=4096)  # noqa: B019
+    @cache  # noqa: B019
     def reply(self, step: int, row: int, turn: int) -> str:
         """What the tool says: `tool_tokens` +- a third."""
         length = random.Random(f"t{step}/{row}/{turn}").randint(

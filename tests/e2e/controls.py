@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -67,6 +68,14 @@ class RandomRetriever:
         self._passages = ()
 
 
+class SlowRetriever(RandomRetriever):
+    """Takes its time."""
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        await asyncio.sleep(0.3)
+        return await super().search(query, top_k=top_k)
+
+
 class EmptyRetriever:
     """Finds nothing."""
 
@@ -81,6 +90,12 @@ def random_retrievers(
     *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
 ) -> dict[str, Retriever]:
     return {name: RandomRetriever(passages) for name, passages in corpora.items()}
+
+
+def slow_retrievers(
+    *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
+) -> dict[str, Retriever]:
+    return {name: SlowRetriever(passages) for name, passages in corpora.items()}
 
 
 def empty_retrievers(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.engines.cache import CacheShape, KVCache
 from agentgrpo.errors import ConfigError, EngineError
 from agentgrpo.types import FinishReason
 from tests.engines.tiny import EOS, bits, encode, engine, model, plain_logprobs, play, play_all, prompt
@@ -193,21 +195,82 @@ async def test_tokens_outside_the_vocabulary_are_refused(tokens):
 async def test_more_episodes_than_slots(slots):
     backend = engine(slots=slots)
     assert bits(await play_all(backend, EPISODES)) == bits(await play_all(engine(), EPISODES))
-    assert backend._pool.shape[0] <= slots
+    assert backend._schedule.num_contexts == 0
 
 
-async def test_a_slot_stays_with_its_episode_until_release():
-    backend = engine(slots=1)
-    sampling = SamplingParams(max_tokens=2)
-    await backend.generate(prompt(0), sampling, KEY)
-    waiting = asyncio.create_task(backend.generate(prompt(1), sampling, KEY._replace(sample_index=1)))
-    await asyncio.sleep(0.02)
-    assert not waiting.done()
+async def test_an_idle_episode_gives_its_slot_to_one_that_waits_and_goes_on_as_if_it_had_not():
+    backend, undisturbed = engine(slots=1), engine()
+    sampling = SamplingParams(max_tokens=12)
+    first = await backend.generate(prompt(2), sampling, KEY)
+    other = await backend.generate(prompt(1), sampling, KEY._replace(task_id="other"))
+    assert backend.stats.evictions == 1
+    assert other.time_queue > 0
+    assert 0 < other.time_generate < 5
+    context = [*prompt(2), *first.token_ids, 1, 2, 3]
+    second = await backend.generate(context, sampling, KEY._replace(turn=1))
+    assert backend.stats.replayed_tokens == len(prompt(2)) + 11
+    await undisturbed.generate(prompt(2), sampling, KEY)
+    expected = await undisturbed.generate(context, sampling, KEY._replace(turn=1))
+    assert (second.token_ids, second.logprobs) == (expected.token_ids, expected.logprobs)
+
+
+async def test_what_is_counted():
+    backend = engine(slots=8)
+    await asyncio.gather(*(play(backend, 1, i, turns=1, sampling=SamplingParams(max_tokens=5)) for i in range(3)))
+    stats = backend.stats
+    assert (stats.prefill_tokens, stats.copied_tokens, stats.replayed_tokens) == (15, 30, 0)
+    assert (stats.decode_tokens, stats.steps, stats.evictions, stats.peak_kv_tokens) == (15, 6, 0, 3 * 64)
+
+
+async def test_memory_follows_each_episodes_own_length_and_goes_back_at_release():
+    backend = engine()
+    sampling = SamplingParams(max_tokens=1)
+    for i, length in enumerate((30, 300)):
+        await backend.generate([1] * length, sampling, KEY._replace(sample_index=i))
+    contexts = backend._schedule._memory.contexts
+    caches = [weakref.ref(c.held.kv) for c in sorted(contexts, key=lambda c: c.age)]
+    assert [c().shape[3] for c in caches] == [64, 320]
+    backend.release(KEY._replace(sample_index=1))
+    assert [c() is None for c in caches] == [False, True]
     backend.release(KEY)
-    backend.release(KEY)
-    completion = await waiting
-    assert completion.time_queue >= 0.02
-    assert 0 < completion.time_generate < 5
+    assert [c() is None for c in caches] == [True, True]
+
+
+def poison_new_memory(monkeypatch):
+    reserve = KVCache.reserve
+
+    def poisoned(self: KVCache, shape: CacheShape, tokens: int) -> None:
+        before = self.capacity
+        reserve(self, shape, tokens)
+        self.kv[:, :, :, before:] = torch.nan
+
+    monkeypatch.setattr(KVCache, "reserve", poisoned)
+
+
+async def test_what_was_never_written_is_never_read(monkeypatch):
+    expected = bits(await play_all(engine(), EPISODES))
+    poison_new_memory(monkeypatch)
+    assert bits(await play_all(engine(), EPISODES)) == expected
+
+
+async def test_in_bfloat16_the_logprobs_are_near_and_do_not_depend_on_company():
+    policy = model("qwen2").bfloat16()
+    together = await asyncio.gather(*(play(engine(policy), *e) for e in EPISODES[:4]))
+    tokens, completions = await play(engine(policy), *EPISODES[1])
+    assert bits({EPISODES[1]: completions}) == bits({EPISODES[1]: together[1][1]})
+    plain = plain_logprobs(policy, tokens)[-len(completions[-1].token_ids) :]
+    assert completions[-1].logprobs == pytest.approx(plain, abs=0.1)
+
+
+async def test_decoding_goes_on_while_a_long_prompt_is_computed():
+    backend = engine(prefill_chunk=32, prefill_budget=64)
+    long = asyncio.create_task(backend.generate([1] * 400, SamplingParams(max_tokens=1), KEY))
+    await asyncio.sleep(0)
+    short = await backend.generate([2, 3], SamplingParams(max_tokens=5), KEY._replace(task_id="short"))
+    assert len(short.token_ids) == 5
+    assert not long.done()
+    assert (await long).token_ids
+    assert backend.stats.steps == 7
 
 
 async def test_a_cancelled_turn_stops_at_once_and_can_be_tried_again():
@@ -246,6 +309,24 @@ async def test_an_error_in_a_step_reaches_every_turn_and_the_engine_goes_on(monk
     assert {str(o) for o in outcomes} == {"engine step: RuntimeError: out of memory"}
     assert {type(o) for o in outcomes} == {EngineError}
     assert bits(await play_all(backend, EPISODES)) == expected
+
+
+async def test_after_a_step_that_failed_nothing_is_taken_for_computed_that_was_not(monkeypatch):
+    backend, undisturbed = engine(), engine()
+    sampling, other = SamplingParams(max_tokens=5), KEY._replace(sample_index=1)
+    for each in (backend, undisturbed):
+        for key in (KEY, other):
+            first = await each.generate(prompt(2), sampling, key)
+    context = [*prompt(2), *first.token_ids, 1, 2, 3]
+    backend._schedule.evict(backend._schedule._contexts[other.episode])
+    poison_new_memory(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(KVCache, "copy_prefix", lambda *_: 1 / 0)
+        with pytest.raises(EngineError, match="engine step: ZeroDivisionError"):
+            await backend.generate(context, sampling, other._replace(turn=1))
+    found = await backend.generate(context, sampling, other._replace(turn=1))
+    expected = await undisturbed.generate(context, sampling, other._replace(turn=1))
+    assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
 
 
 async def test_release_ends_what_the_episode_generates():
@@ -314,10 +395,10 @@ async def test_dropout_is_off_while_sampling():
     assert bits(await play_all(engine(policy.train()), EPISODES)) == expected
 
 
-async def test_slot_attention_outside_of_a_step_says_so():
+async def test_cache_attention_outside_of_a_step_says_so():
     policy = model()
     engine(policy)
-    policy.config._attn_implementation = "agentgrpo_slots"
+    policy.config._attn_implementation = "agentgrpo_caches"
     with pytest.raises(EngineError, match="outside of an engine step"):
         policy(input_ids=torch.tensor([[1, 2]]))
 
@@ -325,10 +406,19 @@ async def test_slot_attention_outside_of_a_step_says_so():
 # -- settings
 
 
-@pytest.mark.parametrize("settings", [{"slots": 0}, {"prefill_budget": 0}, {"max_context": 1}, {"max_context": 513}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"slots": 0}, {"prefill_budget": 0}, {"prefill_chunk": 0}, {"max_context": 1}, {"max_context": 513}],
+)
 def test_settings_out_of_range(settings):
     with pytest.raises(ConfigError, match="between 2 and the model's own 512"):
         engine(**settings)
+
+
+def test_a_kv_budget_below_one_episode_is_refused():
+    engine(max_context=300, kv_budget=320)
+    with pytest.raises(ConfigError, match="kv_budget=319 was given; one episode of max_context=300 tokens needs 320"):
+        engine(max_context=300, kv_budget=319)
 
 
 def test_sliding_window_models_are_refused():

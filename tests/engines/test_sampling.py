@@ -130,3 +130,41 @@ def test_draws_follow_the_distribution(filtered):
 
 def test_distribution_of_sampling_params():
     assert Distribution.of(SamplingParams(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1)) == (0.7, 5, 0.9, 0.1)
+
+
+@pytest.mark.parametrize("nucleus", [1, 2, 7, 1024])
+def test_the_nucleus_is_the_smallest_set_and_of_equal_tokens_the_first(nucleus, monkeypatch):
+    """Against a full stable sort, over logits full of ties; however many tokens are looked at first."""
+    monkeypatch.setattr(sampling, "NUCLEUS", nucleus)
+    torch.manual_seed(0)
+    for top_p in (0.01, 0.3, 0.77, 0.99):
+        logits = torch.randint(0, 5, (60, 33)).double()
+        ranked, order = logits.sort(descending=True, stable=True)
+        probs = ranked.softmax(-1)
+        dropped = torch.zeros(60, 33, dtype=torch.bool).scatter(-1, order, probs.cumsum(-1) - probs >= top_p)
+        found = logits.clone()
+        sampling._keep_nucleus(found, top_p)
+        assert torch.equal(found, logits.masked_fill(dropped, -math.inf))
+
+
+def test_the_logits_are_left_as_they_are():
+    for dtype in (torch.float32, torch.float64):
+        logits = torch.randn(3, 9, dtype=dtype)
+        before = logits.clone()
+        sample(logits, [Distribution(0.5, 5, 0.9, 0.1)] * 3, [0.1, 0.5, 0.9])
+        assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_has_the_same_bits_alone_and_in_company_with_several_threads(temperature):
+    """In a vocabulary large enough for one row's sum to be split between threads."""
+    torch.manual_seed(0)
+    logits, distribution = torch.randn(3, 150_000), Distribution(temperature, 0, 1.0, 0.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        together = sample(logits, [distribution] * 3, [0.1, 0.5, 0.9])
+        alone = [sample(logits[i : i + 1], [distribution], [u]) for i, u in enumerate((0.1, 0.5, 0.9))]
+    finally:
+        torch.set_num_threads(before)
+    assert together == ([a[0][0] for a in alone], [a[1][0] for a in alone])

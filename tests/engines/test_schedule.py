@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from agentgrpo.engines.base import SeedKey
+from agentgrpo.engines.counters import EngineStats
 from agentgrpo.engines.sampling import Distribution, Noise
-from agentgrpo.engines.schedule import Copy, Schedule, Step, Turn
+from agentgrpo.engines.schedule import Schedule, Step
 from agentgrpo.engines.stops import StopRule
+from agentgrpo.engines.turns import Turn
 from agentgrpo.errors import EngineError
 from agentgrpo.types import FinishReason
 
 RULE = StopRule(final=frozenset({99}), suspects=frozenset(), strings=(), decode=str)
-TEXT = [10, 11, 12, 13, 14]
+TEXT = list(range(10, 20))
+
+
+def scheduled(
+    *, slots: int = 4, budget: int = 100, chunk: int = 512, kv: int | None = None, exact: bool = True
+) -> Schedule:
+    return Schedule(
+        slots=slots, prefill_budget=budget, prefill_chunk=chunk, kv_budget=kv, exact=exact, stats=EngineStats()
+    )
 
 
 def turn(tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0, room: int = 4) -> Turn:
@@ -30,125 +42,156 @@ def turn(tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0
     )
 
 
-def shape(step: Step) -> tuple[object, ...]:
-    """(copies, decoding samples, spans as (sample, start, stop, sampled))"""
-    spans = [(s.turn.key.sample_index, s.start, s.stop, s.sampled) for s in step.spans]
-    return step.copies, [t.key.sample_index for t in step.decoding], spans
+def shape(step: Step) -> tuple[Any, ...]:
+    """(copies as (to sample, tokens), units as (sample, start, stop) or (sample, start) for a decoding row)"""
+    sample = {u.turn.context: u.turn.key.sample_index for u in step.units}
+    copies = [(sample[c.target], c.tokens) for c in step.copies]
+    units = [
+        (u.turn.key.sample_index, u.start) if u.draws and u.stop - u.start == 1 else (sample[u.turn.context], *u[1:3])
+        for u in step.units
+    ]
+    return copies, units
 
 
-def run(schedule: Schedule, *tokens: int) -> tuple[object, ...]:
+def run(schedule: Schedule, *tokens: int) -> tuple[Any, ...]:
     """One step in which `tokens` are drawn, in order; turns that end are ended."""
     step = schedule.next_step()
+    done = shape(step)
+    hand_out(schedule, step, tokens)
+    return done
+
+
+def hand_out(schedule: Schedule, step: Step, tokens: Sequence[int]) -> None:
+    drawing = step.drawing
     schedule.computed(step)
-    for t, token in zip(step.drawing, tokens, strict=True):
+    for t, token in zip(drawing, tokens, strict=True):
         if t.take(token, -1.0) is not None:
             schedule.end(t, well=True)
-    return shape(step)
 
 
 async def test_a_group_computes_its_prompt_once_and_everyone_decodes_its_last_token():
-    schedule = Schedule(slots=4, prefill_budget=100)
+    schedule = scheduled()
     for i in range(3):
         schedule.add(turn(TEXT, sample=i))
-    assert run(schedule) == ([], [], [(0, 0, 4, False)])
-    assert run(schedule, 1, 1, 1) == ([Copy(0, [1, 2], 4)], [0, 1, 2], [])
-    assert run(schedule, 1, 1, 1) == ([], [0, 1, 2], [])
+    assert run(schedule, 1) == ([], [(0, 0, 9), (0, 9)])
+    assert run(schedule, 1, 1, 1) == ([(1, 9), (2, 9)], [(0, 10), (1, 9), (2, 9)])
+    assert run(schedule, 1, 1, 1) == ([], [(0, 11), (1, 10), (2, 10)])
     schedule.add(turn(TEXT, sample=3))
-    assert run(schedule, 1, 1, 1, 1) == ([Copy(0, [3], 4)], [0, 1, 2, 3], [])
+    assert run(schedule, 1, 1, 1, 1) == ([(3, 9)], [(0, 12), (1, 11), (2, 11), (3, 9)])
 
 
 async def test_another_prompt_or_another_group_is_not_shared():
-    schedule = Schedule(slots=4, prefill_budget=100)
+    schedule = scheduled()
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn([*TEXT[:-1], 77, 78], sample=1))
     schedule.add(turn(TEXT, sample=2, task="u"))
-    assert run(schedule) == ([], [], [(0, 0, 4, False), (1, 0, 5, False), (2, 0, 4, False)])
+    assert run(schedule, 1, 1, 1) == ([], [(0, 0, 9), (1, 0, 10), (2, 0, 9), (0, 9), (1, 10), (2, 9)])
 
 
 async def test_the_last_prompt_token_may_differ():
-    schedule = Schedule(slots=4, prefill_budget=100)
+    schedule = scheduled()
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn([*TEXT[:-1], 77], sample=1))
-    run(schedule)
-    assert run(schedule, 1, 1) == ([Copy(0, [1], 4)], [0, 1], [])
-
-
-async def test_a_prompt_of_one_token_decodes_at_once():
-    schedule = Schedule(slots=1, prefill_budget=100)
-    schedule.add(turn([5]))
-    assert run(schedule, 1) == ([], [0], [])
+    run(schedule, 1)
+    assert run(schedule, 1, 1) == ([(1, 9)], [(0, 10), (1, 9)])
 
 
 async def test_later_turns_compute_only_what_is_new():
-    schedule = Schedule(slots=1, prefill_budget=100)
+    schedule = scheduled(slots=1)
     schedule.add(turn(TEXT))
-    run(schedule)
     run(schedule, 1)
     run(schedule, 99)
-    assert not schedule.has_work
+    assert schedule.turns == []
     schedule.add(turn([*TEXT, 1, 99, 30, 31], number=1))
-    assert run(schedule, 2) == ([], [], [(0, 6, 9, True)])
-    assert run(schedule, 99) == ([], [0], [])
+    assert run(schedule, 2) == ([], [(0, 11, 14)])
+    assert run(schedule, 99) == ([], [(0, 14)])
     schedule.add(turn([*TEXT, 1, 99, 30, 31, 2, 99], number=2))  # nothing injected
-    assert run(schedule, 99) == ([], [0], [])
-    schedule.add(turn([*TEXT, 1, 99, 40, 41, 42], number=3))  # another context from token 7 on
-    assert run(schedule, 99) == ([], [], [(0, 7, 10, True)])
+    assert run(schedule, 99) == ([], [(0, 15)])
+    schedule.add(turn([*TEXT, 1, 99, 40, 41, 42], number=3))  # another context from token 12 on
+    assert run(schedule, 99) == ([], [(0, 12, 15)])
 
 
 async def test_a_context_that_parts_inside_the_prompt_no_longer_lends_it():
-    schedule = Schedule(slots=3, prefill_budget=100)
+    schedule = scheduled()
     schedule.add(turn(TEXT, sample=0))
-    run(schedule)
     run(schedule, 99)
     schedule.add(turn([10, 11, 50, 51], sample=0, number=1))
     schedule.add(turn(TEXT, sample=1))
-    assert run(schedule, 99) == ([], [], [(0, 2, 4, True), (1, 0, 4, False)])
+    assert run(schedule, 99, 99) == ([], [(0, 0, 3), (1, 0, 9), (0, 3), (1, 9)])
 
 
-async def test_a_freed_slot_lends_nothing_but_its_copies_do():
-    schedule = Schedule(slots=3, prefill_budget=100)
+async def test_a_released_episode_lends_nothing_but_those_who_copied_do():
+    schedule = scheduled()
     schedule.add(turn(TEXT, sample=0))
     schedule.add(turn(TEXT, sample=1))
-    run(schedule)
-    run(schedule, 99, 99)
-    assert schedule.release(("train/0", "t", 0)) == 0
+    run(schedule, 99)
+    run(schedule, 99)
+    schedule.release(("train/0", "t", 0))
     schedule.add(turn(TEXT, sample=2))
-    assert run(schedule, 99) == ([Copy(1, [0], 4)], [2], [])
+    assert run(schedule, 99) == ([(2, 9)], [(2, 9)])
     for i in (1, 2):
         schedule.release(("train/0", "t", i))
     schedule.add(turn(TEXT, sample=3))
-    assert run(schedule) == ([], [], [(3, 0, 4, False)])
+    assert run(schedule, 99) == ([], [(3, 0, 9), (3, 9)])
+
+
+async def test_whoever_computes_the_prompt_may_fail_and_the_next_one_does_it():
+    schedule = scheduled(budget=4, chunk=8)
+    turns = [turn([*TEXT, *TEXT], sample=i) for i in range(2)]
+    for t in turns:
+        schedule.add(t)
+    assert run(schedule) == ([], [(0, 0, 8)])
+    assert run(schedule) == ([], [(0, 8, 16)])
+    schedule.end(turns[0], well=False)
+    assert run(schedule) == ([], [(1, 0, 8)])
+    assert schedule.turns == [turns[1]]
+
+
+async def test_a_long_prompt_is_computed_in_pieces_while_others_decode():
+    schedule = scheduled(budget=16, chunk=8)
+    schedule.add(turn([5], task="u", sample=1, room=9))
+    run(schedule, 1)
+    schedule.add(turn([*TEXT, *TEXT, *TEXT], sample=0))
+    assert run(schedule, 1) == ([], [(1, 1), (0, 0, 8), (0, 8, 16)])
+    assert run(schedule, 1, 1) == ([], [(1, 2), (0, 16, 24), (0, 24, 29), (0, 29)])
+
+
+async def test_a_long_prompt_keeps_nobody_from_beginning():
+    schedule = scheduled(budget=24, chunk=8)
+    schedule.add(turn([*TEXT] * 5, sample=0))
+    schedule.add(turn(TEXT, task="u", sample=1))
+    assert run(schedule) == ([], [(0, 0, 8), (1, 0, 8), (0, 8, 16)])
+    assert run(schedule, 1) == ([], [(0, 16, 24), (1, 8, 9), (0, 24, 32), (1, 9)])
+
+
+async def test_pieces_beyond_the_budget_wait_and_one_always_runs():
+    schedule = scheduled(budget=12)
+    for i in range(3):
+        schedule.add(turn(TEXT, task=str(i), sample=i))
+    assert run(schedule, 1) == ([], [(0, 0, 9), (0, 9)])
+    assert run(schedule, 1, 1) == ([], [(0, 10), (1, 0, 9), (1, 9)])
+    schedule = scheduled(budget=1)
+    schedule.add(turn(TEXT))
+    schedule.add(turn([5], sample=1))
+    assert run(schedule, 1, 1) == ([], [(0, 0, 9), (1, 0), (0, 9)])
 
 
 async def test_episodes_beyond_the_slots_wait_in_order():
-    schedule = Schedule(slots=1, prefill_budget=100)
+    schedule = scheduled(slots=1)
     turns = [turn([5], sample=i) for i in range(4)]
     for t in turns:
         schedule.add(t)
-    assert run(schedule, 99) == ([], [0], [])
-    assert not schedule.has_work
+    assert run(schedule, 1) == ([], [(0, 0)])
     schedule.end(turns[1], well=False)  # cancelled while it waited
+    assert run(schedule, 99) == ([], [(0, 1)])
     schedule.release(("train/0", "t", 0))
-    assert schedule.has_work
-    assert run(schedule, 99) == ([], [2], [])
+    assert run(schedule, 99) == ([], [(2, 0)])
     assert schedule.num_contexts == 1
 
 
-async def test_spans_beyond_the_budget_wait_and_the_first_always_runs():
-    schedule = Schedule(slots=4, prefill_budget=9)
-    for i in range(3):
-        schedule.add(turn(TEXT, task=str(i), sample=i))
-    assert run(schedule) == ([], [], [(0, 0, 4, False)])
-    assert run(schedule, 1) == ([], [0], [(1, 0, 4, False)])
-    schedule = Schedule(slots=4, prefill_budget=1)
-    schedule.add(turn(TEXT))
-    assert run(schedule) == ([], [], [(0, 0, 4, False)])
-
-
 async def test_a_turn_that_did_not_end_well_leaves_its_context_as_it_was():
-    schedule = Schedule(slots=2, prefill_budget=100)
+    schedule = scheduled()
     schedule.add(turn(TEXT))
-    run(schedule)
     run(schedule, 99)
     second = turn([*TEXT, 99, 30, 31], number=1)
     schedule.add(second)
@@ -156,15 +199,15 @@ async def test_a_turn_that_did_not_end_well_leaves_its_context_as_it_was():
     run(schedule, 1)
     schedule.end(second, well=False)
     schedule.add(turn([*TEXT, 99, 30, 31], number=1))
-    assert run(schedule, 1) == ([], [], [(0, 5, 8, True)])
+    assert run(schedule, 1) == ([], [(0, 10, 13)])
 
 
 async def test_two_turns_of_one_episode_at_once_are_refused():
-    schedule = Schedule(slots=1, prefill_budget=100)
+    schedule = scheduled(slots=1)
     schedule.add(turn(TEXT))
     with pytest.raises(EngineError, match="one after another"):
         schedule.add(turn(TEXT))
-    run(schedule)
+    run(schedule, 1)
     with pytest.raises(EngineError, match="one after another"):
         schedule.add(turn(TEXT))
 

@@ -103,7 +103,7 @@ async def play(
             completions.append(await backend.generate(context, sampling, key._replace(turn=turn)))
             context += completions[-1].token_ids
             if turn < turns - 1:
-                context += [rng.randrange(256) for _ in range(rng.choice((0, 1, 5, 26, 40)))]
+                context += [rng.randrange(256) for _ in range(rng.choice((0, 1, 5, 7, 26, 40)))]
     finally:
         backend.release(key)
     return context, completions

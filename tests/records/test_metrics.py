@@ -63,10 +63,11 @@ def test_offsets_are_those_of_the_metrics_alone(tmp_path: Path) -> None:
 
 
 def test_clock_rows_are_cut_at_the_first_of_the_step_or_unreadable(tmp_path: Path) -> None:
-    assert clock_offset(tmp_path, 0) == 0
+    path = tmp_path / TIMINGS
+    assert clock_offset(path, 0) == 0
     rows = ['{"step":0,"time/a":1.0}\n', '{"step":0,"time/b":1.0}\n', '{"step":1,"time/a":1.0}\n', '{"step":2,"ti']
-    (tmp_path / TIMINGS).write_text("".join(rows))
-    assert [clock_offset(tmp_path, step) for step in (0, 1, 2, 9)] == [0, 48, 72, 72]
+    path.write_text("".join(rows))
+    assert [clock_offset(path, step) for step in (0, 1, 2, 9)] == [0, 48, 72, 72]
 
 
 @pytest.mark.parametrize(

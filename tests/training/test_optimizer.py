@@ -26,7 +26,7 @@ def gradients(model: nn.Module, count: int, scale: float = 1.0, seed: int = 1) -
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         for p in model.parameters():
-            p.grad = torch.randn(p.shape, generator=generator) * scale
+            p.grad = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
         yield
 
 
@@ -137,6 +137,79 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded() -> None:
         with pytest.raises(CheckpointError, match=message):
             optimizer.load_state_tensors(bad)
         assert all(float(t.abs().sum()) == 0 for t in optimizer.state_tensors().values())
+
+
+def half_and_not() -> nn.Module:
+    """Both weights in half precision, the norm between them not."""
+    model = network().bfloat16()
+    model[1].float()
+    return model
+
+
+def test_updates_too_small_for_half_precision_are_not_lost() -> None:
+    """At 0.3 neighbouring bfloat16 numbers are 2^-9 = 0.00195 apart: 100 steps of 1e-6 move the master alone, 2000 the
+    weight too; without a master it never moves. (In float32 a step is 1.013e-6 there.)"""
+    model, bare = nn.Linear(2, 1, bias=False), nn.Parameter(torch.full((1, 2), 0.3).bfloat16())
+    nn.init.constant_(model.weight, 0.3)
+    model.bfloat16()
+    start = model.weight.detach().float().clone()
+    optimizer = AdamW(model=model, warmup_steps=0)
+    plain = torch.optim.AdamW([bare], lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0)
+    for step in range(2000):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step(lr=1e-6, gradient_norm=optimizer.gradient_norm())
+        bare.grad = torch.ones_like(bare)
+        plain.step()
+        moved = start - optimizer.state_tensors()["weight.master"]
+        if step == 99:
+            torch.testing.assert_close(moved, torch.full((1, 2), 1e-4), rtol=2e-2, atol=0)
+            assert torch.equal(model.weight.float(), start)
+    torch.testing.assert_close(moved, torch.full((1, 2), 2e-3), rtol=2e-2, atol=0)
+    assert torch.equal(start - model.weight.float(), torch.full((1, 2), 2.0**-9))
+    assert torch.equal(bare.float(), start)
+
+
+def test_a_master_steps_like_float32_weights_and_its_weight_is_the_rounded_copy() -> None:
+    half, single = half_and_not(), half_and_not().float()
+    ours, theirs = AdamW(model=half, weight_decay=0.1), AdamW(model=single, weight_decay=0.1)
+    for step, (_, _) in enumerate(zip(gradients(half, 5), gradients(single, 5), strict=True)):
+        for p, q in zip(half.parameters(), single.parameters(), strict=True):
+            q.grad = p.grad.float().clone()
+        norms = [optimizer.gradient_norm() for optimizer in (ours, theirs)]
+        assert norms[0] == norms[1]
+        for optimizer, norm in zip((ours, theirs), norms, strict=True):
+            optimizer.step(lr=optimizer.learning_rate(step, 5), gradient_norm=norm)
+        assert all(p.grad is None for p in half.parameters())
+    found, expected = ours.state_tensors(), theirs.state_tensors()
+    masters = {n for n in found if n.endswith(".master")}
+    assert masters == {"0.weight.master", "0.bias.master", "2.weight.master", "2.bias.master"}
+    assert all(torch.equal(found[n], expected[n]) for n in found.keys() - masters)
+    for (name, p), q in zip(half.named_parameters(), single.parameters(), strict=True):
+        assert torch.equal(found[f"{name}.master"] if p.dtype == torch.bfloat16 else p, q)
+        assert torch.equal(p, q.to(p.dtype))
+
+
+def test_a_master_survives_a_file(tmp_path: Path) -> None:
+    whole, model = half_and_not(), half_and_not()
+    straight, first = AdamW(model=whole, lr=1e-5), AdamW(model=model, lr=1e-5)
+    run(whole, straight, 7)
+    run(model, first, 3)
+    save_file(first.state_tensors(), tmp_path / "optimizer.safetensors")
+    resumed = AdamW(model=model, lr=1e-5)
+    resumed.load_state_tensors(load_file(tmp_path / "optimizer.safetensors"))
+    generator = gradients(model, 7)
+    for step, _ in enumerate(generator):
+        if step >= 3:
+            resumed.step(lr=resumed.learning_rate(step, 10), gradient_norm=resumed.gradient_norm())
+    expected = straight.state_tensors()
+    assert all(torch.equal(t, expected[n]) for n, t in resumed.state_tensors().items())
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), model.parameters(), strict=True))
+
+
+def test_the_norm_of_half_precision_gradients_has_full_precision() -> None:
+    model = nn.Linear(1000, 1, bias=False).bfloat16()
+    model.weight.grad = torch.full((1, 1000), 0.25, dtype=torch.bfloat16)
+    assert AdamW(model=model).gradient_norm() == pytest.approx(0.25 * 1000**0.5, rel=1e-6)
 
 
 def test_frozen_parameters_have_no_state() -> None:

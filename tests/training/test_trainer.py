@@ -12,14 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen3Config
 
 from agentgrpo.errors import ConfigError, TrainingError
 from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.training import attention
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.reference import frozen_reference
-from agentgrpo.training.trainer import Trainer
+from agentgrpo.training.trainer import Trainer, fitting_tokens
 from agentgrpo.types import TrainingSample
 from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model, tiny_tokenizer, training_sample
 
@@ -78,11 +79,13 @@ def padded_gradient(
     return gradients
 
 
+@pytest.mark.parametrize("short", [0, 1000])
 @pytest.mark.parametrize("family, kv_heads", [("qwen3", 4), ("qwen3", 2), ("llama", 4), ("llama", 2)])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_packed_gradient_equals_padded_rows_with_full_logits(
-    family: str, kv_heads: int, temperature: float
+    monkeypatch: pytest.MonkeyPatch, short: int, family: str, kv_heads: int, temperature: float
 ) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)  # plain products, padded blocks
     samples = random_samples()
     for build, tolerance in ((tiny_model, 1e-5), (exact_model, 1e-12)):
         model = build(family, kv_heads=kv_heads)
@@ -91,7 +94,9 @@ def test_the_packed_gradient_equals_padded_rows_with_full_logits(
         assert distance(gradients, expected) < tolerance
 
 
-def test_untied_heads_too() -> None:
+@pytest.mark.parametrize("short", [0, 1000])
+def test_untied_heads_too(monkeypatch: pytest.MonkeyPatch, short: int) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)  # plain products, padded blocks
     model = exact_model(tied=False)
     expected = padded_gradient(model, random_samples())
     gradients = gradient_of(make_trainer(model), random_samples())
@@ -107,6 +112,26 @@ def test_zero_advantage_samples_are_skipped_exactly_and_stay_in_the_denominator(
     assert distance(gradient_of(trainer, samples), expected) < 1e-12
     used = sum(sum(s.loss_mask) for s in samples if s.advantage)
     assert trainer.update(samples, step=1).tokens_trained == used < sum(sum(s.loss_mask) for s in samples)
+
+
+@pytest.mark.parametrize("kl_coef, skipped", [(0.0, True), (0.1, False)])
+def test_skipping_changes_no_bit_and_is_off_where_another_term_has_a_gradient(
+    monkeypatch: pytest.MonkeyPatch, kl_coef: float, skipped: bool
+) -> None:
+    """One row per micro-batch: in a larger one, which rows stand beside each other moves the last bits of a product."""
+    samples = [dataclasses.replace(s, advantage=0.0) if s.sample_index else s for s in random_samples()]
+    algorithm = Algorithm(aggregation="token_mean", kl_coef=kl_coef)
+    trainer = make_trainer(tiny_model(), algorithm, tokens_per_micro_batch=1)
+    trainer.update(random_samples(), step=0)  # away from the reference, where the KL term has no gradient
+    metrics = trainer.update(samples, step=1)
+    gradients = trainer.optimizer.gradients
+    monkeypatch.setattr(Algorithm, "skips_zero_advantage", False)
+    whole = make_trainer(tiny_model(), algorithm, tokens_per_micro_batch=1)
+    whole.update(random_samples(), step=0)
+    all_tokens = whole.update(samples, step=1).tokens_trained
+    assert same_bits(gradients, whole.optimizer.gradients)
+    assert all_tokens == sum(sum(s.loss_mask) for s in samples)
+    assert (metrics.tokens_trained < all_tokens) == skipped
 
 
 def reference_weights(samples: Sequence[TrainingSample], aggregation: str) -> list[float]:
@@ -191,7 +216,11 @@ def test_two_epochs_of_two_mini_batches_equal_the_formula_written_out(
     assert (metrics.kl is None) == (kl is None)
 
 
-def test_neither_micro_batches_nor_chunks_nor_order_change_the_gradient() -> None:
+@pytest.mark.parametrize("short", [0, 1000])
+def test_neither_micro_batches_nor_chunks_nor_order_change_the_gradient(
+    monkeypatch: pytest.MonkeyPatch, short: int
+) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)  # plain products, padded blocks
     samples = random_samples(groups=4)
     whole = gradient_of(make_trainer(exact_model()), samples)
     for budget, chunk in ((1, 1), (25, 7), (60, 1000)):
@@ -471,3 +500,17 @@ def test_what_is_refused(algorithm: Algorithm, settings: dict, message: str) -> 
     policy = Policy(model=tiny_model(), tokenizer=tiny_tokenizer())
     with pytest.raises(ConfigError, match=r"kl_coef=0.0 with a reference"):
         make_trainer(tiny_model(), Algorithm(), reference=policy)
+
+
+@pytest.mark.parametrize(
+    "sizes, tokens",
+    [
+        ((4, 128, 352), 4096),  # 71 kB a token: 15,173 would fit
+        ((8, 512, 1408), 1899),
+        ((24, 896, 4864), 1024),  # 244 would fit
+    ],
+)
+def test_a_micro_batch_keeps_about_a_gib(sizes: tuple[int, int, int], tokens: int) -> None:
+    layers, hidden, ffn = sizes
+    config = Qwen3Config(num_hidden_layers=layers, hidden_size=hidden, intermediate_size=ffn)
+    assert fitting_tokens(config) == tokens

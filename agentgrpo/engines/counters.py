@@ -1,0 +1,25 @@
+"""What an engine has done so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStats:
+    """Counts since the engine was made. Every computed token is counted once: decode, prefill or replayed."""
+
+    steps: int = 0
+    """Forward passes."""
+    decode_tokens: int = 0
+    """Tokens computed one by one, each of which drew the next."""
+    prefill_tokens: int = 0
+    """Prompt and observation tokens."""
+    copied_tokens: int = 0
+    """Prompt tokens that were not computed but copied from another episode of the group."""
+    replayed_tokens: int = 0
+    """Tokens computed again after an eviction."""
+    evictions: int = 0
+    """Times an episode's keys and values were given up before its release."""
+    peak_kv_tokens: int = 0
+    """Most tokens that keys and values had room for at once."""

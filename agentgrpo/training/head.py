@@ -1,0 +1,112 @@
+"""A language model's output layer over a wide vocabulary: log-probs, entropy and gradient on one buffer of logits.
+
+    z = hidden @ W^T + b                           [m, V]: the only array of that size
+    e = exp((z - max z) / T), s = sum of e         in the place of z
+    log p(target) = (z[target] - max z) / T - log s
+    dL/dz = -g / (T s) * (e - s at the target)     with g = dL / d log p(target), one number per token
+
+The factor of a token need not be multiplied into its V numbers: it goes to the other side of the two products that
+follow, dL/dhidden = dL/dz @ W and dL/dW = dL/dz^T @ hidden. So the three products are nearly all of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+CHUNK_TOKENS = 256
+"""Tokens whose logits exist at a time. Fewer make narrow products, more take memory and are hardly faster."""
+TILE_BYTES = {"cpu": 2**20}
+"""Of the rows that are worked on together, so that they stay in the cache; other devices take all rows at once."""
+
+
+class TokenScores(NamedTuple):
+    """Of m target tokens."""
+
+    logprobs: Tensor
+    """[m], float32 or wider."""
+    entropy: Tensor
+    """[m] of the whole next-token distribution."""
+
+
+class Head:
+    """Scores tokens under softmax(linear(hidden) / temperature), and takes the gradient of what it scored last.
+
+    linear: the output layer; under torch.autocast its products run in the dtype of that. dtype: of everything between
+    the products, float32 or wider. Nothing here is seen by autograd.
+    """
+
+    def __init__(
+        self, linear: nn.Linear, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS, dtype: torch.dtype
+    ) -> None:
+        self._linear, self._temperature, self._chunk_tokens, self._dtype = linear, temperature, chunk_tokens, dtype
+        device = linear.weight.device.type
+        autocast = torch.is_autocast_enabled(device)
+        # [V, hidden], as the products want it: the weight itself, or a copy of another dtype.
+        self._weight = linear.weight.detach().to(torch.get_autocast_dtype(device) if autocast else linear.weight.dtype)
+        self._states = self._e = self._s = torch.empty(0)
+
+    def chunks(self, num_tokens: int) -> Iterator[slice]:
+        """The chunks that `num_tokens` tokens are scored in, one after the other."""
+        for start in range(0, num_tokens, self._chunk_tokens):
+            yield slice(start, min(start + self._chunk_tokens, num_tokens))
+
+    @torch.no_grad()
+    def score(self, states: Tensor, targets: Tensor) -> TokenScores:
+        """Scores of `targets` [m] after the hidden states `states` [m, hidden]; m is at most a chunk."""
+        self._states, self._states_dtype = states.detach().to(self._weight.dtype), states.dtype
+        e = self._e = self._logits()
+        at_target, top, self._s, dot = e.gather(1, targets[:, None])[:, 0], *e.new_empty(3, len(e))
+        self._targets = targets
+        rows = max(1, TILE_BYTES.get(e.device.type, e.nbytes) // (e.shape[1] * e.element_size()))
+        scratch = e.new_empty(min(rows, len(e)), e.shape[1])
+        for start in range(0, len(e), rows):
+            tile = e[start : start + rows]
+            z, part = scratch[: len(tile)], slice(start, start + len(tile))
+            torch.amax(tile, -1, out=top[part])
+            torch.sub(tile, top[part, None], out=z)
+            if self._temperature != 1.0:
+                z /= self._temperature
+            torch.exp(z, out=tile)
+            torch.sum(tile, -1, out=self._s[part])
+            dot[part] = torch.linalg.vecdot(tile, z)
+        log_s = self._s.log()
+        return TokenScores((at_target - top) / self._temperature - log_s, log_s - dot / self._s)
+
+    @torch.no_grad()
+    def backward(self, gradient: Tensor) -> Tensor:
+        """From dL / d log-probs [m] of the tokens scored last: adds dL/dW (and that of the bias) to what the parameters
+        hold already, and returns dL/d states [m, hidden] in their dtype. Once for each `score`."""
+        self._e.scatter_add_(1, self._targets[:, None], -self._s[:, None])
+        factor = (-gradient / (self._temperature * self._s))[:, None]
+        e, weight, bias = self._e.to(self._weight.dtype), self._linear.weight, self._linear.bias
+        if weight.requires_grad:
+            scaled = (factor * self._states).to(e.dtype)
+            if weight.grad is None:
+                weight.grad = torch.mm(e.T, scaled).to(weight.dtype)
+            elif weight.grad.dtype == e.dtype:
+                weight.grad.addmm_(e.T, scaled)
+            else:
+                weight.grad += torch.mm(e.T, scaled)
+        if bias is not None and bias.requires_grad:
+            of_bias = torch.mv(self._e.T, factor[:, 0]).to(bias.dtype)
+            bias.grad = of_bias if bias.grad is None else bias.grad + of_bias
+        return (factor * torch.mm(e, self._weight)).to(self._states_dtype)
+
+    def _logits(self) -> Tensor:
+        """[m, V] in `dtype`, on the buffer of the chunk before where it fits."""
+        shape = (len(self._states), len(self._weight))
+        if self._e.shape != shape:
+            self._e = torch.empty(0)  # before the next one is made
+            self._e = torch.empty(shape, dtype=self._dtype, device=self._weight.device)
+        bias = self._linear.bias
+        if self._weight.dtype == self._dtype:
+            torch.mm(self._states, self._weight.T, out=self._e)
+        else:
+            self._e.copy_(torch.mm(self._states, self._weight.T))
+        if bias is not None:
+            self._e += bias
+        return self._e

@@ -1,0 +1,209 @@
+"""Models of real shapes on an accelerator: rollout, update and memory, beside the model's own forward and `generate`.
+
+    python scripts/bench/gpu.py                              shapes 0.5b and 7b (Qwen2.5's), bf16, on cuda
+    python scripts/bench/gpu.py --shape tiny --device cpu    the same code on any machine
+
+Weights are random and made on the device; lengths are prescribed, so nothing depends on what is sampled. Measured are
+steps of three turns with tool calls, the floor of their rollouts (floor.py), and the same single-turn rollout by our
+engine and by transformers' `generate` on the same model, A B A B. A shape that does not fit is skipped with a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import conditions
+import torch
+from floor import Round, one_round
+from forwards import clock_of
+from measure import Now, peak_rss_mb
+from ours import parts_of
+from results import show
+from rich.table import Table
+from schedules import ObservedEngine
+from scripted_logits import ScriptedLogits
+from transformers import LogitsProcessorList
+from workload import Script, model, prompt_text
+from works import TINY, Work
+
+from agentgrpo.recipes.canary import refuse_stale_weights
+from agentgrpo.recipes.train import Parts, learn, roll_out
+from agentgrpo.settings import RunSettings
+
+LARGE = Work(
+    "large", hidden=0, layers=0, heads=0, kv_heads=0, ffn=0, vocab=151_936, words=8192, tasks=8, group_size=16,
+    prompt_tokens=512, least_tokens=128, most_tokens=256, tool_tokens=300,
+)  # fmt: skip
+SHAPES = {
+    "tiny": replace(TINY, tasks=2, group_size=4),
+    "0.5b": replace(LARGE, name="0.5b", hidden=896, layers=24, heads=14, kv_heads=2, ffn=4864),
+    "7b": replace(
+        LARGE, name="7b", hidden=3584, layers=28, heads=28, kv_heads=4, ffn=18_944, vocab=152_064, tied=False
+    ),
+}
+GIB = 2**30
+WORKING_SPACE = 6 * GIB
+"""For activations and logits of one micro-batch; generous."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One step of three turns, in seconds."""
+
+    floor: Round
+    """The rollout, and what is beside it."""
+    train: float
+    sampled: int
+
+    @property
+    def step(self) -> float:
+        return self.floor.rollout + self.train
+
+
+def needed_bytes(work: Work, dtype: torch.dtype) -> int:
+    """Weights, gradients and two moments in `dtype`, keys and values of all episodes, and working space."""
+    weights = sum(p.numel() for p in model(work, dtype=dtype, device="meta").parameters())
+    per_token = 2 * work.layers * work.kv_heads * (work.hidden // work.heads)
+    numbers = 4 * weights + work.rows * work.max_context * per_token
+    return numbers * dtype.itemsize + (WORKING_SPACE if work.hidden > TINY.hidden else 0)
+
+
+def free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def peak_gib(device: torch.device) -> float:
+    """Of the device's memory since `release`, the floor's own keys and values included; on a CPU of the process's."""
+    return torch.cuda.max_memory_allocated(device) / GIB if device.type == "cuda" else peak_rss_mb() / 1024
+
+
+async def timed_step(parts: Parts, step: int, now: Now) -> StepTimes:
+    """One step as the training loop does it, with the floor of its rollout measured in between."""
+    found, rolled = await one_round(parts, step)
+    began = now()
+    tags = learn(parts, step, rolled)
+    await parts.engine.load_weights(step + 1)
+    await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+    return StepTimes(found, now() - began, int(tags["tokens/sampled"]))
+
+
+def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device) -> list[StepTimes]:
+    """`steps` steps after one that warms up."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunSettings(dir=folder, max_steps=steps + 1)
+        parts = parts_of(work, run, engine_type=ObservedEngine, dtype=dtype, device=str(device))
+
+        async def all_steps() -> list[StepTimes]:
+            return [await timed_step(parts, step, clock_of(device)) for step in range(steps + 1)]
+
+        return asyncio.run(all_steps())[1:]
+
+
+def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -> int:
+    """The single-turn rollout of a step by `generate`; the tokens that count."""
+    texts = [prompt_text(q, with_tools=False) for q in questions for _ in range(script.work.group_size)]
+    prompts = script.tokenizer(texts, padding=True, return_tensors="pt").to(policy.device)
+    scripted = LogitsProcessorList([ScriptedLogits(script, step, 0)])
+    with torch.inference_mode():
+        policy.generate(
+            **prompts,
+            max_new_tokens=script.work.most_tokens,
+            do_sample=True,
+            top_k=0,
+            logits_processor=scripted,
+        )
+    return sum(len(script.forced(step, row, 0)) for row in range(script.work.rows))
+
+
+def tokens_per_second(
+    work: Work, rounds: int, dtype: torch.dtype, device: torch.device
+) -> tuple[list[float], list[float]]:
+    """(our engine's, `generate`'s) on one turn of `work`, after a round that warms up."""
+    single, now = replace(work, turns=1), clock_of(device)
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        parts = parts_of(single, RunSettings(dir=folder, max_steps=rounds + 1), dtype=dtype, device=str(device))
+        script = Script(single)
+
+        async def alternate(step: int) -> None:
+            await parts.engine.load_weights(step)
+            began = now()
+            await roll_out(parts, step)
+            between = now()
+            questions = [task.question for task in parts.order.take(step)]
+            sampled = generate(parts.trainer.policy.model, script, questions, step)
+            theirs.append(sampled / (now() - between))
+            ours.append(sampled / (between - began))
+
+        for step in range(rounds + 1):
+            asyncio.run(alternate(step))
+    return ours[1:], theirs[1:]
+
+
+def release(device: torch.device) -> None:
+    """Give back what the last model held."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def row(work: Work, rounds: int, dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+    """All figures of one shape, as cells."""
+    release(device)
+    steps = steps_of(work, rounds, dtype, device)
+    memory = peak_gib(device)
+    release(device)
+    ours, theirs = tokens_per_second(work, rounds, dtype, device)
+    rollouts = [s.floor for s in steps]
+    return (
+        work.name,
+        f"{median(s.sampled / s.floor.rollout for s in steps):,.0f}",
+        f"{median(r.fraction for r in rollouts):.2f}",
+        f"{median(r.bound / r.rollout for r in rollouts):.2f}",
+        f"{median(s.step for s in steps):.2f}",
+        f"{median(s.train for s in steps):.2f}",
+        f"{memory:.1f}",
+        f"{median(ours):,.0f}",
+        f"{median(theirs):,.0f}",
+        f"{median(ours) / median(theirs):.2f}",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="+", default=["0.5b", "7b"], choices=list(SHAPES))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--rounds", type=int, default=3, help="after one that warms up")
+    args = parser.parse_args()
+    conditions.require_positive(rounds=args.rounds)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        conditions.fail("device cuda was given; torch finds none here; --shape tiny --device cpu runs anywhere")
+    device = torch.device(args.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    columns = ("shape", "tokens/s", "of floor", "of bound", "step, s", "update, s", "peak GiB")
+    columns += ("tokens/s, 1 turn", "generate", "ratio")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    shown = Table(*columns, title=f"{name}, {dtype}: medians of {args.rounds}")
+    for shape in args.shape:
+        need, free = needed_bytes(SHAPES[shape], dtype), free_bytes(device)
+        if need > free:
+            show(f"{shape}: skipped, it needs about {need / GIB:.0f} GiB and {free / GIB:.0f} GiB are free")
+            continue
+        shown.add_row(*row(SHAPES[shape], args.rounds, dtype, device))
+    if shown.row_count:
+        show(shown)
+
+
+if __name__ == "__main__":
+    main()
