@@ -76,28 +76,14 @@ class HFEngine:
                 f"engine: kv_budget={kv_budget} was given; one episode of max_context={self.max_context} tokens needs "
                 f"{bucketed(self.max_context)}; raise kv_budget, or lower max_context"
             )
-        layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if layer_types != {"full_attention"} or not model._can_set_attn_implementation():
-            raise ConfigError(
-                f"engine: {type(model).__name__} with {', '.join(sorted(layer_types))} layers was given; the hf engine "
-                "runs models whose layers all use full attention through transformers' attention interface (Qwen, "
-                "Llama, ...); choose such a model, or an engine that serves this one"
-            )
+        _refuse_other_attention(model)
         self.policy_version = 0
         self.stats = EngineStats()
         self._model, self._modules, self._run_seed = model, list(model.modules()), run_seed
         self._linears = PackedLinears(model)
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
         self._rules = StopRules(tokenizer)
-        num_heads = int(config.num_attention_heads)
-        self._shape = CacheShape(
-            layers=int(config.num_hidden_layers),
-            kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
-            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
-            dtype=model.dtype,
-            device=model.device,
-            in_place=model.device.type == "cpu",
-        )
+        self._shape = _cache_shape(model)
         self._new_schedule = partial(
             Schedule,
             slots=slots,
@@ -281,3 +267,26 @@ class HFEngine:
             kind="non_finite",
         )
         self._schedule.release(turn.key.episode)
+
+
+def _refuse_other_attention(model: PreTrainedModel) -> None:
+    layer_types = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
+    if layer_types != {"full_attention"} or not model._can_set_attn_implementation():
+        raise ConfigError(
+            f"engine: {type(model).__name__} with {', '.join(sorted(layer_types))} layers was given; the hf engine "
+            "runs models whose layers all use full attention through transformers' attention interface (Qwen, "
+            "Llama, ...); choose such a model, or an engine that serves this one"
+        )
+
+
+def _cache_shape(model: PreTrainedModel) -> CacheShape:
+    config = model.config.get_text_config()
+    num_heads = int(config.num_attention_heads)
+    return CacheShape(
+        layers=int(config.num_hidden_layers),
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
+        dtype=model.dtype,
+        device=model.device,
+        in_place=model.device.type == "cpu",
+    )

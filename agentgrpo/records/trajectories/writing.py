@@ -16,6 +16,9 @@ from agentgrpo.records.trajectories.record import SCHEMA_VERSION
 from agentgrpo.types import Episode, Exit, Failure, RewardResult, ScoredGroup
 
 _MAX_DEPTH = 64
+_DEEPEST_HOME = 4
+"""Levels of the line above a tool call's arguments."""
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _FINISH_REASONS = {Exit.TIMEOUT: "timeout", Exit.ERROR: "error", Exit.CONTEXT_OVERFLOW: "length"}
 
 
@@ -73,7 +76,7 @@ def _identity(episode: Episode, *, step: int, split: str, seed: int) -> dict[str
         "task": task.id,
         "sample_index": episode.sample_index,
         "data_source": task.data_source,
-        "metadata": task.metadata,
+        "metadata": _foreign(task.metadata),
         "step": step,
         "split": split,
         "policy_version": min(versions, default=None),
@@ -103,12 +106,12 @@ def _texts(episode: Episode) -> dict[str, Any]:
         "response_len": sum(b.num_sampled_tokens for b in episode.branches),
         "citations": [{"doc_id": c.doc_id, "marker": c.marker, "text": c.text} for c in episode.citations],
         "retrieved_ids": episode.retrieved_ids,
-        "metrics": episode.metrics,
+        "metrics": dict(sorted(episode.metrics.items())),
     }
 
 
 def _message(role: str, content: str, calls: Sequence[Any]) -> dict[str, Any]:
-    called = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    called = [{"name": call.name, "arguments": _foreign(call.arguments)} for call in calls]
     return {"role": role, "content": content} | ({"tool_calls": called} if called else {})
 
 
@@ -117,10 +120,10 @@ def _credit(reward: RewardResult | None, advantage: float | None) -> dict[str, A
     return {
         "correctness": reward.correctness if reward else None,
         "reward": reward.total if reward else None,
-        "reward_terms": terms,
-        "reward_dimensions": reward.dimensions if reward else {},
+        "reward_terms": dict(sorted(terms.items())),
+        "reward_dimensions": dict(sorted(reward.dimensions.items())) if reward else {},
         "advantage": advantage,
-        "costs": {name: 0.0 - value for name, value in terms.items() if name.endswith("_cost")},
+        "costs": {name: 0.0 - value for name, value in sorted(terms.items()) if name.endswith("_cost")},
     }
 
 
@@ -144,7 +147,7 @@ def _agent(episode: Episode, name: str) -> dict[str, Any]:
         "tools": [
             {
                 "name": r.name,
-                "arguments": r.arguments,
+                "arguments": _foreign(r.arguments),
                 "outcome": r.outcome.value,
                 "turn": r.turn,
                 "num_results": r.num_results,
@@ -167,12 +170,23 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return "".join(json.dumps(_plain(row), separators=(",", ":"), allow_nan=False) + "\n" for row in rows).encode()
+    return "".join(_line(row) + "\n" for row in rows).encode()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:  # a number that is not finite: rare, and dear to look for
+        return _ENCODER.encode(_plain(row))
+
+
+def _foreign(value: Any) -> Any:
+    """What this module did not shape itself, with its keys sorted: the bytes of a file depend on the values alone."""
+    return _plain(value, depth=_DEEPEST_HOME)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON that any reader takes: arguments come from a policy, metadata from a user. Keys below the row are
-    sorted, so that the bytes depend on the values alone."""
+    """`value` as JSON that any reader takes: arguments come from a policy, metadata from a user."""
     if depth > _MAX_DEPTH:
         return f"[more than {_MAX_DEPTH} levels deep]"
     if value is None or isinstance(value, (str, int)):
