@@ -97,13 +97,15 @@ class _Totals:
     logprob_gap_max: float = 0.0
 
 
-def fitting_tokens(config: PretrainedConfig) -> int:
-    """Input tokens of a micro-batch whose forward pass keeps about a GiB for the backward pass, in fp32; 1024 at least,
-    below which the products get narrow, and 4096 at most, beyond which nothing is gained. From what one decoder layer
-    keeps of a token: 18 vectors of hidden size and 6 of the feed-forward's (measured, Qwen2 with plain products)."""
+def fitting_tokens(config: PretrainedConfig, head_chunk_tokens: int) -> int:
+    """Input tokens of a micro-batch such that what its forward pass keeps for the backward pass and a chunk's logits
+    take somewhat more than a GiB in fp32; 1024 at least, below which the products get narrow, and 4096 at most, beyond
+    which nothing is gained. Of a token one decoder layer keeps 18 vectors of hidden size and 6 of the feed-forward's
+    (measured, Qwen2 with plain products)."""
     model = config.get_text_config()
     per_token: int = 4 * model.num_hidden_layers * (18 * model.hidden_size + 6 * model.intermediate_size)
-    return max(1024, min(4096, 2**30 // per_token))
+    logits: int = 4 * head_chunk_tokens * model.vocab_size
+    return max(1024, min(4096, (9 * 2**27 - logits) // per_token))
 
 
 class Trainer:
@@ -143,7 +145,9 @@ class Trainer:
             raise ConfigError(
                 f"temperature={temperature}: training needs the finite temperature > 0 that episodes are sampled with"
             )
-        tokens = fitting_tokens(policy.model.config) if tokens_per_micro_batch is None else tokens_per_micro_batch
+        tokens = tokens_per_micro_batch
+        if tokens is None:
+            tokens = fitting_tokens(policy.model.config, head_chunk_tokens)
         for name, value in (
             ("tokens_per_micro_batch", tokens),
             ("head_chunk_tokens", head_chunk_tokens),

@@ -505,12 +505,13 @@ def test_what_is_refused(algorithm: Algorithm, settings: dict, message: str) -> 
 @pytest.mark.parametrize(
     "sizes, tokens",
     [
-        ((4, 128, 352), 4096),  # 71 kB a token: 15,173 would fit
-        ((8, 512, 1408), 1899),
-        ((24, 896, 4864), 1024),  # 244 would fit
+        ((4, 128, 352, 1024), 4096),  # 71 kB a token: 17,054 would fit
+        ((8, 512, 1408, 8192), 2122),
+        ((8, 512, 1408, 151_936), 1861),
+        ((24, 896, 4864, 151_936), 1024),  # 242 would fit
     ],
 )
-def test_a_micro_batch_keeps_about_a_gib(sizes: tuple[int, int, int], tokens: int) -> None:
-    layers, hidden, ffn = sizes
-    config = Qwen3Config(num_hidden_layers=layers, hidden_size=hidden, intermediate_size=ffn)
-    assert fitting_tokens(config) == tokens
+def test_a_micro_batch_keeps_about_a_gib(sizes: tuple[int, int, int, int], tokens: int) -> None:
+    layers, hidden, ffn, vocabulary = sizes
+    config = Qwen3Config(num_hidden_layers=layers, hidden_size=hidden, intermediate_size=ffn, vocab_size=vocabulary)
+    assert fitting_tokens(config, 256) == tokens
