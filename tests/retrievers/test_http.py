@@ -148,13 +148,14 @@ def test_one_client_serves_consecutive_loops_closed_or_not() -> None:
 async def test_every_fault_becomes_a_typed_error_in_time(fault: str) -> None:
     behaviour, kind = FAULTS[fault]
     async with Server(behaviour) as server:
-        retriever = client(server.url, timeout_s=0.3, retries=1)
+        deadline_s = 0.3 if kind == "timeout" else 3.0  # a busy machine may take its time over two attempts
+        retriever = client(server.url, timeout_s=deadline_s, retries=1)
         start = time.monotonic()
         with pytest.raises(RetrieverError) as e:
             await retriever.search("q", top_k=1)
         assert e.value.kind == kind
         assert str(e.value).startswith(f"{server.url}, attempt ") or kind == "garbage"
-        assert time.monotonic() - start < 0.3 + 1
+        assert time.monotonic() - start < deadline_s + 1
         retried = kind in ("transport", "http_500", "http_429")
         assert retriever.counts == {"requests": 1 + retried, kind: 1 + retried} | ({"retries": 1} if retried else {})
         await retriever.close()

@@ -129,8 +129,9 @@ def test_unequal_work_is_not_compared(count: str, peer: float, capsys: pytest.Ca
     assert re.fullmatch(rf"bench: w: the sides did not do the same work, {count}: .*\n", capsys.readouterr().err)
 
 
-def test_work_that_is_equal_to_half_a_percent_is_compared() -> None:
+def test_work_that_is_equal_to_half_a_percent_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     compare.refuse_unequal_work("w", {"ours": [report(1.0)], "peer": [report(1.0, sampled=1004.0, tokens=4980.0)]})
+    assert capsys.readouterr().err == ""
 
 
 def side(tmp_path: Path, script: str, **environment: str) -> compare.Side:
