@@ -428,7 +428,15 @@ import os, sys, time
 from pathlib import Path
 from agentgrpo.durable import RunLock
 lock = RunLock(Path(sys.argv[1]))
-child = os.fork() if sys.argv[2] == "fork" else -1
+if sys.argv[2] == "fork":
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child:
+        os.read(hear, 1)  # the child runs, and has let go of what it inherited
+    else:
+        os.write(tell, b".")
+else:
+    child = -1
 if child:
     print(child, flush=True)
 time.sleep(60)
