@@ -30,9 +30,15 @@ def last_layer_rows(model: PreTrainedModel, rows: Tensor) -> Iterator[None]:
             hook.remove()
 
 
-def last_layer(model: PreTrainedModel) -> nn.Module | None:
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList | None:
+    """Where transformers has them; None in a model built otherwise."""
     layers = getattr(model.base_model, "layers", None)
-    return layers[-1] if isinstance(layers, nn.ModuleList) and len(layers) else None
+    return layers if isinstance(layers, nn.ModuleList) else None
+
+
+def last_layer(model: PreTrainedModel) -> nn.Module | None:
+    layers = decoder_layers(model)
+    return layers[-1] if layers else None
 
 
 def _modules(model: PreTrainedModel) -> list[nn.Module]:

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.kernels.last_layer import decoder_layers
 
 
 @contextmanager
 def recomputed_layers(model: PreTrainedModel, in_place: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Inside, `model` runs with its decoder layers checkpointed; their second run is inside `in_place()`. Raises
     ConfigError for a model whose layers are not where transformers has them."""
-    layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
+    layers = decoder_layers(model)
+    if layers is None:
         raise ConfigError(
             f"hardware.activation_checkpointing=true with {type(model).__name__}, which has no list of decoder layers; "
             f"set it to false or choose a model like Qwen, Llama and Mistral"
