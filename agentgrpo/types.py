@@ -260,7 +260,7 @@ def is_degenerate_group(rewards: Sequence[float | None]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One Branch flattened, with its advantage. The four sequences are equally long.
+    """One Branch flattened, with its advantage. Its sequences are equally long.
 
     token_ids = P0+A0+E0+A1 ; loss_mask = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
     rollout_logprobs = 0.0 where the mask is 0
@@ -271,15 +271,22 @@ class TrainingSample:
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
     rollout_logprobs: tuple[float, ...]
-    advantage: float
+    advantage: float | tuple[float, ...]
+    """The credit of every loss token, or one for each token where turns have their own (0.0 where the mask is 0)."""
     num_prompt_tokens: int
     """Length of the prefix that every sample of the group shares."""
     policy_version: int
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        if len(self.loss_mask) != n or len(self.rollout_logprobs) != n:
+        if {len(self.loss_mask), len(self.rollout_logprobs), len(self.token_advantages)} != {n}:
             raise ValueError(
                 f"sample {self.group_id}/{self.sample_index}: {n} tokens, {len(self.loss_mask)} mask entries, "
-                f"{len(self.rollout_logprobs)} logprobs; they must be equally long"
+                f"{len(self.rollout_logprobs)} logprobs, {len(self.token_advantages)} advantages; they must be equally "
+                "long"
             )
+
+    @property
+    def token_advantages(self) -> Sequence[float]:
+        """One per token."""
+        return self.advantage if isinstance(self.advantage, tuple) else (self.advantage,) * len(self.token_ids)

@@ -19,9 +19,9 @@ from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.errors import ConfigError
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.drift import refuse_drift
+from agentgrpo.recipes.parts import Progress
 from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.start import Start
-from agentgrpo.recipes.train import Progress
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
 from agentgrpo.training.checkpoint import STATE, CheckpointStore

@@ -28,10 +28,10 @@ from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
 from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.examine import Examiner, first
+from agentgrpo.recipes.parts import RNG, Parts
 from agentgrpo.recipes.profile import observed, stage_clock
 from agentgrpo.recipes.session import Session
 from agentgrpo.recipes.start import Start
-from agentgrpo.recipes.train import RNG, Parts
 from agentgrpo.recipes.warm_start import WarmStart
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog

@@ -95,7 +95,7 @@ def pack(
     num_tokens = [sum(s.loss_mask) for s in trained]
     weights = token_weights(num_tokens) if trained else []
     total = sum(num_tokens)
-    kept = [(s, w) for s, w in zip(trained, weights, strict=True) if not (skip_zero_advantage and s.advantage == 0)]
+    kept = [(s, w) for s, w in zip(trained, weights, strict=True) if not skip_zero_advantage or any(s.token_advantages)]
     return [draft.finish(total) for draft in _drafts(kept, tokens_per_batch)]
 
 
@@ -135,6 +135,7 @@ class _Draft:
     loss_positions: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     rollout_logprobs: list[float] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     samples: list[TrainingSample] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)
@@ -164,12 +165,13 @@ class _Draft:
         ]
         self.targets += [ids[i] for i in at]
         self.rollout_logprobs += [sample.rollout_logprobs[i] for i in at]
+        credit = sample.token_advantages
+        self.advantages += [credit[i] for i in at]
         self.weights += [weight] * len(at)
         self.samples.append(sample)
         self.num_tokens.append(len(at))
 
     def finish(self, num_loss_tokens: int) -> PackedBatch:
-        advantages = [s.advantage for s, n in zip(self.samples, self.num_tokens, strict=True) for _ in range(n)]
         return PackedBatch(
             input_ids=torch.tensor(self.input_ids),
             position_ids=torch.tensor(self.position_ids),
@@ -177,7 +179,7 @@ class _Draft:
             loss_positions=torch.tensor(self.loss_positions),
             targets=torch.tensor(self.targets),
             rollout_logprobs=torch.tensor(self.rollout_logprobs, dtype=torch.float64),
-            advantages=torch.tensor(advantages, dtype=torch.float64),
+            advantages=torch.tensor(self.advantages, dtype=torch.float64),
             weights=torch.tensor(self.weights, dtype=torch.float64),
             samples=tuple(self.samples),
             num_tokens=tuple(self.num_tokens),

@@ -13,10 +13,12 @@ from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.errors import DataError
 from agentgrpo.recipes.evaluate import Scorecard
 from agentgrpo.recipes.examine import Examiner
+from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.profile import report_profile
 from agentgrpo.recipes.report import report
+from agentgrpo.recipes.saving import save
 from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.recipes.train import Parts, Progress, save, train
+from agentgrpo.recipes.train import train
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
 

@@ -10,147 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import pstdev
-from typing import Any
 
-import torch
-
-from agentgrpo.agents.base import Agent
-from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import TooManyFailures, TrainingError
-from agentgrpo.grpo.samples import group_advantages, to_samples
-from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.canary import refuse_stale_weights
+from agentgrpo.recipes.learning import learn
+from agentgrpo.recipes.parts import Parts, Progress
+from agentgrpo.recipes.rolling import roll_out
+from agentgrpo.recipes.saving import note_profile, note_seconds, save
 from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.records.metrics import MetricsLog
-from agentgrpo.records.screen import Screen
-from agentgrpo.records.trackers import Trackers
-from agentgrpo.records.trajectories import write_trajectories
-from agentgrpo.rewards.reward import Reward
-from agentgrpo.rollout import (
-    keep_informative,
-    refuse_failures,
-    rollout_clocks,
-    rollout_metrics,
-    run_groups,
-    score_groups,
-)
-from agentgrpo.settings import RolloutSettings, RunSettings
-from agentgrpo.stages import Clock, NoClock, Stage
-from agentgrpo.tasks.order import TaskOrder
-from agentgrpo.training.checkpoint import CheckpointStore
-from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import ScoredGroup
-
-DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
-"""(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
-
-
-RNG = "rng/torch_cpu"
-"""Name of torch's generator state among a checkpoint's tensors. Nothing of ours draws from it; a user's part may."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """Everything a run is made of, built once."""
-
-    order: TaskOrder
-    agent: Agent
-    agent_name: str
-    engine: Engine
-    reward: Reward
-    trainer: Trainer
-    run: RunSettings
-    rollout: RolloutSettings
-    sampling: SamplingParams
-    store: CheckpointStore
-    metrics: MetricsLog
-    trackers: Trackers
-    screen: Screen
-    alarms: Alarms
-    canary_ids: tuple[int, ...]
-    """A fixed prompt that engine and trainer must score alike after every weight sync."""
-    dev_score: DevScore
-    show: Callable[[Sequence[ScoredGroup]], None]
-    """Puts a trajectory of the step on the screen."""
-    card: Callable[[int, Mapping[str, float]], str]
-    """(step, last tags) -> text of the checkpoint's model card."""
-    fixed_state: Mapping[str, Any]
-    """What every checkpoint says of its run: config, fingerprints, versions."""
-    clock: Clock = field(default_factory=NoClock)
-    """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """What changes from step to step and is part of every checkpoint."""
-
-    step: int = 0
-    """Steps done, skipped ones included."""
-    skipped_in_a_row: int = 0
-    dev: dict[str, float] = field(default_factory=dict)
-    """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""
-    dev_step: int | None = None
-    last_tags: dict[str, float] = field(default_factory=dict)
-    saved_step: int | None = None
-    weights_ahead: bool = False
-    """The weights hold an update that metrics.jsonl does not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolledOut:
-    """What one step's rollout brings."""
-
-    scored: Sequence[ScoredGroup]
-    seconds: Mapping[str, float]
-
-
-async def roll_out(parts: Parts, step: int) -> RolledOut:
-    """Tasks of the step to scored groups. Raises TooManyFailures; cancelled, it stops everything it started."""
-    began = time.monotonic()
-    with parts.clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION, Stage.TOOLS)):
-        groups = await run_groups(
-            parts.agent,
-            parts.order.take(step),
-            group_size=parts.rollout.group_size,
-            stream=f"train/{step}",
-            sampling=parts.sampling,
-            max_concurrent_episodes=parts.rollout.max_concurrent_episodes,
-            episode_timeout_s=parts.rollout.episode_timeout_s,
-            episode_retries=parts.rollout.episode_retries,
-        )
-    rolled = time.monotonic()
-    with parts.clock.stage(Stage.REWARD):
-        scored = await score_groups(parts.reward, groups)
-    return RolledOut(
-        scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled}
-    )
-
-
-def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
-    """Record the rollout, then update the weights from what is informative; returns the step's tags."""
-    kept, reasons = keep_informative(rolled.scored)
-    advantages = group_advantages(rolled.scored, parts.trainer.algorithm.advantages)
-    with parts.clock.stage(Stage.RECORDS):
-        write_trajectories(
-            Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
-            scored=rolled.scored,
-            advantages=advantages,
-            dropped=reasons,
-            step=step,
-            seed=parts.run.seed,
-            agent_name=parts.agent_name,
-            record_tokens=parts.run.record_tokens,
-        )
-        tags = rollout_metrics(rolled.scored, reasons, parts.run.eval.prices)
-    refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
-    used = [a for a, reason in zip(advantages, reasons, strict=True) if reason is None]
-    samples = to_samples(kept, used)
-    tags["advantages/std"] = pstdev([s.advantage for s in samples]) if samples else 0.0
-    return tags | parts.trainer.update(samples, step=step).tags()
+from agentgrpo.rollout import rollout_clocks
+from agentgrpo.stages import Stage
 
 
 async def one_step(parts: Parts, progress: Progress, stop: StopRequest) -> dict[str, float]:
@@ -172,22 +41,6 @@ async def one_step(parts: Parts, progress: Progress, stop: StopRequest) -> dict[
     with parts.clock.stage(Stage.RECORDS):
         note_seconds(parts, step, seconds)
         parts.show(rolled.scored)
-    return tags
-
-
-def note_seconds(parts: Parts, step: int, seconds: Mapping[str, float]) -> None:
-    parts.metrics.clock(step, seconds)
-    parts.trackers.log(seconds, step=step)
-
-
-def note_profile(parts: Parts, step: int) -> dict[str, float]:
-    """Write down where the time went since the step before was written down, and return it as tags: what came before
-    the step (evaluation, checkpoint) is part of its row, what comes after the last one is in none."""
-    seconds = parts.clock.lap()
-    tags = {f"time/profile/{name}": value for name, value in seconds.items()}
-    if seconds:
-        parts.metrics.profile(step, seconds)
-        parts.trackers.log(tags, step=step)
     return tags
 
 
@@ -253,31 +106,3 @@ async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     finally:
         if run.checkpoint_every and progress.saved_step != progress.step and not progress.weights_ahead:
             save(parts, progress)
-
-
-def save(parts: Parts, progress: Progress) -> None:
-    """Checkpoint at a step boundary, with no episode in flight."""
-    began = time.monotonic()
-    score = progress.dev["dev/reward"] if progress.dev_step == progress.step else None
-
-    def write_model(folder: Path) -> None:
-        parts.trainer.policy.save(folder)
-        (folder / "README.md").write_text(parts.card(progress.step, progress.last_tags), encoding="utf-8")
-
-    parts.store.save(
-        progress.step,
-        write_model=write_model,
-        tensors={**parts.trainer.optimizer.state_tensors(), RNG: torch.get_rng_state()},
-        state={
-            **parts.fixed_state,
-            "step": progress.step,
-            "skipped_in_a_row": progress.skipped_in_a_row,
-            "dev": progress.dev,
-            "dev_step": progress.dev_step,
-            "cursor": parts.order.cursor(progress.step),
-            "offsets": parts.metrics.offsets(),
-        },
-        score=score,
-    )
-    progress.saved_step = progress.step
-    note_seconds(parts, progress.step, {"time/checkpoint": time.monotonic() - began})

@@ -301,8 +301,8 @@ class Trainer:
 def _refuse_non_finite_samples(samples: Sequence[TrainingSample], step: int) -> None:
     for s in samples:
         where = f"step {step}, sample {s.group_id}/{s.sample_index}"
-        if not math.isfinite(s.advantage):
-            raise TrainingError(f"{where}: its advantage is {s.advantage}; only finite ones are trained on")
+        if odd := [a for a in s.token_advantages if not math.isfinite(a)]:
+            raise TrainingError(f"{where}: its advantage is {odd[0]}; only finite ones are trained on")
         bad = [x for x, m in zip(s.rollout_logprobs, s.loss_mask, strict=True) if m and not math.isfinite(x)]
         if bad:
             raise TrainingError(f"{where}: a rollout log-prob is {bad[0]}; only finite ones are trained on")

@@ -19,7 +19,8 @@ from results import show, spread
 from rich.table import Table
 from works import Work, works
 
-from agentgrpo.recipes.train import Parts, roll_out
+from agentgrpo.recipes.parts import Parts
+from agentgrpo.recipes.rolling import roll_out
 from agentgrpo.settings import RunSettings
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")

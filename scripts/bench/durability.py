@@ -27,8 +27,9 @@ from transformers.utils.logging import disable_progress_bar
 from works import Work, works
 
 from agentgrpo.cli import main as agentgrpo
+from agentgrpo.recipes.parts import Progress
 from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.recipes.train import Progress, train
+from agentgrpo.recipes.train import train
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.settings import RunSettings
 from agentgrpo.stages import Stage, StageClock

@@ -27,7 +27,8 @@ from rich.table import Table
 from schedules import ObservedEngine
 from works import Work, works
 
-from agentgrpo.recipes.train import Parts, RolledOut, roll_out
+from agentgrpo.recipes.parts import Parts
+from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.settings import RunSettings
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")

@@ -35,7 +35,9 @@ from workload import Script, model, prompt_text
 from works import TINY, Work
 
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.train import Parts, learn, roll_out
+from agentgrpo.recipes.learning import learn
+from agentgrpo.recipes.parts import Parts
+from agentgrpo.recipes.rolling import roll_out
 from agentgrpo.settings import RunSettings
 
 LARGE = Work(

@@ -27,7 +27,9 @@ from agentgrpo.engines.turns import Turn
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.train import Parts, RolledOut, learn, roll_out
+from agentgrpo.recipes.learning import learn
+from agentgrpo.recipes.parts import Parts
+from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers

@@ -1,0 +1,75 @@
+"""What a training run is made of, and what changes from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgrpo.agents.base import Agent
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.recipes.alarms import Alarms
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.stages import Clock, NoClock
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.types import ScoredGroup
+
+DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
+"""(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
+
+
+RNG = "rng/torch_cpu"
+"""Name of torch's generator state among a checkpoint's tensors. Nothing of ours draws from it; a user's part may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a run is made of, built once."""
+
+    order: TaskOrder
+    agent: Agent
+    agent_name: str
+    engine: Engine
+    reward: Reward
+    trainer: Trainer
+    run: RunSettings
+    rollout: RolloutSettings
+    sampling: SamplingParams
+    store: CheckpointStore
+    metrics: MetricsLog
+    trackers: Trackers
+    screen: Screen
+    alarms: Alarms
+    canary_ids: tuple[int, ...]
+    """A fixed prompt that engine and trainer must score alike after every weight sync."""
+    dev_score: DevScore
+    show: Callable[[Sequence[ScoredGroup]], None]
+    """Puts a trajectory of the step on the screen."""
+    card: Callable[[int, Mapping[str, float]], str]
+    """(step, last tags) -> text of the checkpoint's model card."""
+    fixed_state: Mapping[str, Any]
+    """What every checkpoint says of its run: config, fingerprints, versions."""
+    clock: Clock = field(default_factory=NoClock)
+    """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What changes from step to step and is part of every checkpoint."""
+
+    step: int = 0
+    """Steps done, skipped ones included."""
+    skipped_in_a_row: int = 0
+    dev: dict[str, float] = field(default_factory=dict)
+    """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""
+    dev_step: int | None = None
+    last_tags: dict[str, float] = field(default_factory=dict)
+    saved_step: int | None = None
+    weights_ahead: bool = False
+    """The weights hold an update that metrics.jsonl does not."""
