@@ -113,6 +113,44 @@ def test_a_crash_in_write_atomic_leaves_old_or_new_bytes(tmp_path: Path) -> None
     assert seen == {b"old old old", b"new new"}
 
 
+@pytest.mark.usefixtures("no_fsync")
+def test_a_crash_in_writing_several_files_leaves_each_old_or_new(tmp_path: Path) -> None:
+    seen = set()
+    for directory in crashes(
+        tmp_path,
+        lambda d: (d / "a").write_bytes(b"old old old") and None,
+        lambda d: durable.write_each_atomic({d / "a": b"new new", d / "b": b"more"}),
+    ):
+        durable.sweep_leftovers(directory)
+        seen.add(tuple((name, (directory / name).read_bytes()) for name in names(directory)))
+    assert seen == {
+        (("a", b"old old old"),),
+        (("a", b"new new"),),
+        (("a", b"new new"), ("b", b"more")),
+    }
+
+
+def test_several_files_are_synced_before_any_appears_and_their_directory_once(tmp_path: Path) -> None:
+    seen: list[Operation] = []
+    with durable.injected(seen.append):
+        durable.write_each_atomic({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    assert [(op.kind, op.path.name.split("-", 2)[-1] if op.path != tmp_path else "") for op in seen] == [
+        ("write", "a"),
+        ("fsync", "a"),
+        ("write", "b"),
+        ("fsync", "b"),
+        ("rename", "a"),
+        ("rename", "b"),
+        ("fsync", ""),
+    ]
+
+
+def test_files_of_several_directories_are_not_written_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="files that are written together lie in one directory"):
+        durable.write_each_atomic({tmp_path / "a" / "x": b"1", tmp_path / "b" / "x": b"2"})
+    assert names(tmp_path) == []
+
+
 def test_appends_return_the_offset_and_go_through_short_writes(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     assert durable.append_lines(log, ["one", "zwei ü"]) == 12
@@ -146,6 +184,35 @@ def test_a_crash_in_append_is_undone_by_truncation(tmp_path: Path) -> None:
         assert b"one\ntwo\nthree\nfour\n".startswith((directory / "log").read_bytes())
         durable.truncate_to(directory / "log", 8, directory / "orphans")
         assert (directory / "log").read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_unsynced_rows_outlive_a_power_failure_from_the_next_sync_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def append_and_fail(*, synced: bool) -> bytes:
+        log.write_bytes(b"one\n")
+        machine = Machine(tmp_path, at=99)
+        with durable.injected(machine):
+            assert durable.append_lines(log, ["two", "three"], synced=False) == 14
+            if synced:
+                durable.sync(log)
+                durable.append_lines(log, ["four"], synced=False)
+        assert log.read_bytes() == (b"one\ntwo\nthree\nfour\n" if synced else b"one\ntwo\nthree\n")
+        machine.lose_power()
+        return log.read_bytes()
+
+    assert append_and_fail(synced=False) == b"one\ntwo\nt"
+    assert append_and_fail(synced=True) == b"one\ntwo\nthree\nfo"
+
+
+def test_a_sync_reaches_the_file_and_its_entry(tmp_path: Path) -> None:
+    seen: list[Operation] = []
+    durable.append_lines(tmp_path / "log", ["one"], synced=False)
+    with durable.injected(seen.append):
+        durable.sync(tmp_path / "log")
+        durable.sync(tmp_path / "missing")
+    assert seen == [Operation("fsync", tmp_path / "log"), Operation("fsync", tmp_path)]
 
 
 def test_truncation_keeps_what_it_cuts(tmp_path: Path) -> None:
@@ -224,7 +291,10 @@ def test_a_failing_disk_is_one_clear_error_at_every_operation(tmp_path: Path, nu
     log, whole, folder = tmp_path / "log", tmp_path / "whole", tmp_path / "folder"
     for act in (
         lambda: durable.append_lines(log, ["a row"]),
+        lambda: durable.append_lines(log, ["a row"], synced=False),
+        lambda: durable.sync(log),
         lambda: durable.write_atomic(whole, b"some bytes"),
+        lambda: durable.write_each_atomic({whole: b"some bytes", tmp_path / "other": b"more"}),
         lambda: seal(folder, "text"),
     ):
         act()
@@ -241,7 +311,7 @@ def test_a_failing_disk_is_one_clear_error_at_every_operation(tmp_path: Path, nu
             durable.sweep_leftovers(tmp_path)
             assert log.read_bytes() == rows
             assert names(tmp_path) == before
-    assert log.read_bytes() == b"a row\n" * 2
+    assert log.read_bytes() == b"a row\n" * 4
     assert whole.read_bytes() == b"some bytes"
     durable.verify_directory(folder)
 

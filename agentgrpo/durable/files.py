@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentgrpo.durable.operations import (
@@ -18,31 +18,50 @@ from agentgrpo.durable.operations import (
     storage,
     write,
 )
-from agentgrpo.errors import CheckpointError
+from agentgrpo.errors import CheckpointError, StorageError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Create or replace `path`: readers see the old bytes or all of the new ones."""
-    ensure_directory(path.parent)
-    temporary = beside(path, "tmp")
-    with storage(path, len(data)):
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                write(fd, data, temporary)
-                fsync(fd, temporary)
-            finally:
-                os.close(fd)
-            rename(temporary, path)
-            fsync_directory(path.parent)
-        except OSError:
+    write_each_atomic({path: data})
+
+
+def write_each_atomic(files: Mapping[Path, bytes]) -> None:
+    """`write_atomic` of files that lie in one directory, which is synced once for all of them. Each is atomic, the
+    group is not: after a crash any of them may be old. Raises ValueError for several directories."""
+    directory, *others = {path.parent for path in files}
+    if others:
+        raise ValueError(f"{directory} and {others[0]}: files that are written together lie in one directory")
+    ensure_directory(directory)
+    temporaries = {path: beside(path, "tmp") for path in files}
+    try:
+        for path, data in files.items():
+            with storage(path, len(data)):
+                _write_new(temporaries[path], data)
+        for path, temporary in temporaries.items():
+            with storage(path):
+                rename(temporary, path)
+        with storage(directory):
+            fsync_directory(directory)
+    except StorageError:
+        for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)  # a full disk needs the space
-            raise
+        raise
 
 
-def append_lines(path: Path, lines: Sequence[str]) -> int:
+def _write_new(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        write(fd, data, path)
+        fsync(fd, path)
+    finally:
+        os.close(fd)
+
+
+def append_lines(path: Path, lines: Sequence[str], *, synced: bool = True) -> int:
     """Append `lines` (without line ends) and return the file's new size in bytes. On an OSError nothing stays appended;
-    a file whose last line is torn is refused, because the next line would be glued to it."""
+    a file whose last line is torn is refused, because the next line would be glued to it. With synced=False the lines
+    survive a kill at once, but a power failure only after the next `sync` of the file."""
     if any("\n" in line for line in lines):
         raise ValueError(f"{path}: a line to append holds a line end")
     data = "".join(f"{line}\n" for line in lines).encode()
@@ -56,15 +75,29 @@ def append_lines(path: Path, lines: Sequence[str]) -> int:
                 raise OSError(errno.EIO, "the last line is torn: truncate the file to a row's end first")
             try:
                 write(fd, data, path)
-                fsync(fd, path)
+                if synced:
+                    fsync(fd, path)
             except OSError:
                 os.ftruncate(fd, size)
                 raise
         finally:
             os.close(fd)
-        if is_new:
+        if is_new and synced:
             fsync_directory(path.parent)
     return size + len(data)
+
+
+def sync(path: Path) -> None:
+    """What `append_lines` left unsynced in `path` survives a power failure from here on. A missing file has nothing."""
+    if not path.exists():
+        return
+    with storage(path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            fsync(fd, path)
+        finally:
+            os.close(fd)
+        fsync_directory(path.parent)
 
 
 def require_length(path: Path, offset: int) -> None:

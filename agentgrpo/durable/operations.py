@@ -125,6 +125,8 @@ def beside(path: Path, kind: str) -> Path:
 
 def ensure_directory(path: Path) -> None:
     """Create `path` and its missing parents, each one's entry synced."""
+    if path.is_dir():
+        return  # as it nearly always is
     with storage(path):
         for directory in reversed([p for p in (path, *path.parents) if not p.exists()]):
             before("mkdir", directory)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.durable import append_lines
+from agentgrpo.durable import append_lines, sync
 from agentgrpo.errors import DataError
 
 METRICS = "metrics.jsonl"
@@ -28,7 +28,9 @@ CLOCKS = ("time/", "throughput/")
 
 
 class MetricsLog:
-    """Appends to the logs of a run directory; every row is on the disk when the call returns (StorageError if not)."""
+    """Appends to the logs of a run directory (StorageError where it cannot). A row of metrics.jsonl is on the disk when
+    the call returns. Rows of clocks survive a kill at once; they are put on the disk when `offsets` is taken for a
+    checkpoint: a resumed run takes none that are younger than that."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -49,14 +51,17 @@ class MetricsLog:
 
     def clock(self, step: int, tags: Mapping[str, float]) -> None:
         """A row of seconds and rates of one step."""
-        append_lines(self._run_dir / TIMINGS, [_row(step, tags)])
+        append_lines(self._run_dir / TIMINGS, [_row(step, tags)], synced=False)
 
     def profile(self, step: int, seconds: Mapping[str, float]) -> None:
         """A step's wall time: its `total`, and the stages that add up to it."""
-        append_lines(self._run_dir / PROFILE, [_row(step, seconds)])
+        append_lines(self._run_dir / PROFILE, [_row(step, seconds)], synced=False)
 
     def offsets(self) -> dict[str, int]:
-        """{file: bytes} of the log that a checkpoint is tied to. The clocks are not: see `clock_offset`."""
+        """{file: bytes} of the log that a checkpoint is tied to. The clocks are not (see `clock_offset`), but they are
+        on the disk when this returns, as the checkpoint's past."""
+        for clocks in (TIMINGS, PROFILE):
+            sync(self._run_dir / clocks)
         path = self._run_dir / METRICS
         return {METRICS: path.stat().st_size if path.exists() else 0}
 

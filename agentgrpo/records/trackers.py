@@ -1,4 +1,4 @@
-"""The run's numbers on a board: TensorBoard, wandb, mlflow and whatever else accelerate has a tracker class for.
+"""The run's numbers on a board: TensorBoard, and wandb, mlflow and whatever else accelerate has a tracker class for.
 
 A board is for watching; metrics.jsonl is the record. So a board that fails is dropped with one warning and the run goes
 on. A resumed run doubles no step: TensorBoard is told to forget everything from its first step on (purge_step), wandb
@@ -65,15 +65,25 @@ class Trackers:
             _log.warning("%s is switched off for the rest of the run: %s: %s", name, type(e).__name__, e)
 
     def _start(self, name: str, config: Mapping[str, Any], start_step: int) -> None:
+        if name == "tensorboard":
+            from agentgrpo.records.event_file import EventFile
+
+            self._boards[name] = EventFile(self._run_dir / "tensorboard", start_step=start_step)
+        else:
+            self._boards[name] = self._accelerate_board(name)
+        if start_step == 0:
+            plain = (bool, int, float, str, NoneType)
+            flat = {key: value if isinstance(value, plain) else str(value) for key, value in flatten(config).items()}
+            self._boards[name].store_init_configuration(flat)
+
+    def _accelerate_board(self, name: str) -> Any:
         from accelerate import PartialState
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         PartialState()  # accelerate's own log lines need it
         cls = LOGGER_TYPE_TO_CLASS[name]
         where = (PROJECT, str(self._run_dir)) if cls.requires_logging_directory else (PROJECT,)
-        if name == "tensorboard":
-            board = cls("tensorboard", str(self._run_dir), purge_step=start_step)
-        elif name == "wandb":
+        if name == "wandb":
             run = self._remembered("wandb") or self._remember("wandb", secrets.token_hex(8))
             board = cls(*where, id=run, resume="allow", name=self._run_dir.name, dir=str(self._run_dir))
         elif name == "mlflow":
@@ -81,16 +91,9 @@ class Trackers:
         else:
             board = cls(*where)
         board.start()
-        self._boards[name] = board
         if name == "mlflow":
             self._remember("mlflow", board.tracker.info.run_id)
-        if start_step == 0:
-            plain = (bool, int, float, str, NoneType)
-            flat = {key: value if isinstance(value, plain) else str(value) for key, value in flatten(config).items()}
-            if name == "tensorboard":  # there, store_init_configuration would add runs of its own to the board
-                board.log({"config": "\n".join(f"    {key}: {value}" for key, value in flat.items())}, step=0)
-            else:
-                board.store_init_configuration(flat)
+        return board
 
     def _remembered(self, name: str) -> str | None:
         path = self._run_dir / "trackers.json"

@@ -4,7 +4,8 @@
 
 Real runs with run.profile=true, whose stage clock says where the wall time of each step went: the first run of the
 README (warm-started first, if that is not cached: two minutes more), and the tiny and small works. `records` are
-trajectories, metrics, timings and trackers, each synced to the disk; a checkpoint is written, synced and read again.
+trajectories and metrics, synced to the disk, timings, trackers and the screen; a checkpoint is written, synced and read
+again.
 Checkpoints are taken every second step here, so that there are some to measure, and counted at the default cadence.
 """
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentgrpo.durable import Operation, injected
 from agentgrpo.errors import DataError
-from agentgrpo.records.metrics import METRICS, TIMINGS, MetricsLog, clock_offset, read_metrics
+from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, MetricsLog, clock_offset, read_metrics
 
 
 def test_a_row_is_compact_sorted_and_exact(tmp_path: Path) -> None:
@@ -60,6 +61,24 @@ def test_offsets_are_those_of_the_metrics_alone(tmp_path: Path) -> None:
     log.step(0, {"x": 1.0})
     assert log.offsets() == {"metrics.jsonl": len('{"step":0,"x":1.0}\n')}
     assert (tmp_path / TIMINGS).read_text() == '{"step":0,"throughput/tokens_per_s":10.0,"time/train":1.5}\n'
+
+
+def test_rows_are_synced_and_clocks_only_for_a_checkpoint(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    synced: list[str] = []
+
+    def watch(op: Operation) -> None:
+        if op.kind == "fsync":
+            synced.append(op.path.name)
+
+    with injected(watch):
+        log.clock(0, {"time/train": 1.5})
+        log.profile(0, {"total": 2.0})
+        assert synced == []
+        log.step(0, {"x": 1.0})
+        assert synced == [METRICS, tmp_path.name]
+        log.offsets()
+    assert synced[2:] == [TIMINGS, tmp_path.name, PROFILE, tmp_path.name]
 
 
 def test_clock_rows_are_cut_at_the_first_of_the_step_or_unreadable(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,17 @@ def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path: Path) -> None
     ]
     (text,) = events.Tensors("config/text_summary")
     assert b"run.seed: 7" in text.tensor_proto.string_val[0]
+
+
+def test_what_tensorboard_was_told_is_in_its_file_at_once(tmp_path: Path) -> None:
+    boards = Trackers(log_with=["tensorboard"], run_dir=tmp_path, config=CONFIG, start_step=3)
+    boards.log({"policy/kl": math.nan, "groups/total": 16, "reward/mean": 0.5}, step=3)
+    boards.log({"time/train": 2.0}, step=3)
+    events = board(tmp_path)  # as after a kill: nothing was closed
+    shown = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    boards.close()
+    assert math.isnan(shown.pop("policy/kl")[0][1])
+    assert shown == {"groups/total": [(3, 16.0)], "reward/mean": [(3, 0.5)], "time/train": [(3, 2.0)]}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 
 from agentgrpo.errors import DataError
 from agentgrpo.records.trajectories import read_summary, read_trajectories, write_trajectories
+from agentgrpo.records.trajectories.encoding import numbers
+from agentgrpo.records.trajectories.packing import pack
 from agentgrpo.types import (
     Branch,
     Citation,
@@ -273,6 +278,32 @@ def test_float32_logprobs_take_half_the_bytes_and_lose_none(tmp_path: Path) -> N
         assert json.loads(path.read_bytes().splitlines()[1])["tokens"]["logprobs"][0] == name
         (record,) = read_trajectories(path)
         assert record.branches[0].logprobs == (value,)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"b": 1.5, "a": -0.0, "c": 1e300},
+        {"a": 1e308, "b": 1e308},
+        {"b": math.nan, "a": 1.0},
+        {"a": -math.inf},
+        {"b": 2, "a": 0.1 + 0.2, "c": True},
+        {"100 %": 1.0, "%r%(a)s": 2.0, '"\n\u2028': 3.0, "\ud800": 4.0},
+    ],
+)
+def test_names_and_numbers_are_written_as_json_writes_them(values: dict[str, float]) -> None:
+    plain = {name: value if math.isfinite(value) else None for name, value in sorted(values.items())}
+    for given_order in (values, dict(reversed(values.items()))):
+        assert numbers(given_order) == json.dumps(plain, separators=(",", ":"))
+
+
+def test_doubles_are_wrapped_and_not_compressed() -> None:
+    logprobs = (-THIRD,) * 100
+    packed = pack((Branch(segments=(said(*range(100), text="", logprobs=logprobs),)),))
+    element, _, data = packed["logprobs"].partition(":")
+    assert (element, zlib.decompress(base64.b64decode(data))) == ("d", struct.pack("<100d", *logprobs))
+    assert len(base64.b64decode(data)) == 800 + 11
 
 
 def test_equal_episodes_give_equal_bytes(tmp_path: Path) -> None:

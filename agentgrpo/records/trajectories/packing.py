@@ -1,7 +1,7 @@
 """Token ids and logprobs of an episode as text, bit for bit.
 
 An array is "<element>:<base64 of zlib of little-endian elements>"; an element is i (int32), f (float32, where no bit is
-lost) or d (float64).
+lost) or d (float64, which zlib only wraps).
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgrpo.types import Branch, Segment
+
+_LEVELS = {"i": 1, "f": 1, "d": 0}
+"""Element -> how hard zlib tries. Higher levels gain nothing on ids; the mantissas of doubles are noise to it."""
 
 
 def pack(branches: Sequence[Branch]) -> dict[str, str]:
@@ -34,7 +37,7 @@ def _fits_float32(values: Sequence[float]) -> bool:
 
 
 def _encode(element: str, values: Sequence[float]) -> str:
-    data = zlib.compress(struct.pack(f"<{len(values)}{element}", *values), 1)  # higher levels gain nothing on ids
+    data = zlib.compress(struct.pack(f"<{len(values)}{element}", *values), _LEVELS[element])
     return f"{element}:{base64.b64encode(data).decode()}"
 
 
@@ -63,6 +66,7 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
             logprobs=tuple(itertools.islice(logprobs, count)) if m["sampled"] else None,
             policy_version=m["policy_version"],
             text=m["content"],
+            cut_short=m.get("cut_short", False),
         )
         branches.setdefault(m["branch"], []).append(segment)
     if next(ids, None) is not None or next(logprobs, None) is not None:
