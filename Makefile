@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
 .PHONY: help train test soak check lint format clean
-.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-gpu
+.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-pipeline bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
 
@@ -47,6 +47,9 @@ bench-determinism: .venv/ready ## What engine.deterministic=true costs
 
 bench-durability: .venv/ready ## What checkpoints and records cost
 	$(BENCH)/durability.py $(ARGS)
+
+bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and without tool latency; ARGS="--latencies 500"
+	$(BENCH)/pipeline.py $(ARGS)
 
 bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
 	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)

@@ -17,11 +17,12 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.settings import LoraSettings
 
 REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "task": {"almanac": "agentgrpo.tasks.almanac:Almanac", "jsonl": "agentgrpo.tasks.jsonl:JsonlTasks"},
@@ -46,7 +47,13 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     },
     "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
     "term": "agentgrpo.rewards:TERMS",
-    "algorithm": dict.fromkeys(("grpo", "grpo_token_mean", "dr_grpo", "dapo"), "agentgrpo.grpo.algorithm:Algorithm"),
+    "algorithm": dict.fromkeys(
+        (
+            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
+            *("search_r1", "mem_alpha"),
+        ),
+        "agentgrpo.grpo.algorithm:Algorithm",
+    ),
     "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
 }
 """kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
@@ -57,6 +64,8 @@ UNNAMED: Mapping[str, str] = {
     "eval": "agentgrpo.settings:EvalSettings",
     "hardware": "agentgrpo.hardware:Hardware",
     "judge_part": "agentgrpo.build:judge_part",
+    "lora": "agentgrpo.settings:LoraSettings",
+    "guard": "agentgrpo.recipes.guards:Guard",
 }
 """Kinds with one implementation: their nodes say no `name`."""
 
@@ -72,11 +81,13 @@ ROOT: Mapping[str, str] = {
     "rollout": "rollout",
     "algorithm": "algorithm",
     "optimizer": "optimizer",
+    "guards": "guard*",
     "hardware": "hardware",
     "run": "run",
 }
 NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
+    "model": {"lora": "lora"},
     "reward": {"terms": "term*"},
     "agent": {"evidence": "evidence", "reranker": "reranker", "fetcher": "fetcher"},
     "judge": {"parts": "judge_part*"},
@@ -85,7 +96,10 @@ NESTED: Mapping[str, Mapping[str, str]] = {
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
-PROVIDED: Mapping[str, frozenset[str]] = {"engine": frozenset({"run_seed"}), "reranker": frozenset({"thesaurus"})}
+PROVIDED: Mapping[str, frozenset[str]] = {
+    "engine": frozenset({"run_seed", "own_weights"}),
+    "reranker": frozenset({"thesaurus"}),
+}
 """kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
 
 _admitted: set[str] = set()
@@ -99,6 +113,10 @@ class ModelPath:
     """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache."""
 
     path: str
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """An adapter that trains instead of the model's own weights."""
+    freeze: tuple[str, ...] = ()
+    """What does not train: embeddings, head, and patterns over parameter names."""
 
 
 def _as_it_is(kind: str, built: Any) -> Any:

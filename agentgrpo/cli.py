@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from agentgrpo import __version__
-from agentgrpo.errors import AgentGrpoError, ConfigError, Preempted, did_you_mean
+from agentgrpo.errors import AgentGrpoError, ConfigError, Preempted, ProcessError, did_you_mean
+from agentgrpo.hardware import speaks
 
 
 class Outcome(NamedTuple):
@@ -57,6 +58,10 @@ class Verb:
     """--flag -> (metavar or "" for a switch, help)."""
     resumes: bool = False
     """The configuration is that of the run directory in `positional`."""
+    composes: bool = True
+    """False: the flags say all; there is no configuration, and `config` is empty."""
+    keeps_nothing: bool = False
+    """It writes no file, so that it needs no run directory."""
 
 
 VERBS: dict[str, Verb] = {
@@ -79,6 +84,22 @@ VERBS: dict[str, Verb] = {
         positional="run_dir",
         resumes=True,
     ),
+    "export": Verb(
+        summary="write a checkpoint as a plain model folder, an adapter merged into its base",
+        entry="agentgrpo.verbs:export",
+        flags={
+            "--ckpt": ("PATH", "the checkpoint"),
+            "--merge": ("OUT", "the folder to write; it must not exist"),
+        },
+        composes=False,
+    ),
+    "check": Verb(
+        summary="numerics: hold every loss, aggregation, KL and correction against a scalar reference, on this machine",
+        entry="agentgrpo.verbs:check",
+        positional="what",
+        flags={"--json": ("", "print every variant's errors as JSON")},
+        keeps_nothing=True,
+    ),
 }
 
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
@@ -100,6 +121,7 @@ EXAMPLES = """\
   agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
   agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
   agentgrpo resume runs/x run.max_steps=400
+  agentgrpo export --ckpt runs/x/checkpoints/step-000400 --merge models/mine
   eval "$(agentgrpo --shell-completion install=bash)\""""
 
 
@@ -119,7 +141,7 @@ def report(error: BaseException, debug: bool = False) -> int:
     known = isinstance(error, AgentGrpoError | KeyboardInterrupt)
     if debug or not known:
         traceback.print_exception(error)
-    if known:
+    if known and (isinstance(error, ProcessError) or speaks()):
         text = " ".join(line.strip() for line in str(error).splitlines()) or "interrupted"
         print(f"agentgrpo: {text}", file=sys.stderr)
     if isinstance(error, KeyboardInterrupt):
@@ -158,10 +180,18 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     if given["help"]:
         print(help_text(known))
         return 0
+    flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
+    if not verb.composes:
+        if stray := [*flags, *overrides]:
+            raise ConfigError(f"{name} has no settings, only {' and '.join(verb.flags)}; leave out {stray[0]}")
+        command = Command(verb=name, arguments=arguments, overrides=(), choices={}, snapshot="")
+        return _call(verb, {}, command).exit_code
     from agentgrpo import compose  # imports Hydra, which --help does without
 
     sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
     overrides = compose.normalise(overrides, known, sweep=sweep)
+    if verb.keeps_nothing:
+        overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     codes: list[int] = []
     process = os.getpid()
 
@@ -177,8 +207,7 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
                 choices=job.choices,
                 snapshot=job.snapshot,
             )
-            module, _, function = verb.entry.partition(":")
-            outcome: Outcome = getattr(import_module(module), function)(job.config, command)
+            outcome = _call(verb, job.config, command)
         except Exception as error:
             code = report(error, debug)
             if os.getpid() != process:
@@ -190,7 +219,6 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
         codes.append(outcome.exit_code)
         return outcome.objective
 
-    flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
     if not verb.resumes and (run_dir := compose.run_of(arguments.get("ckpt"), overrides)) and not sweep:
         compose.rerun_hydra(run_job, flags, overrides, configs_dir(), run_dir, resumes=False)
     elif not verb.resumes:
@@ -200,6 +228,12 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     else:
         compose.rerun_hydra(run_job, flags, overrides, configs_dir(), arguments[verb.positional], resumes=True)
     return next((code for code in codes if code), 0)
+
+
+def _call(verb: Verb, config: dict[str, Any], command: Command) -> Outcome:
+    module, _, function = verb.entry.partition(":")
+    outcome: Outcome = getattr(import_module(module), function)(config, command)
+    return outcome
 
 
 class _Parser(argparse.ArgumentParser):

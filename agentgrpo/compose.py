@@ -34,6 +34,7 @@ from omegaconf.errors import (
 
 from agentgrpo.build import ROOT, admit_user_code, refuse_unknown, user_code, validate
 from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError, did_you_mean
+from agentgrpo.hardware import Launch
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
@@ -61,7 +62,12 @@ Task = Callable[[Callable[[], Job]], float | None]
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
     """The overrides as Hydra takes them: +group=preset as group=preset. Raises ConfigError for a preset that does not
-    exist, for several values outside a sweep, and for what is no override at all."""
+    exist, for several values outside a sweep or for several processes, and for what is no override at all."""
+    if sweep and (size := Launch.of().size) > 1:
+        raise ConfigError(
+            f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
+            "of its own: hydra/launcher=submitit_slurm hardware=slurm"
+        )
     lines = []
     for override in _parse(overrides):
         line, group = str(override.input_line), override.key_or_group
@@ -238,7 +244,8 @@ def _fresh_dir(name: str) -> str:
     while True:
         path = Path("runs", f"{label}-{_time()}-{secrets.token_hex(2)}")
         try:
-            path.mkdir(parents=True)
+            if Launch.of().rank == 0:  # whose directory it will be
+                path.mkdir(parents=True)
         except FileExistsError:
             continue
         except OSError as e:

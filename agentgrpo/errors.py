@@ -7,8 +7,11 @@
     ├── RunDirectoryError              the run directory is in use; exit 3
     ├── StorageError (OSError)         disk full, quota, unreadable; exit 5
     ├── TrainingError                  a guard refused to go on (non-finite values); exit 6
-    │   └── TooManyFailures            infrastructure failures past the limit; exit 8
+    │   ├── TooManyFailures            infrastructure failures past the limit; exit 8
+    │   ├── GuardHalt                  a guard ends the run; exit 6
+    │   └── GuardRollback              a guard sends the weights back to the last good checkpoint
     ├── Preempted                      stopped by a signal, resumable; exit 75
+    ├── ProcessError                   another process of the run is lost, resumable; exit 7
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
         ├── ToolError
@@ -59,8 +62,20 @@ class TooManyFailures(TrainingError):
     exit_code = 8
 
 
+class GuardHalt(TrainingError):
+    pass
+
+
+class GuardRollback(TrainingError):
+    pass
+
+
 class Preempted(AgentGrpoError):
     exit_code = 75
+
+
+class ProcessError(AgentGrpoError):
+    exit_code = 7
 
 
 class EpisodeError(AgentGrpoError):

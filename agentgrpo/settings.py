@@ -1,9 +1,12 @@
-"""Settings that belong to no single part: plain typed data, built from the YAML groups `run` and `rollout`."""
+"""Settings that belong to no single part: plain typed data, built from the YAML groups `run` and `rollout` and
+the node `model.lora`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agentgrpo.errors import ConfigError
 
@@ -63,6 +66,8 @@ class RunSettings:
     step_timeout_s: float | None = 600.0
     """A step that takes longer is abandoned and counted; null = no limit."""
     max_consecutive_skipped_steps: int = 3
+    max_rollbacks: int = 3
+    """Times that guards may send a run back to its last good checkpoint; the next time halts it."""
     max_error_fraction: float = 0.5
     """Share of a step's episodes that may fail for infrastructure reasons before the run stops."""
     grace_s: float = 20.0
@@ -79,7 +84,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         _require("run", self, max_steps=1, checkpoint_every=0, keep_last=1, eval_every=0, eval_tasks=2)
-        _require("run", self, max_consecutive_skipped_steps=1, max_error_fraction=0, grace_s=0)
+        _require("run", self, max_consecutive_skipped_steps=1, max_rollbacks=0, max_error_fraction=0, grace_s=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,46 @@ class RolloutSettings:
     """Time limit of one episode; past it the episode fails as infrastructure. null = none."""
     stratify_by: str | None = None
     """Metadata key whose values every batch holds in equal shares, as far as possible."""
+    refill_rounds: int = 0
+    """Dynamic sampling: further rounds of a step at most, each with a task in the place of every one whose group taught
+    nothing. 0 = none."""
+    curriculum: Literal["none", "difficulty"] = "none"
+    """difficulty: tasks are drawn by how often they were answered rightly so far, instead of all in turn."""
+    curriculum_target: float = 0.5
+    """Mean correctness of the tasks that are drawn most."""
+    curriculum_memory: float = 0.5
+    """Weight of what was known of a task when it is measured again; 0 = only the last group counts."""
 
     def __post_init__(self) -> None:
         _require("rollout", self, tasks_per_step=1, group_size=2, max_tokens=1, max_concurrent_episodes=1)
-        _require("rollout", self, episode_retries=0, temperature=0, top_k=0)
+        _require("rollout", self, episode_retries=0, temperature=0, top_k=0, refill_rounds=0)
+        if not (0 <= self.curriculum_target <= 1 and 0 <= self.curriculum_memory < 1):
+            raise ConfigError(
+                f"rollout.curriculum_target={self.curriculum_target}, curriculum_memory={self.curriculum_memory}; a "
+                "target from 0 to 1 and a memory from 0 to below 1 are allowed"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """The `model.lora` node: an adapter that is trained instead of the model's own weights (training.adapters).
+
+    There is no dropout: the trainer must score what the engine samples."""
+
+    rank: int | None = None
+    """Of each change; null = no adapter."""
+    alpha: float = 32.0
+    """A change counts alpha / rank times."""
+    targets: str | tuple[str, ...] = "all-linear"
+    """Names of the linear layers that are changed, such as [q_proj, v_proj]; all-linear = all but the output layer."""
+
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.rank < 1:
+            raise ConfigError(f"model.lora.rank={self.rank}; null (no adapter), or 1 or more is allowed")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"model.lora.alpha={self.alpha}; a finite number > 0 is allowed")
+        if not self.targets or (isinstance(self.targets, str) and self.targets != "all-linear"):
+            raise ConfigError(
+                f"model.lora.targets={self.targets!r}; allowed is all-linear, or a list of module names such as "
+                "[q_proj,v_proj]"
+            )

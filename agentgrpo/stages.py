@@ -34,6 +34,9 @@ class Stage(StrEnum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     """Gradient norm, clipping and update."""
+    UPDATE = "update"
+    """All of an update that has the next rollout beside it (algorithm.max_staleness=1): what happens at once is not
+    told apart. What the step waits for the rollout after that counts as the rollout's."""
     SYNC = "sync"
     """New weights into the engine, and the canary that checks them."""
     RECORDS = "records"

@@ -124,6 +124,8 @@ class Segment:
     """Completed updates of the weights that sampled it; given iff sampled."""
     text: str = ""
     """For readers. Never tokenised again."""
+    cut_short: bool = False
+    """It was sampled up to a limit of tokens, not to a stop."""
 
     def __post_init__(self) -> None:
         if self.sampled != (self.logprobs is not None) or self.sampled != (self.policy_version is not None):
@@ -183,6 +185,7 @@ class ToolRecord:
     arguments: Mapping[str, Any]
     outcome: Outcome
     turn: int
+    """Which of Episode.turns made the call, from 0."""
     num_results: int = 0
     result_ids: tuple[str, ...] = ()
     cached: bool = False
@@ -209,6 +212,8 @@ class Episode:
     exit: Exit
     metrics: Mapping[str, float]
     """Counts and scores by name: a pure function of tokens and tool results, never a clock."""
+    metrics_by_turn: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of some metrics, what each of `turns` added to them."""
     citations: tuple[Citation, ...] = ()
     retrieved_ids: tuple[str, ...] = ()
     """Ids of every distinct passage shown to the policy, in order."""
@@ -217,6 +222,17 @@ class Episode:
     """Set iff the infrastructure failed; such an episode is never scored and never trained on."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds: time_generate, time_tools, time_queue. Kept apart from metrics because clocks do not repeat."""
+
+    @property
+    def turns(self) -> tuple[Segment, ...]:
+        """What the policy sampled, in order: a turn each, over all branches."""
+        return tuple(s for b in self.branches for s in b.segments if s.sampled)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short."""
+        last = [next((s for s in reversed(b.segments) if s.sampled), None) for b in self.branches]
+        return self.exit is Exit.CONTEXT_OVERFLOW or any(s is not None and s.cut_short for s in last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +252,8 @@ class RewardResult:
     dimensions: Mapping[str, float]
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
+    turns: tuple[float, ...] = ()
+    """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,60 +5,92 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import transformers
 
 from agentgrpo.build import build_node
-from agentgrpo.cli import Command, Outcome
+from agentgrpo.cli import Command, Outcome, report
 from agentgrpo.compose import SNAPSHOT
 from agentgrpo.durable import RunLock, write_atomic
-from agentgrpo.errors import ConfigError
+from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError
+from agentgrpo.hardware import Hardware, Launch
 from agentgrpo.recipes.bootstrap import Verdict
+from agentgrpo.recipes.carried import Carried
 from agentgrpo.recipes.drift import refuse_drift
+from agentgrpo.recipes.export import export_model, holds_model
+from agentgrpo.recipes.numerics import check_numerics
 from agentgrpo.recipes.parts import Progress
 from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.start import Start
+from agentgrpo.recipes.together import agree, once, only_first
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
-from agentgrpo.training.checkpoint import STATE, CheckpointStore
+from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.processes import processes
+from agentgrpo.training.world import World
 from agentgrpo.wiring import Wiring
 
+Verb = Callable[[Mapping[str, Any], Command, World], Outcome]
 
-def train(config: Mapping[str, Any], command: Command) -> Outcome:
+
+def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outcome]:
+    """`verb` on every process of the launch, with the configuration of the first, which has chosen the run directory.
+    What all of them raise the first one says."""
+
+    @wraps(verb)
+    def run(config: Mapping[str, Any], command: Command) -> Outcome:
+        hardware: Hardware = build_node("hardware", config["hardware"])
+        launch = Launch.of()
+        try:
+            with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
+                config, command = world.gather((config, command))[0]
+                return verb(config, command, world)
+        except ProcessError as e:  # a collective with a lost process may never end: end without it
+            code = report(e)
+            sys.stdout.flush()
+            os._exit(code)
+        except AgentGrpoError as e:
+            if launch.rank:
+                raise SystemExit(e.exit_code) from e
+            raise
+
+    return run
+
+
+@_on_all_processes
+def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo train`: a new run in an empty (or never started) run directory."""
     run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run) as screen:
-        run_dir = Path(run.dir)
-        _refuse_used(run)
-        write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+    with _run_directory(run, world) as screen:
+        once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
-        session = Wiring(config, command.snapshot, screen).session(None)
+        session = Wiring(config, command.snapshot, screen, world).session(None)
         return _finish(session, Progress())
 
 
-def resume(config: Mapping[str, Any], command: Command) -> Outcome:
+@_on_all_processes
+def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
     run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run) as screen:
+    with _run_directory(run, world) as screen:
         run_dir = Path(run.dir)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
-        if not store.candidates() and not (run_dir / "metrics.jsonl").exists():
+        if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
-            write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
-            return _finish(Wiring(config, command.snapshot, screen).session(None), Progress())
-        checkpoint = store.latest()
-        wiring = Wiring(config, command.snapshot, screen, weights=checkpoint.path)
+            once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
+            return _finish(Wiring(config, command.snapshot, screen, world).session(None), Progress())
+        checkpoint = _newest(store, world)
+        wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
-        store.rewind(checkpoint)
-        before = (run_dir / SNAPSHOT).read_bytes()
-        if before != command.snapshot.encode():
-            write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
-            write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+        once(world, lambda: _rewind(run_dir, store, checkpoint, command))
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
         if checkpoint.step >= run.max_steps:
             screen.line(f"nothing is left to train; run.max_steps={checkpoint.step + 50} would add 50 steps")
@@ -66,14 +98,19 @@ def resume(config: Mapping[str, Any], command: Command) -> Outcome:
         progress = Progress(
             step=checkpoint.step,
             skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
+            good_step=checkpoint.state["good_step"],
+            unproven_steps=checkpoint.state["unproven_steps"],
+            rollbacks=checkpoint.state["rollbacks"],
             dev=checkpoint.state["dev"],
             dev_step=checkpoint.state["dev_step"],
             saved_step=checkpoint.step,
+            carried=Carried.restored(checkpoint.state["carried"], checkpoint.tensors),
         )
         return _finish(session, progress)
 
 
-def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
+@_on_all_processes
+def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from)."""
     run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
@@ -81,27 +118,65 @@ def evaluate(config: Mapping[str, Any], command: Command) -> Outcome:
         path = arguments[name]
         if path is None and name == "ckpt":
             raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
-        if path is not None and not Path(path, "config.json").is_file():
+        if path is not None and not holds_model(Path(path)):
             raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
-    with _run_directory(run) as screen:
-        _refuse_used(run)
-        write_atomic(Path(run.dir) / SNAPSHOT, command.snapshot.encode())
+    with _run_directory(run, world) as screen:
+        once(world, lambda: _begin(run, command))
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
-        wirings = [Wiring(config, command.snapshot, screen, weights=path) for path in weights]
+        wirings = [Wiring(config, command.snapshot, screen, world, weights=path) for path in weights]
         baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
-        result = asyncio.run(examine_only(baseline, trained, screen, grace_s=run.grace_s))
+        result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
 
 
-def _refuse_used(run: RunSettings) -> None:
+def check(config: Mapping[str, Any], command: Command) -> Outcome:
+    """`agentgrpo check numerics`: exit code 0 if everything is equal, else 1."""
+    if command.arguments["what"] != "numerics":
+        raise ConfigError(f"check {command.arguments['what']}; there is one check: agentgrpo check numerics")
+    hardware: Hardware = build_node("hardware", config["hardware"])
+    numerics = check_numerics(hardware.device)
+    print(numerics.json() if command.arguments["json"] else "\n".join(numerics.lines()))
+    return Outcome(exit_code=1 if numerics.unequal else 0)
+
+
+def export(config: Mapping[str, Any], command: Command) -> Outcome:
+    """`agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us."""
+    given: dict[str, str | None] = {name: command.arguments[name] for name in ("ckpt", "merge")}
+    if given["ckpt"] is None or given["merge"] is None:
+        raise ConfigError("export needs both: --ckpt RUN/checkpoints/step-000150 --merge OUT")
+    transformers.logging.disable_progress_bar()
+    export_model(Path(given["ckpt"]), Path(given["merge"]))
+    print(f"agentgrpo: {given['merge']} holds the model of {given['ckpt']}", file=sys.stderr)
+    return Outcome()
+
+
+def _begin(run: RunSettings, command: Command) -> None:
+    """The configuration of a new run in its directory. Raises ConfigError for one that already holds a run."""
     run_dir = Path(run.dir)
     if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
         raise ConfigError(
             f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
             "or choose another directory"
         )
+    write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+
+
+def _newest(store: CheckpointStore, world: World) -> LoadedCheckpoint:
+    """The newest valid checkpoint: the first process looks for it, and the others read the same."""
+    found = agree(world, lambda: store.latest() if world.rank == 0 else None)
+    path = world.gather(found.path if found else Path())[0]
+    return agree(world, lambda: found or store.load(path))
+
+
+def _rewind(run_dir: Path, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> None:
+    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with."""
+    store.rewind(checkpoint)
+    before = (run_dir / SNAPSHOT).read_bytes()
+    if before != command.snapshot.encode():
+        write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
+        write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
 
 
 def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
@@ -125,13 +200,20 @@ def _finish(session: Session, progress: Progress) -> Outcome:
 
 
 @contextmanager
-def _run_directory(run: RunSettings) -> Iterator[Screen]:
-    """The run directory, locked for this process, and the screen. Library warnings become lines of the screen."""
+def _run_directory(run: RunSettings, world: World) -> Iterator[Screen]:
+    """The run directory, locked for the first process, and its screen. Library warnings become lines of the screen."""
+    logging.captureWarnings(True)
+    logging.disable(logging.WARNING if world.rank else logging.NOTSET)
+    transformers.logging.disable_progress_bar()
+    lock = agree(world, lambda: only_first(world, lambda: _lock(run)))
+    world.keep_stacks(Path(run.dir))
+    with lock, only_first(world, lambda: Screen(mode=run.screen)) as screen:
+        yield screen
+
+
+def _lock(run: RunSettings) -> RunLock:
     try:
         Path(run.dir).mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise ConfigError(f"run.dir={run.dir}: {e.strerror}; give a directory, or a place where one can be made") from e
-    logging.captureWarnings(True)
-    transformers.logging.disable_progress_bar()
-    with RunLock(Path(run.dir)), Screen(mode=run.screen) as screen:
-        yield screen
+    return RunLock(Path(run.dir))

@@ -7,7 +7,7 @@ Heavy objects are built once, here, and injected by keyword; no object below kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -20,18 +20,22 @@ import yaml
 from agentgrpo import __version__
 from agentgrpo.agents.base import Agent
 from agentgrpo.build import ModelPath, build_node
-from agentgrpo.durable import verify_directory
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
-from agentgrpo.recipes.alarms import Alarms
+from agentgrpo.recipes.carried import of_optimizer
 from agentgrpo.recipes.examine import Examiner, first
+from agentgrpo.recipes.guards import Guards
+from agentgrpo.recipes.loading import local_folder, open_policy, open_reference
 from agentgrpo.recipes.parts import RNG, Parts
 from agentgrpo.recipes.profile import observed, stage_clock
+from agentgrpo.recipes.rollback import restore
 from agentgrpo.recipes.session import Session
+from agentgrpo.recipes.showing import show_episode, show_stages
 from agentgrpo.recipes.start import Start
+from agentgrpo.recipes.together import in_turn, once, only_first, refuse_unequal
 from agentgrpo.recipes.warm_start import WarmStart
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
@@ -44,38 +48,57 @@ from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.stages import Clock, NoClock
 from agentgrpo.tasks.base import DemonstratedDataset, TaskDataset
+from agentgrpo.tasks.curriculum import curriculum_of
 from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
-from agentgrpo.training.policy import Policy, load_policy
-from agentgrpo.training.reference import frozen_reference
+from agentgrpo.training.freezing import freeze
+from agentgrpo.training.policy import Policy
+from agentgrpo.training.reference import reference_state
+from agentgrpo.training.sharding import shard
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import Passage, ScoredGroup
+from agentgrpo.training.world import World
+from agentgrpo.types import Passage
 
-CONFIG = "config.yaml"
 VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
 
 
 class Wiring:
-    """Builds the parts of one configuration, each once. `weights`: load these instead of the start weights."""
+    """Builds the parts of one configuration, each once, and on every process of `world` the same. `weights`: load these
+    instead of the start weights."""
 
     def __init__(
-        self, config: Mapping[str, Any], snapshot: str, screen: Screen, *, weights: Path | None = None
+        self, config: Mapping[str, Any], snapshot: str, screen: Screen, world: World, *, weights: Path | None = None
     ) -> None:
-        self.config, self.screen = config, screen
+        self.config, self.screen, self.world = config, screen, world
         self.snapshot: Mapping[str, Any] = yaml.safe_load(snapshot)
         self.run: RunSettings = build_node("run", config["run"])
         self.rollout: RolloutSettings = build_node("rollout", config["rollout"])
         self.hardware: Hardware = build_node("hardware", config["hardware"])
         self.algorithm: Algorithm = build_node("algorithm", config["algorithm"])
+        self.is_sharded = self.hardware.strategy == "fsdp" and world.size > 1
+        self.guards = Guards(
+            {name: build_node("guard", node) for name, node in config["guards"].items()},
+            has_checkpoints=bool(self.run.checkpoint_every),
+        )
         torch.set_num_threads(self.hardware.num_threads)
         self.dataset: TaskDataset = build_node("task", config["task"])
         self.judge = build_node("judge", config["judge"])
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
         self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
-        self.policy: Policy = self._load(weights or self.start.folder)
+        self.model: WarmStart | ModelPath = build_node("model", config["model"])
+        self.policy: Policy = open_policy(weights or self.start.folder, self.hardware)
+        if weights is None and self.model.lora.rank is not None:
+            add_adapter(self.policy.model, self.model.lora, base=str(self.start.folder), seed=self.run.seed)
+        for note in freeze(self.policy.model, self.model.freeze):
+            screen.line(f"note: {note}")
         self.renderer: Renderer = PlainRenderer(tokenizer=self.policy.tokenizer)
         self.engine: Engine = self._build(
-            "engine", model=self.policy.model, tokenizer=self.policy.tokenizer, run_seed=self.run.seed
+            "engine",
+            model=self.policy.model,
+            tokenizer=self.policy.tokenizer,
+            run_seed=self.run.seed,
+            own_weights=self.algorithm.max_staleness > 0 or self.is_sharded,
         )
         self.retrievers = self.make_retrievers(self.dataset.corpora())
         self.agent = self.make_agent(self.engine, self.renderer, self.retrievers)
@@ -109,29 +132,12 @@ class Wiring:
         node = node if node["name"] == "embedded" else {"name": "embedded"}
         return self.make_agent(engine, renderer, build_node("retriever", node, corpora=corpora))
 
-    def _load(self, folder: Path) -> Policy:
-        if (folder / "manifest.json").is_file():
-            verify_directory(folder)
-        return load_policy(folder, dtype=self.hardware.dtype, device=self.hardware.device)
-
-    def _reference(self, checkpoint: LoadedCheckpoint | None) -> Policy:
-        """The frozen start weights, also for a run that is resumed."""
-        if checkpoint is None:
-            return frozen_reference(self.policy)
-        saved = checkpoint.state["start"]
-        found = Start(Path(saved["folder"]))
-        if not found.folder.is_dir() or found.state() != saved:
-            raise CheckpointError(
-                f"the KL term needs the start weights, and {saved['folder']} no longer holds them; put the folder back"
-            )
-        return frozen_reference(self._load(found.folder))
-
     @cached_property
     def start(self) -> Start:
         """The model to start from, warm-started first where the configuration says so."""
-        model: WarmStart | ModelPath = build_node("model", self.config["model"])
+        model = self.model
         if isinstance(model, ModelPath):
-            folder = Path(model.path).expanduser()
+            folder = local_folder(model.path)
         else:
             if not isinstance(self.dataset, DemonstratedDataset):
                 raise ConfigError(
@@ -139,29 +145,17 @@ class Wiring:
                     f"task={self.config['task']['name']} has none; give a model that "
                     "can search already: model=path model.path=FOLDER"
                 )
-            folder = model.folder(
+            make = partial(
+                model.folder,
                 dataset=self.dataset,
                 make_renderer=lambda tokenizer: PlainRenderer(tokenizer=tokenizer),
                 make_agent=self._demonstrating_agent,
                 agent_key=repr([self.config["agent"], self.config["retriever"], self._versions()]),
                 seed=self.run.seed,
-                progress=self._progress(),
+                progress=show_stages(self.screen),
             )
+            folder = in_turn(self.world, make)
         return Start(folder)
-
-    def _progress(self) -> Callable[[str, int, int], None]:
-        """Shows the warm start's stages on the screen."""
-        stage, shown = "", 0
-
-        def show(name: str, done: int, total: int) -> None:
-            nonlocal stage, shown
-            if name != stage:
-                self.screen.stage(name, total)
-                stage, shown = name, 0
-            self.screen.advance(done - shown)
-            shown = done
-
-        return show
 
     @property
     def sampling(self) -> SamplingParams:
@@ -176,7 +170,7 @@ class Wiring:
             "config": dict(self.snapshot),
             "start": dict(start),
             "fingerprints": {"data": self.dataset.fingerprint},
-            "versions": self._versions(),
+            "versions": {**self._versions(), "processes": str(self.world.size)},
         }
 
     def _versions(self) -> dict[str, str]:
@@ -220,6 +214,7 @@ class Wiring:
             run_dir=Path(run.dir),
             seed=run.seed,
             screen=self.screen,
+            world=self.world,
         )
 
     def session(self, checkpoint: LoadedCheckpoint | None) -> Session:
@@ -234,10 +229,13 @@ class Wiring:
             )
         run, run_dir = self.run, Path(self.run.dir)
         algorithm = self.algorithm
+        reference = open_reference(self.policy, algorithm, checkpoint, self.hardware)
+        if self.is_sharded:
+            shard(self.policy.model, self.world.size)
         optimizer = build_node("optimizer", self.config["optimizer"], model=self.policy.model)
         trainer = Trainer(
             policy=self.policy,
-            reference=self._reference(checkpoint) if algorithm.needs_reference else None,
+            reference=None if reference is None else reference.policy,
             optimizer=optimizer,
             algorithm=algorithm,
             total_steps=run.max_steps,
@@ -246,26 +244,32 @@ class Wiring:
             head_chunk_tokens=self.hardware.head_chunk_tokens,
             mixed_precision=self.hardware.mixed_precision,
             activation_checkpointing=self.hardware.activation_checkpointing,
-            clock=self.clock,
+            clock=NoClock() if algorithm.max_staleness else self.clock,  # a clock is for one thread
+            world=self.world,
+            sampler_differs=algorithm.has_old_samples or self.hardware.mixed_precision != "no",
         )
         if checkpoint is not None:
-            tensors = dict(checkpoint.tensors)
-            torch.set_rng_state(tensors.pop(RNG))
-            optimizer.load_state_tensors(tensors)
+            self.guards.load_state(checkpoint.state["guards"])
+            torch.set_rng_state(checkpoint.tensors[RNG])
+            optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))
         start = checkpoint.state["start"] if checkpoint else self.start.state()
         fixed = self.fixed_state(start)
+        refuse_unequal(self.world, "start weights or data", (start["sha256"], fixed["fingerprints"]))
         tasks = self.dataset.split("train")
         examiner = self.examiner(test=run.final_eval, dev=bool(run.eval_every))
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if run.checkpoint_every:
-            held = [*self.policy.model.parameters(), *optimizer.state_tensors().values()]
-            store.preflight(sum(x.numel() * x.element_size() for x in held))
+            held = [*self.policy.saved, *optimizer.state_tensors().values(), *reference_state(reference).values()]
+            if algorithm.max_staleness:  # the sampler's
+                held += [p for p in self.policy.model.parameters() if p.requires_grad]
+            once(self.world, lambda: store.preflight(sum(x.numel() * x.element_size() for x in held)))
         parts = Parts(
             order=TaskOrder(
                 tasks,
                 tasks_per_step=self.rollout.tasks_per_step,
                 seed=run.seed,
                 stratify_by=self.rollout.stratify_by,
+                curriculum=curriculum_of(self.rollout),
             ),
             agent=self.agent,
             agent_name=str(self.config["agent"]["name"]),
@@ -276,36 +280,32 @@ class Wiring:
             rollout=self.rollout,
             sampling=self.sampling,
             store=store,
-            metrics=MetricsLog(run_dir),
-            trackers=Trackers(
-                log_with=run.log_with,
-                run_dir=run_dir,
-                config=fixed["config"],
-                start_step=checkpoint.step if checkpoint else 0,
+            metrics=only_first(self.world, lambda: MetricsLog(run_dir)),
+            trackers=only_first(
+                self.world,
+                lambda: Trackers(
+                    log_with=run.log_with,
+                    run_dir=run_dir,
+                    config=fixed["config"],
+                    start_step=checkpoint.step if checkpoint else 0,
+                ),
             ),
             screen=self.screen,
-            alarms=Alarms(),
+            guards=self.guards,
+            restore=lambda saved: restore(trainer, reference, open_policy(saved.path, self.hardware), saved),
+            reference=reference,
             canary_ids=self.renderer.open(tasks[0].messages),
             dev_score=examiner.dev_score,
-            show=self._show,
+            show=partial(show_episode, self.screen),
             card=self._card,
             fixed_state=fixed,
             clock=self.clock,
+            world=self.world,
         )
         key = sha256(
             repr([start["sha256"], self.dataset.fingerprint, self.config["run"]["eval"], run.seed]).encode()
         ).hexdigest()
         return Session(parts=parts, examiner=examiner, eval_key=key)
-
-    def _show(self, scored: Sequence[ScoredGroup]) -> None:
-        for group in scored:
-            for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
-                if episode.branches and reward is not None:
-                    text = "".join(s.text for s in episode.branches[0].segments)
-                    self.screen.trajectory(
-                        f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}"
-                    )
-                    return
 
     def _card(self, step: int, tags: Mapping[str, float]) -> str:
         return model_card(

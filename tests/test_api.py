@@ -53,6 +53,10 @@ def test_exit_codes() -> None:
         "StorageError": 5,
         "TrainingError": 6,
         "TooManyFailures": 8,
+        "GuardHalt": 6,
+        "GuardRollback": 6,
+        "ProcessError": 7,
+        "Interrupted": 1,
         "Preempted": 75,
     }
 
@@ -73,7 +77,8 @@ def test_presets_ship_in_the_wheel_and_are_found_there(tmp_path: Path, monkeypat
 
 def test_constraints_pin_what_the_project_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["lora"], *(r for r in extras["dev"] if r != "agentgrpo[lora]")]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     names = {re.split(r"[<>=]", requirement)[0] for requirement in needed}

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgrpo import build, cli
-from agentgrpo.cli import VERBS, Command, Outcome, Verb, complete, main, parse
+from agentgrpo.cli import VERBS, Command, Outcome, complete, main, parse
 from agentgrpo.compose import read_snapshot
 from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
 
@@ -46,10 +47,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *args, **kwargs: None)
     monkeypatch.setattr(build, "_admitted", set())
     for name, verb in VERBS.items():
-        kept = Verb(
-            summary="", entry=f"{HERE}:keep", positional=verb.positional, flags=verb.flags, resumes=verb.resumes
-        )
-        monkeypatch.setitem(VERBS, name, kept)
+        monkeypatch.setitem(VERBS, name, replace(verb, summary="", entry=f"{HERE}:keep"))
     yield
     JOBS.clear()
     OUTCOMES.clear()
@@ -72,6 +70,25 @@ def written(root: Path) -> list[str]:
 
 
 # --- presets
+
+
+def test_a_check_makes_no_run_directory(tmp_path: Path) -> None:
+    config, command = job("check", "numerics", "--json", "hardware=single_gpu", "hardware.dtype=bfloat16")
+    assert (config["hardware"]["device"], config["hardware"]["dtype"]) == ("cuda", "bfloat16")
+    assert command.arguments == {"json": True, "what": "numerics"}
+    assert written(tmp_path) == []
+    job("train")
+    assert written(tmp_path)[0] == "runs"
+
+
+def test_an_export_has_flags_and_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, command = job("export", "--ckpt", "a b", "--merge", "out")
+    assert (config, command.arguments) == ({}, {"ckpt": "a b", "merge": "out"})
+    for stray in (["run.seed=1"], ["-m"], ["--cfg", "job"]):
+        assert main(["export", "--ckpt", "a", "--merge", "b", *stray]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("agentgrpo: export has no settings, only --ckpt and --merge; leave out ")
+    assert (JOBS, written(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("spelling", ["reward=second_pass", "+reward=second_pass", "++reward=second_pass"])
@@ -187,12 +204,14 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 
 # --- typos: one line on stderr, exit code 2, no traceback
 
-GROUPS = "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, hardware, run"
+GROUPS = (
+    "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, hardware, run"
+)
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
 JUDGES = "composite, contains, exact_match, gold_agreement, token_f1"
 TYPOS = [
-    ("trian", "verb 'trian'; allowed are train, eval, resume. Did you mean 'train'?"),
-    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume."),
+    ("trian", "verb 'trian'; allowed are train, eval, resume, export, check. Did you mean 'train'?"),
+    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume, export, check."),
     ("train judge=token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train -m judge=exact_match,token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train judge=3", f"judge=3; presets are {JUDGES}."),
@@ -450,7 +469,7 @@ def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("agentgrpo ", ["train", "eval", "resume"]),
+        ("agentgrpo ", ["train", "eval", "resume", "export", "check"]),
         ("agentgrpo re", ["resume"]),
         ("agentgrpo eval --ba", ["--baseline"]),
         ("agentgrpo train --mu", ["--multirun"]),
@@ -504,4 +523,7 @@ def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "agentgrpo", "trian"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "agentgrpo: verb 'trian'; allowed are train, eval, resume. Did you mean 'train'?\n"
+    assert (
+        done.stderr
+        == "agentgrpo: verb 'trian'; allowed are train, eval, resume, export, check. Did you mean 'train'?\n"
+    )

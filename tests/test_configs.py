@@ -94,7 +94,12 @@ def test_your_own_data() -> None:
     assert (config["task"]["name"], config["task"]["corpus"], config["model"]) == (
         "jsonl",
         "c.jsonl",
-        {"name": "path", "path": "m"},
+        {
+            "name": "path",
+            "path": "m",
+            "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
+            "freeze": [],
+        },
     )
 
 

@@ -42,7 +42,7 @@ class SeedKey(NamedTuple):
     u = hash(run_seed, stream, task_id, sample_index, turn, token_index)."""
 
     stream: str
-    """What is sampled for: "train/12" (the policy version), "eval/test"."""
+    """What is sampled for: "train/12" (the step), "eval/test"."""
     task_id: str
     sample_index: int
     turn: int

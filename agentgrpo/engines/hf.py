@@ -1,4 +1,5 @@
-"""The in-process engine: samples from the live policy, an unmodified transformers causal LM with full attention.
+"""The in-process engine: samples from the live policy, an unmodified transformers causal LM with full attention, or
+from a copy of its weights.
 
 Continuous batching: each step is one packed row with one token of every decoding episode and the waiting prefill
 spans; episodes come and go between steps. Keys and values stay across the turns of an episode, the prompt of a group
@@ -29,6 +30,7 @@ from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape, bucketed
 from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.own_weights import bring_up_to_date, copy_of
 from agentgrpo.engines.packing import pack
 from agentgrpo.engines.sampling import Distribution, Noise, sample
 from agentgrpo.engines.schedule import Schedule, Step
@@ -54,8 +56,11 @@ class HFEngine:
         prefill_chunk: int = 512,
         kv_budget: int | None = None,
         deterministic: bool = True,
+        own_weights: bool = False,
     ) -> None:
         """model: the policy that is being trained, unwrapped; between steps it is left exactly as it was found.
+        own_weights: sample from a copy of what is trained, which `load_weights` brings up to date, so that the policy
+        may be updated in the meantime; what is frozen is shared.
         slots: episodes that have keys and values at once. kv_budget: tokens that these have room for, all together,
         null = any number; a token takes 2 * layers * kv heads * head dim numbers. Who has no place waits; idle episodes
         give theirs up.
@@ -79,11 +84,12 @@ class HFEngine:
         _refuse_other_attention(model)
         self.policy_version = 0
         self.stats = EngineStats()
-        self._model, self._modules, self._run_seed = model, list(model.modules()), run_seed
-        self._linears = PackedLinears(model)
+        self._live, self._model = model, copy_of(model) if own_weights else model
+        self._modules, self._run_seed = list(self._model.modules()), run_seed
+        self._linears = PackedLinears(self._model)
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
         self._rules = StopRules(tokenizer)
-        self._shape = _cache_shape(model)
+        self._shape = _cache_shape(self._model)
         self._new_schedule = partial(
             Schedule,
             slots=slots,
@@ -159,9 +165,10 @@ class HFEngine:
         return scores
 
     async def load_weights(self, policy_version: int) -> None:
-        """The weights are the live policy's, so there is nothing to load: what was computed with older ones is dropped.
-        Nothing should be generating by now; what is, fails."""
+        """Copies the live policy's weights where the engine has its own; else it has them already. What was computed
+        with older ones is dropped. Nothing should be generating by now; what is, fails."""
         self._drop("the weights were replaced during generation")
+        bring_up_to_date(self._model, self._live)
         self.policy_version = policy_version
 
     async def close(self) -> None:

@@ -78,25 +78,57 @@ def pack(
     samples: Sequence[TrainingSample],
     *,
     tokens_per_batch: int,
-    token_weights: Callable[[Sequence[int]], Sequence[float]],
+    token_weights: Callable[[Sequence[int], Sequence[str]], Sequence[float]],
     skip_zero_advantage: bool = False,
+    min_batches: int = 1,
 ) -> list[PackedBatch]:
     """The micro-batches of one optimizer step over `samples`, in canonical order whatever order they come in.
 
-    token_weights: loss-token counts of all samples -> the weight of each sample's tokens (losses.AGGREGATIONS).
+    token_weights: loss-token counts and groups of all samples -> the weight of each sample's tokens
+    (aggregation.AGGREGATIONS).
     skip_zero_advantage: leave out samples with advantage 0; their tokens still count in `token_weights`.
     tokens_per_batch: input tokens a batch holds at most. One sample that is longer has a batch of its own; where all of
     a batch share one prompt, it may always hold half as many tokens beside the prompt: a long prompt is forwarded a few
     times, not once per sample.
+    min_batches: at least so many batches where the samples allow it, smaller ones where need be.
     Samples without a loss token have no gradient and count nowhere. Raises DataError for a sample that no forward pass
     could score: a loss token in the shared prompt or at position 0.
     """
     trained = sorted(filter(_has_loss_tokens, samples), key=_canonical_order)
     num_tokens = [sum(s.loss_mask) for s in trained]
-    weights = token_weights(num_tokens) if trained else []
+    weights = token_weights(num_tokens, [s.group_id for s in trained]) if trained else []
     total = sum(num_tokens)
     kept = [(s, w) for s, w in zip(trained, weights, strict=True) if not skip_zero_advantage or any(s.token_advantages)]
-    return [draft.finish(total) for draft in _drafts(kept, tokens_per_batch)]
+    drafts = list(_drafts(kept, tokens_per_batch))
+    while len(drafts) < min(min_batches, len(kept)) and tokens_per_batch > 0:
+        tokens_per_batch = min(tokens_per_batch, max(len(draft.input_ids) for draft in drafts)) * 3 // 4
+        drafts = list(_drafts(kept, tokens_per_batch))
+    return [draft.finish(total) for draft in drafts]
+
+
+def split_groups(samples: Sequence[TrainingSample], parts: int) -> list[list[TrainingSample]]:
+    """Whole groups dealt out in turn, in the order of their ids, so that shared prompts stay shared."""
+    order = {group: i for i, group in enumerate(sorted({s.group_id for s in samples}))}
+    return [[s for s in samples if order[s.group_id] % parts == part] for part in range(parts)]
+
+
+def idle_batch() -> PackedBatch:
+    """One token that nothing is learnt from, of no sample: for a process that has no batch while others have one."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    nothing = torch.zeros(1, dtype=torch.float64)
+    return PackedBatch(
+        input_ids=zero,
+        position_ids=zero,
+        rows=(Row(0, 0, 0, 1),),
+        loss_positions=zero,
+        targets=zero,
+        rollout_logprobs=nothing,
+        advantages=nothing,
+        weights=nothing,
+        samples=(),
+        num_tokens=(1,),
+        num_loss_tokens=0,
+    )
 
 
 def _canonical_order(sample: TrainingSample) -> tuple[str, int, tuple[int, ...]]:

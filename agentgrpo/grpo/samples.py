@@ -1,19 +1,67 @@
-"""From scored groups to training samples: each branch flattened, with its episode's advantage."""
+"""From scored groups to training samples: each branch flattened, with its episode's advantage or those of its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from typing import Protocol, TypeAlias
 
-from agentgrpo.types import Branch, ScoredGroup, TrainingSample
+from agentgrpo.grpo.advantages import GroupRewards
+from agentgrpo.grpo.turns import Group, Turns
+from agentgrpo.types import Branch, Episode, RewardResult, ScoredGroup, TrainingSample
 
-Advantages = Sequence[float | None]
+Credit: TypeAlias = float | Turns | None
+"""One advantage for the whole episode, or one for each of its turns; None = not to be trained on."""
 
 
-def group_advantages(
-    scored: Sequence[ScoredGroup], estimate: Callable[[Advantages], list[float | None]]
-) -> list[list[float | None]]:
-    """One advantage per episode of every group, in order; None where the episode was not scored."""
-    return [estimate([None if r is None else r.total for r in group.rewards]) for group in scored]
+class Credits(Protocol):
+    """What of an Algorithm gives credit."""
+
+    @property
+    def credit(self) -> str: ...
+
+    def advantages(self, groups: Sequence[GroupRewards]) -> Sequence[Sequence[float | None]]: ...
+
+    def turn_advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[Turns | None]]: ...
+
+
+def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
+    """The credit of each episode of every group, in order; None where it was not scored."""
+    if algorithm.credit == "turn":
+        turns = [
+            [None if r is None else turn_rewards(e, r) for e, r in zip(g.group.episodes, g.rewards, strict=True)]
+            for g in scored
+        ]
+        return [list(group) for group in algorithm.turn_advantages(turns)]
+    rewards = [
+        GroupRewards(
+            totals=[None if r is None else r.total for r in group.rewards],
+            terms=[{} if r is None else r.terms for r in group.rewards],
+        )
+        for group in scored
+    ]
+    return [list(group) for group in algorithm.advantages(rewards)]
+
+
+def is_degenerate(group: ScoredGroup, algorithm: Credits) -> bool:
+    """Whether a group teaches nothing: no episode, and none of its turns, gets credit. That depends on the advantage:
+    with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is the credit.
+    """
+    [credits] = group_advantages([group], algorithm)
+    return not any(any(c) if isinstance(c, tuple) else c for c in credits)
+
+
+def turn_rewards(episode: Episode, reward: RewardResult) -> Turns:
+    """What each of the episode's turns brought. Raises ValueError for a reward of another number of turns."""
+    num_turns = len(episode.turns)
+    if not reward.turns and num_turns:
+        return (*repeat(0.0, num_turns - 1), reward.total)
+    if len(reward.turns) != num_turns:
+        raise ValueError(
+            f"task {episode.task.id}, sample {episode.sample_index}: {len(reward.turns)} rewards of turns for "
+            f"{num_turns} turns"
+        )
+    return reward.turns
 
 
 def _shared_prefix(branches: Sequence[Branch]) -> int:
@@ -27,7 +75,7 @@ def _shared_prefix(branches: Sequence[Branch]) -> int:
     return n
 
 
-def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Advantages]) -> list[TrainingSample]:
+def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Credit]]) -> list[TrainingSample]:
     """A sample per branch of every scored episode; the group's id is its task's."""
     samples: list[TrainingSample] = []
     for group, values in zip(scored, advantages, strict=True):
@@ -44,9 +92,22 @@ def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Advantages]) 
                 rollout_logprobs=branch.logprobs,
                 advantage=advantage,
                 num_prompt_tokens=shared,
-                policy_version=min(s.policy_version for s in branch.segments if s.policy_version is not None),
+                policy_version=min(
+                    (s.policy_version for s in branch.segments if s.policy_version is not None), default=0
+                ),
             )
-            for episode, advantage in rows
-            for branch in episode.branches
+            for episode, credit in rows
+            for branch, advantage in zip(episode.branches, _of_branches(episode, credit), strict=True)
         ]
     return samples
+
+
+def _of_branches(episode: Episode, credit: float | Turns) -> Iterator[float | tuple[float, ...]]:
+    """TrainingSample.advantage of each branch."""
+    if not isinstance(credit, tuple):
+        yield from repeat(credit, len(episode.branches))
+        return
+    turns = iter(credit)
+    for branch in episode.branches:
+        of_segments = [(next(turns) if s.sampled else 0.0, len(s.token_ids)) for s in branch.segments]
+        yield tuple(chain.from_iterable(repeat(*value) for value in of_segments))

@@ -21,11 +21,15 @@ SOFT = (
     "run.grace_s",
     "run.max_error_fraction",
     "run.max_consecutive_skipped_steps",
+    "run.max_rollbacks",
     "run.record_tokens",
+    "hardware.strategy",
+    "hardware.process_timeout_s",
     "run.profile",
 )
 """Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
-(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
+(max_steps lengthens the learning-rate schedule, so a run that was extended is told so). The guards, too: a run that one
+of them has halted goes on once it is told otherwise."""
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -40,7 +44,7 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
-            (notes if key in SOFT else hard).append(line)
+            (notes if key in SOFT or key.partition(".")[0] == "guards" else hard).append(line)
     data, now_data = saved["fingerprints"], current["fingerprints"]
     hard += [f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]]
     if hard:

@@ -12,9 +12,11 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import DataError, EpisodeError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import paired_difference, pass_at_k, verdict
+from agentgrpo.recipes.together import share
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout import cost_of, refuse_failures, run_groups, score_groups
 from agentgrpo.settings import RolloutSettings
+from agentgrpo.training.world import Alone, World
 from agentgrpo.types import Episode, RewardResult, ScoredGroup, Task
 
 METRICS = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost")
@@ -88,19 +90,23 @@ def _episode_row(episode: Episode, reward: RewardResult | None, prices: Mapping[
     }
 
 
-async def _mismatched(judge: AnswerJudge, groups: Sequence[ScoredGroup]) -> tuple[list[float], set[str]]:
+async def _mismatched(judge: AnswerJudge, groups: Sequence[ScoredGroup], world: World) -> tuple[list[float], set[str]]:
     """The answer of task i graded against the references of the task half a list away; tasks the judge failed on."""
-    grades: list[float] = []
-    failed: set[str] = set()
-    for i, group in enumerate(groups):
-        answer = group.group.episodes[0].answer
-        other = groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task
-        try:
-            grades.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
-        except EpisodeError:
-            grades.append(0.0)
-            failed.add(group.group.task.id)
-    return grades, failed
+    others = [groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task for i in range(len(groups))]
+    answers = [group.group.episodes[0].answer for group in groups]
+
+    async def graded(pairs: Sequence[tuple[Task, str | None]]) -> list[float | None]:
+        found: list[float | None] = []
+        for other, answer in pairs:
+            try:
+                found.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
+            except EpisodeError:
+                found.append(None)
+        return found
+
+    grades = await share(world, list(zip(others, answers, strict=True)), graded)
+    failed = {group.group.task.id for group, grade in zip(groups, grades, strict=True) if grade is None}
+    return [grade or 0.0 for grade in grades], failed
 
 
 async def evaluate(
@@ -115,28 +121,35 @@ async def evaluate(
     prices: Mapping[str, float],
     rollout: RolloutSettings,
     max_error_fraction: float,
+    world: World | None = None,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
-    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up."""
+    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. world: the processes
+    that share the work out; with several await it inside of together.agree_on."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
-    groups = await run_groups(
-        agent,
-        tasks,
-        group_size=samples_per_task,
-        stream=stream,
-        sampling=sampling,
-        max_concurrent_episodes=rollout.max_concurrent_episodes,
-        episode_timeout_s=rollout.episode_timeout_s,
-        episode_retries=rollout.episode_retries,
-    )
-    scored = await score_groups(reward, groups)
+
+    async def scored_groups(own: Sequence[Task]) -> list[ScoredGroup]:
+        groups = await run_groups(
+            agent,
+            own,
+            group_size=samples_per_task,
+            stream=stream,
+            sampling=sampling,
+            max_concurrent_episodes=rollout.max_concurrent_episodes,
+            episode_timeout_s=rollout.episode_timeout_s,
+            episode_retries=rollout.episode_retries,
+        )
+        return await score_groups(reward, groups)
+
+    world = world or Alone()
+    scored = await share(world, tasks, scored_groups)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
     columns: dict[str, list[float]] = {}
     for group in scored:
         rows = [_episode_row(e, r, prices) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
         for name in rows[0]:
             columns.setdefault(name, []).append(fmean(row[name] for row in rows))
-    mismatched, failed = await _mismatched(judge, scored)
+    mismatched, failed = await _mismatched(judge, scored, world)
     failed |= {g.group.task.id for g in scored if any(r is None for r in g.rewards)}
     card = Scorecard(
         task_ids=tuple(t.id for t in tasks),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from agentgrpo.agents.base import Agent
@@ -13,11 +14,13 @@ from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import DataError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
+from agentgrpo.recipes.together import once
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import EvalSettings, RolloutSettings
+from agentgrpo.training.world import Alone, World
 from agentgrpo.types import ScoredGroup, Task
 
 MODES = ("greedy", "sampled")
@@ -46,6 +49,7 @@ class Examiner:
     run_dir: Path
     seed: int
     screen: Screen
+    world: World = field(default_factory=Alone)
 
     async def close(self) -> None:
         await self.engine.close()
@@ -67,6 +71,7 @@ class Examiner:
             prices=self.settings.prices,
             rollout=self.rollout,
             max_error_fraction=self.max_error_fraction,
+            world=self.world,
         )
 
     async def dev_score(self, step: int) -> dict[str, float]:
@@ -80,7 +85,8 @@ class Examiner:
         cards = {}
         for mode in MODES:
             cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test")
-            write_trajectories(
+            write = partial(
+                write_trajectories,
                 self.run_dir / "trajectories" / f"eval-{name}-{mode}.jsonl",
                 scored=scored,
                 advantages=[[None] * len(g.rewards) for g in scored],
@@ -91,6 +97,7 @@ class Examiner:
                 agent_name=self.agent_name,
                 record_tokens=False,
             )
+            once(self.world, write)
             self.screen.advance()
         return cards
 
@@ -106,7 +113,7 @@ class Examiner:
         """`scorecards`, written to `eval-<name>.json`."""
         cards = await self.scorecards(name)
         row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
-        write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode())
+        once(self.world, lambda: write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode()))
         return cards
 
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
@@ -121,7 +128,8 @@ class Examiner:
             margin=self.settings.margin,
             min_discrimination=self.settings.min_discrimination,
         )
-        write_atomic(self.run_dir / "eval.json", (json.dumps(evaluation.to_json(), indent=2) + "\n").encode())
+        text = (json.dumps(evaluation.to_json(), indent=2) + "\n").encode()
+        once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))
         return evaluation
 
 

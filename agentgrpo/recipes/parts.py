@@ -8,7 +8,8 @@ from typing import Any
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.recipes.alarms import Alarms
+from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.guards import Guards
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
@@ -16,8 +17,10 @@ from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.stages import Clock, NoClock
 from agentgrpo.tasks.order import TaskOrder
-from agentgrpo.training.checkpoint import CheckpointStore
+from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.reference import Reference
 from agentgrpo.training.trainer import Trainer
+from agentgrpo.training.world import Alone, World
 from agentgrpo.types import ScoredGroup
 
 DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
@@ -45,9 +48,13 @@ class Parts:
     metrics: MetricsLog
     trackers: Trackers
     screen: Screen
-    alarms: Alarms
+    guards: Guards
     canary_ids: tuple[int, ...]
     """A fixed prompt that engine and trainer must score alike after every weight sync."""
+    restore: Callable[[LoadedCheckpoint], None]
+    """Weights, optimizer and reference become a checkpoint's."""
+    reference: Reference | None
+    """What the trainer's KL term is measured against, where it has one."""
     dev_score: DevScore
     show: Callable[[Sequence[ScoredGroup]], None]
     """Puts a trajectory of the step on the screen."""
@@ -57,6 +64,9 @@ class Parts:
     """What every checkpoint says of its run: config, fingerprints, versions."""
     clock: Clock = field(default_factory=NoClock)
     """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
+    world: World = field(default_factory=Alone)
+    """The processes of the run. `metrics`, `trackers` and `screen` do something on the first of them only; see
+    together.only_first."""
 
 
 @dataclass(kw_only=True)
@@ -71,5 +81,14 @@ class Progress:
     dev_step: int | None = None
     last_tags: dict[str, float] = field(default_factory=dict)
     saved_step: int | None = None
+    good_step: int | None = None
+    """The checkpoint that guards go back to; kept up only where one of them may."""
+    unproven_steps: list[int] = field(default_factory=list)
+    """Newer checkpoints, whose weights no finished step has sampled from yet."""
+    rollbacks: int = 0
     weights_ahead: bool = False
     """The weights hold an update that metrics.jsonl does not."""
+    carried: Carried = field(default_factory=Carried)
+    """What step `step` begins with, besides the weights."""
+    coming: Carried = field(default_factory=Carried)
+    """What the one after it will; it becomes `carried` with the step's record."""

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from agentgrpo.grpo.samples import is_degenerate
 from agentgrpo.recipes.parts import Parts
-from agentgrpo.rollout import run_groups, score_groups
+from agentgrpo.recipes.together import share
+from agentgrpo.rollout import keep_informative, run_groups, score_groups
 from agentgrpo.stages import Stage
-from agentgrpo.types import ScoredGroup
+from agentgrpo.tasks.curriculum import Rates
+from agentgrpo.types import ScoredGroup, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolledOut:
-    """What one step's rollout brings."""
+    """What one step's rollout brings: every group of every round."""
 
     scored: Sequence[ScoredGroup]
+    tags: Mapping[str, float]
     seconds: Mapping[str, float]
 
 
-async def roll_out(parts: Parts, step: int) -> RolledOut:
-    """Tasks of the step to scored groups. Raises TooManyFailures; cancelled, it stops everything it started."""
+async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> RolledOut:
+    """The step's tasks to scored groups. Cancelled, it stops everything it started.
+
+    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): where a group teaches nothing, another task is rolled out in
+    its task's place, in rollout.refill_rounds further rounds at most. rates: what a curriculum goes by.
+    """
+    scored: list[ScoredGroup] = []
+    seconds: Counter[str] = Counter()
+    tasks, rounds = parts.order.take(step, rates), 0
+    while tasks:
+        found = await _one_round(parts, step, tasks, seconds)
+        scored, rounds = [*scored, *found], rounds + 1
+        if rounds > parts.rollout.refill_rounds:
+            break
+        _, reasons = keep_informative(found, is_degenerate=partial(is_degenerate, algorithm=parts.trainer.algorithm))
+        lacking = [g.group.task for g, reason in zip(found, reasons, strict=True) if reason is not None]
+        taken = {group.group.task.id for group in scored}
+        tasks = parts.order.replace(lacking, step=step, round_number=rounds, taken=taken, rates=rates)
+    tags = {"rollout/rounds": float(rounds), "groups/refilled": float(len(scored) - parts.rollout.tasks_per_step)}
+    return RolledOut(scored=scored, tags=tags if parts.rollout.refill_rounds else {}, seconds=seconds)
+
+
+async def _one_round(parts: Parts, step: int, tasks: Sequence[Task], seconds: Counter[str]) -> list[ScoredGroup]:
+    """Tasks to scored groups, in order: the same on all processes."""
     began = time.monotonic()
-    with parts.clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION, Stage.TOOLS)):
+
+    async def rolled(own: Sequence[Task]) -> list[ScoredGroup]:
         groups = await run_groups(
             parts.agent,
-            parts.order.take(step),
+            own,
             group_size=parts.rollout.group_size,
             stream=f"train/{step}",
             sampling=parts.sampling,
@@ -34,9 +63,10 @@ async def roll_out(parts: Parts, step: int) -> RolledOut:
             episode_timeout_s=parts.rollout.episode_timeout_s,
             episode_retries=parts.rollout.episode_retries,
         )
-    rolled = time.monotonic()
-    with parts.clock.stage(Stage.REWARD):
-        scored = await score_groups(parts.reward, groups)
-    return RolledOut(
-        scored=scored, seconds={"time/generation": rolled - began, "time/reward": time.monotonic() - rolled}
-    )
+        between = time.monotonic()
+        with parts.clock.call(Stage.REWARD):
+            scored = await score_groups(parts.reward, groups)
+        seconds.update({"time/generation": between - began, "time/reward": time.monotonic() - between})
+        return scored
+
+    return await share(parts.world, tasks, rolled)

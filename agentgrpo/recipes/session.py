@@ -18,9 +18,11 @@ from agentgrpo.recipes.profile import report_profile
 from agentgrpo.recipes.report import report
 from agentgrpo.recipes.saving import save
 from agentgrpo.recipes.signals import StopRequest
+from agentgrpo.recipes.together import agree_on, once
 from agentgrpo.recipes.train import train
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
+from agentgrpo.training.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +39,25 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     The start weights are examined before the first step and their scorecards kept, so that a resumed run compares with
     the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
     """
-    parts, examiner = session.parts, session.examiner
+    parts, examiner, world = session.parts, session.examiner, session.parts.world
     result = None
     try:
         with StopRequest(
             f"go on with: agentgrpo resume '{parts.run.dir}'", grace_s=parts.run.grace_s, at_once=parts.screen.close
         ) as stop:
-            await parts.engine.load_weights(progress.step)
-            await stop.unless_stopped(_describe(parts))
+            world.heed(stop)
+            world.phase = "the first sync and probe"
+            await agree_on(world, parts.engine.load_weights(progress.step))
+            probe = determinism_probe(parts.engine, [parts.canary_ids])
+            _describe(parts, (await agree_on(world, stop.unless_stopped(probe))).level)
             if parts.run.checkpoint_every and progress.saved_step is None:
                 save(parts, progress)
-            baseline = await stop.unless_stopped(_baseline(session, progress)) if parts.run.final_eval else None
+            baseline = await _baseline(session, progress, stop) if parts.run.final_eval else None
             await train(parts, progress, stop)
             if baseline is not None:
-                trained = await stop.unless_stopped(examiner.scorecards("end", step=progress.step))
-                result = (await stop.unless_stopped(examiner.compare(baseline, trained))).to_json()
+                world.phase = "the evaluation of the end weights"
+                trained = await agree_on(world, stop.unless_stopped(examiner.scorecards("end", step=progress.step)))
+                result = (await agree_on(world, stop.unless_stopped(examiner.compare(baseline, trained)))).to_json()
     finally:
         await examiner.close()
         parts.trackers.close()
@@ -61,35 +67,42 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     return result
 
 
-async def _baseline(session: Session, progress: Progress) -> dict[str, Scorecard]:
+async def _baseline(session: Session, progress: Progress, stop: StopRequest) -> dict[str, Scorecard]:
     """The start weights' scorecards, made before the first step and read again by a run that is resumed."""
-    parts, examiner = session.parts, session.examiner
-    kept = examiner.kept_scorecards("start", session.eval_key)
+    parts, examiner, world = session.parts, session.examiner, session.parts.world
+    world.phase = "the evaluation of the start weights"
+    kept = once(world, lambda: examiner.kept_scorecards("start", session.eval_key))
     if kept is None and progress.step > 0:
         raise DataError(
             f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
             "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
         )
-    return kept or await examiner.keep_scorecards("start", session.eval_key)
+    if kept is None:
+        return await agree_on(world, stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key)))
+    return kept
 
 
-async def _describe(parts: Parts) -> None:
-    """Probe whether results depend on scheduling here, say so, and write environment.json."""
-    report = await determinism_probe(parts.engine, [parts.canary_ids])
-    parts.screen.line(f"determinism: {report.level}")
-    found = {"determinism": report.level, "versions": parts.fixed_state["versions"], "machine": platform.platform()}
-    write_atomic(Path(parts.run.dir) / "environment.json", (json.dumps(found, indent=2) + "\n").encode())
+def _describe(parts: Parts, determinism: str) -> None:
+    """Say whether results depend on scheduling here, and write environment.json."""
+    parts.screen.line(f"determinism: {determinism}")
+    found = {"determinism": determinism, "versions": parts.fixed_state["versions"], "machine": platform.platform()}
+    text = (json.dumps(found, indent=2) + "\n").encode()
+    once(parts.world, lambda: write_atomic(Path(parts.run.dir) / "environment.json", text))
 
 
-async def examine_only(baseline: Examiner, trained: Examiner, screen: Screen, *, grace_s: float) -> dict[str, Any]:
+async def examine_only(
+    baseline: Examiner, trained: Examiner, screen: Screen, world: World, *, grace_s: float
+) -> dict[str, Any]:
     """`agentgrpo eval`: both policies on the same tasks and seeds; returns eval.json's content."""
     try:
         with StopRequest(
             "nothing was trained; start the evaluation again", grace_s=grace_s, at_once=screen.close
         ) as stop:
-            before = await stop.unless_stopped(baseline.scorecards("start"))
-            after = await stop.unless_stopped(trained.scorecards("end"))
-            result = (await stop.unless_stopped(trained.compare(before, after))).to_json()
+            world.heed(stop)
+            world.phase = "the evaluation"
+            before = await agree_on(world, stop.unless_stopped(baseline.scorecards("start")))
+            after = await agree_on(world, stop.unless_stopped(trained.scorecards("end")))
+            result = (await agree_on(world, stop.unless_stopped(trained.compare(before, after)))).to_json()
     finally:
         await baseline.close()
         await trained.close()

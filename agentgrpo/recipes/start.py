@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+
+from agentgrpo.errors import CheckpointError
+from agentgrpo.training.checkpoint import STATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +23,19 @@ class Start:
         for path in sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json")]):
             digest.update(path.name.encode() + path.read_bytes())
         return {"folder": str(self.folder), "sha256": digest.hexdigest()}
+
+
+def saved_start(checkpoint: Path) -> dict[str, str] | None:
+    """The `state` of the weights that the run of a checkpoint started from; None for a model folder of other origin."""
+    file = checkpoint / STATE
+    return dict(json.loads(file.read_bytes())["state"]["start"]) if file.is_file() else None
+
+
+def verified(saved: Mapping[str, str], need: str) -> Path:
+    """The folder of the start weights. Raises CheckpointError unless it still holds them; `need`: who asks."""
+    found = Start(Path(saved["folder"]))
+    if not found.folder.is_dir() or found.state() != saved:
+        raise CheckpointError(
+            f"{need} needs the start weights, and {saved['folder']} no longer holds them; put the folder back"
+        )
+    return found.folder

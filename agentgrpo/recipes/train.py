@@ -8,51 +8,65 @@ A step is a pure function of the weights before it and of its number: one that w
 
 from __future__ import annotations
 
-import asyncio
 import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
-from agentgrpo.errors import TooManyFailures, TrainingError
+from agentgrpo.errors import GuardHalt, GuardRollback, ProcessError, TooManyFailures, TrainingError
+from agentgrpo.recipes.ahead import Rollouts
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.learning import learn
+from agentgrpo.recipes.learning import study
 from agentgrpo.recipes.parts import Parts, Progress
-from agentgrpo.recipes.rolling import roll_out
-from agentgrpo.recipes.saving import note_profile, note_seconds, save
+from agentgrpo.recipes.rollback import judge_checkpoints, roll_back
+from agentgrpo.recipes.saving import is_due, note_profile, note_seconds, save, step_seconds
 from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.rollout import rollout_clocks
+from agentgrpo.recipes.together import agree, agree_on
 from agentgrpo.stages import Stage
 
 
-async def one_step(parts: Parts, progress: Progress, stop: StopRequest) -> dict[str, float]:
+async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> dict[str, float]:
     """One step's tags; afterwards the weights are updated, and only then. A stop request abandons the rollout
     (Preempted); past run.step_timeout_s it is a TimeoutError."""
     step = progress.step
-    rolled = await stop.unless_stopped(asyncio.wait_for(roll_out(parts, step), parts.run.step_timeout_s))
+    progress.coming = replace(progress.carried, sampler=None)
+    parts.guards.look(step, progress.dev if progress.dev_step == step else {})
+    parts.world.phase = f"the rollout of step {step}"
+    rolled = await agree_on(parts.world, stop.unless_stopped(rollouts.of(step, progress.carried.rates)))
     began = time.monotonic()
+    parts.world.phase = f"the update of step {step}"
+    lesson = study(parts, step, rolled, progress.coming)
+    parts.guards.look(step, lesson.tags)
+    progress.coming = rollouts.begin_next(step, lesson.carried)
     progress.weights_ahead = True
+    guard = partial(parts.guards.look, step)
     try:
-        tags = learn(parts, step, rolled)
+        update = await rollouts.beside(partial(parts.trainer.update, lesson.samples, step=step, guard=guard))
     except TrainingError:  # a refused update has changed nothing
         progress.weights_ahead = False
         raise
-    clocks = rollout_clocks(rolled.scored)
-    seconds = dict(rolled.seconds) | {"time/train": time.monotonic() - began, "time/tools": clocks["time_tools"]}
-    seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
-    seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / max(seconds["time/generation"], 1e-9)
+    if parts.reference is not None:
+        parts.reference.after_update(step)
+    tags = {**lesson.tags, **update.tags()}
     with parts.clock.stage(Stage.RECORDS):
-        note_seconds(parts, step, seconds)
+        note_seconds(parts, step, step_seconds(rolled, tags, update_s=time.monotonic() - began))
         parts.show(rolled.scored)
     return tags
 
 
-async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> None:
     """One step more, skipped or not. Between its update and its record the weights are ahead of the files, and no
     checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint."""
     step = progress.step
     try:
-        tags = await one_step(parts, progress, stop)
+        tags = await one_step(parts, progress, rollouts, stop)
         progress.skipped_in_a_row = 0
-    except TooManyFailures:
+    except (TooManyFailures, GuardHalt):
         raise
+    except GuardRollback as e:
+        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
+        progress.coming = replace(progress.coming, sampler=None, replay=())
+        tags = parts.guards.seen | roll_back(parts, progress, e)
     except (TimeoutError, TrainingError) as e:
         progress.skipped_in_a_row += 1
         reason = str(e) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
@@ -60,33 +74,43 @@ async def advance(parts: Parts, progress: Progress, stop: StopRequest) -> None:
         if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
             skipped = progress.skipped_in_a_row
             raise TrainingError(f"{skipped} steps in a row were skipped; the last one, {step}: {reason}") from e
-        tags = {"skipped": 1.0}
+        tags = parts.guards.seen | {"skipped": 1.0}
+    await rollouts.settle(stop)
+    parts.world.phase = f"the weight sync of step {step}"
     with parts.clock.stage(Stage.SYNC):
         await parts.engine.load_weights(step + 1)
-        tags |= await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+        canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+        tags |= await agree_on(parts.world, canary)
     tags |= progress.dev if progress.dev_step == step else {}
+    guarded = parts.guards.close(step, tags)
+    judge_checkpoints(parts, progress, step, tags)
+    tags |= guarded.tags
     with parts.clock.stage(Stage.RECORDS):
         parts.metrics.step(step, tags)
         progress.step, progress.last_tags, progress.weights_ahead = step + 1, tags, False
+        progress.carried = progress.coming
         parts.trackers.log(tags, step=step)
-        for alarm in parts.alarms.look(step, tags):
-            parts.screen.line(alarm)
+        for line in guarded.lines:
+            parts.screen.line(line)
     profile = note_profile(parts, step)
     with parts.clock.stage(Stage.RECORDS):
         parts.screen.metrics(step, tags | profile)
         parts.screen.advance()
+    if guarded.halt is not None:
+        raise guarded.halt
 
 
 async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     """The dev evaluation and the checkpoint that are due before step `progress.step`."""
     run, step = parts.run, progress.step
-    stop.refuse_to_go_on()
+    parts.world.phase = f"the end of step {step - 1}"
+    agree(parts.world, stop.refuse_to_go_on)
     if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
+        parts.world.phase = f"the evaluation before step {step}"
         with parts.clock.stage(Stage.EVALUATION):
-            progress.dev = await stop.unless_stopped(parts.dev_score(step))
+            progress.dev = await agree_on(parts.world, stop.unless_stopped(parts.dev_score(step)))
         progress.dev_step, progress.saved_step = step, None
-    due = step % run.checkpoint_every == 0 or progress.dev_step == step if run.checkpoint_every else False
-    if due and progress.saved_step != step:
+    if is_due(parts, progress) and progress.saved_step != step:
         with parts.clock.stage(Stage.CHECKPOINT):
             save(parts, progress)
 
@@ -98,11 +122,21 @@ async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     parts.screen.stage("training", run.max_steps)
     parts.screen.advance(progress.step)
     parts.clock.lap()  # what came before belongs to no step
+    rollouts = Rollouts(parts)
     try:
+        await rollouts.catch_up(progress, stop)
         await between_steps(parts, progress, stop)
         while progress.step < run.max_steps:
-            await advance(parts, progress, stop)
+            await advance(parts, progress, rollouts, stop)
             await between_steps(parts, progress, stop)
-    finally:
-        if run.checkpoint_every and progress.saved_step != progress.step and not progress.weights_ahead:
-            save(parts, progress)
+    except BaseException:
+        with suppress(ProcessError):  # what ends the run here may not end it in the other processes
+            await _leave(parts, progress, rollouts)
+        raise
+    await _leave(parts, progress, rollouts)
+
+
+async def _leave(parts: Parts, progress: Progress, rollouts: Rollouts) -> None:
+    await rollouts.close()
+    if parts.run.checkpoint_every and progress.saved_step != progress.step and not progress.weights_ahead:
+        save(parts, progress)

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,7 @@ from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
+from agentgrpo.settings import LoraSettings
 from agentgrpo.tasks.base import DemonstrationWorld
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
@@ -97,6 +98,10 @@ class WarmStart:
     tokens_per_batch: int = 1024
     lr: float = 3e-3
     muon_lr: float = 0.012
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """An adapter that trains after the warm start, which makes whole weights, instead of these."""
+    freeze: tuple[str, ...] = ()
+    """What does not train after it: embeddings, head, and patterns over parameter names."""
 
     def __post_init__(self) -> None:
         for name in ("worlds", "tasks_per_world", "tokenizer_worlds"):
@@ -105,7 +110,8 @@ class WarmStart:
 
     def key(self, demonstration_fingerprint: str, agent_key: str, seed: int) -> str:
         """Name of the result in the cache: a hash of everything that determines it."""
-        parts = (asdict(self), demonstration_fingerprint, agent_key, seed, torch.__version__, transformers.__version__)
+        made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
+        parts = (made_with, demonstration_fingerprint, agent_key, seed, torch.__version__, transformers.__version__)
         digest = blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12)
         package = Path(agentgrpo.__file__).parent
         for part in SOURCES:

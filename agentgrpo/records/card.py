@@ -30,6 +30,9 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder)
 ```
 
+Beside an `adapter_config.json` these weights are a LoRA adapter: the package peft must be installed and the base model
+be where that file says; `agentgrpo export --ckpt FOLDER --merge OUT` makes one model of both.
+
 `agentgrpo eval --ckpt FOLDER` runs it as the agent it was trained as, on held-out tasks. The folder `trainer` and
 `manifest.json` are for resuming the training; nothing else needs them.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentgrpo.rewards import costs, special, terms
-from agentgrpo.rewards.base import RewardTerm
+from agentgrpo.rewards import costs, length, special, terms
+from agentgrpo.rewards.base import RewardTerm, TurnTerm
 from agentgrpo.rewards.reward import Reward
 
 TERMS: Mapping[str, Callable[..., RewardTerm]] = {
@@ -28,10 +28,11 @@ TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "unnecessary_fetch": costs.UnnecessaryFetch,
     "retriever_cost": costs.RetrieverCost,
     "rerank_cost": costs.RerankCost,
+    "overlong": length.Overlong,
     "search_r1_structure": special.SearchR1Structure,
     "artist_answer": special.ArtistAnswer,
     "artist_format": special.ArtistFormat,
     "artist_tools": special.ArtistTools,
 }
 
-__all__ = ["TERMS", "Reward", "RewardTerm"]
+__all__ = ["TERMS", "Reward", "RewardTerm", "TurnTerm"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from agentgrpo.types import Episode
 
@@ -16,4 +17,15 @@ class RewardTerm(Protocol):
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         """The term's weighted value; `correctness` is the judge's grade, 0.0 for no answer."""
+        ...
+
+
+@runtime_checkable
+class TurnTerm(RewardTerm, Protocol):
+    """A term that knows which turn brought its value; of any other all of it comes with the last turn."""
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        """What each of Episode.turns brought, in order, as far as it was settled with the turn: what a later one could
+        still change belongs to that, or turns are credited with a bias. The rest of the term's value comes with the
+        last turn."""
         ...

@@ -1,12 +1,18 @@
-"""The prices of searching: the terms of dimension search_efficiency; a wrong answer pays `cost_when_wrong` of them."""
+"""The prices of searching: the terms of dimension search_efficiency; a wrong answer pays `cost_when_wrong` of them.
+
+Each is charged to the turn that used something up; only that a page was fetched in vain shows at the end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.rewards.by_turn import count, is_sent, rounds, weighed
 from agentgrpo.rewards.terms import SEARCH_EFFICIENCY, Penalty, Term, read, refuse_positive
-from agentgrpo.types import Episode
+from agentgrpo.types import Episode, Outcome, ToolRecord
 
 
 class Cost(Penalty):
@@ -22,6 +28,9 @@ class PerSearch(Cost):
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "rounds_used")
 
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        return weighed(self.weight, rounds(episode), read(episode, "rounds_used"))
+
 
 class UnnecessarySearch(Cost):
     """w · rounds after the first."""
@@ -29,12 +38,20 @@ class UnnecessarySearch(Cost):
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * max(0.0, read(episode, "rounds_used") - 1)
 
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        made = rounds(episode)
+        further = [n if earlier > n else 0 for n, earlier in zip(made, accumulate(made), strict=True)]
+        return weighed(self.weight, further, max(0.0, read(episode, "rounds_used") - 1))
+
 
 class DuplicateQuery(Cost):
     """w · repeated_search_queries."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "repeated_search_queries")
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        return weighed(self.weight, count(episode, _is_repeated), read(episode, "repeated_search_queries"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,15 @@ class Budget(Cost):
             )
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * (read(episode, "rounds_used") / max(self.max_search_rounds, 1) >= self.threshold)
+        return self.weight * self._is_reached(read(episode, "rounds_used"))
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        reached = [self._is_reached(used) for used in accumulate(rounds(episode))]
+        first = [int(now and not before) for now, before in zip(reached, [False, *reached], strict=False)]
+        return weighed(self.weight, first, self._is_reached(read(episode, "rounds_used")))
+
+    def _is_reached(self, rounds_used: float) -> bool:
+        return rounds_used / max(self.max_search_rounds, 1) >= self.threshold
 
 
 class UnnecessaryFetch(Cost):
@@ -80,9 +105,31 @@ class RetrieverCost(Term):
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.web * read(episode, "web_searches") + self.vdb * read(episode, "vdb_searches")
 
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        web = weighed(self.web, count(episode, partial(_is_sent_to, "web")), read(episode, "web_searches"))
+        vdb = weighed(self.vdb, count(episode, partial(_is_sent_to, "vdb")), read(episode, "vdb_searches"))
+        return [a + b for a, b in zip(web, vdb, strict=True)]
+
 
 class RerankCost(Cost):
     """w · rerank_calls."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "rerank_calls")
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        return weighed(self.weight, count(episode, _is_reranked), read(episode, "rerank_calls"))
+
+
+def _is_sent_to(retriever: str, record: ToolRecord) -> bool:
+    """As requested."""
+    return is_sent(record) and record.arguments.get("retriever") == retriever
+
+
+def _is_repeated(record: ToolRecord) -> bool:
+    return record.name == "search" and record.detail == "repeated"
+
+
+def _is_reranked(record: ToolRecord) -> bool:
+    wanted = record.name == "rerank" or bool(record.arguments.get("rerank"))
+    return wanted and record.outcome is Outcome.SUCCESS

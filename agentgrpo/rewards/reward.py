@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
 from agentgrpo.judges.base import AnswerJudge
-from agentgrpo.rewards.base import RewardTerm
+from agentgrpo.rewards.base import RewardTerm, TurnTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 from agentgrpo.types import Episode, EpisodeGroup, Failure, RewardResult, ScoredGroup
 
@@ -23,6 +23,8 @@ class Reward:
     terminal is the sum of the terms of dimension `correctness`, shaping that of all others. Weights are taken as they
     are: adding a term changes no other. Terms with `is_cost` count `cost_when_wrong` times (1 = in full, 0 = not at
     all) in an episode whose answer is wrong: no answer, or one that the judge grades below `correct_threshold`.
+    Of what a term says of a turn (base.TurnTerm) that turn gets what no later one can change: of a cost, what a wrong
+    answer pays; the rest shows, and comes, with the last turn.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Reward:
         self._scale = reward_scale
         self._cost_when_wrong = cost_when_wrong
         self._threshold = correct_threshold
+        self._turn_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, TurnTerm)}
 
     async def score(self, group: EpisodeGroup) -> ScoredGroup:
         """Every episode's reward; the judge is asked once, about the answers there are.
@@ -84,7 +87,7 @@ class Reward:
             reason = failure if i in judged else None
             scorable = episode.failure is None and reason is None
             result = self._result(episode, grades.get(i, 0.0)) if scorable else None
-            if result is not None and not math.isfinite(result.total):
+            if result is not None and not all(map(math.isfinite, (result.total, *result.turns))):
                 where = f"task {group.task.id}, sample {episode.sample_index}"
                 message = f"{where}: the terms {dict(result.terms)} have no finite sum"
                 result, reason = None, Failure(kind="non_finite_reward", stage="reward", message=message)
@@ -110,17 +113,44 @@ class Reward:
         dimensions = {
             d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d]) for d in DIMENSIONS
         }
+        total = _sum(list(values.values()))
         return RewardResult(
-            total=_sum(list(values.values())), terms=values, dimensions=dimensions, correctness=correctness
+            total=total,
+            terms=values,
+            dimensions=dimensions,
+            correctness=correctness,
+            turns=self._turns(episode, total),
         )
 
     def _value(self, term: RewardTerm, episode: Episode, correctness: float) -> float:
         """What the term adds to the total."""
-        if self._mode == "sparse_final_only" and term.dimension != CORRECTNESS:
+        if not self._counts(term):
             return 0.0
         share = self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
         # + 0.0 turns the -0.0 of a cost that was not incurred into 0.0
         return self._scale * share * term(episode, correctness) + 0.0
+
+    def _counts(self, term: RewardTerm) -> bool:
+        return self._mode == "shaped" or term.dimension == CORRECTNESS
+
+    def _turns(self, episode: Episode, total: float) -> tuple[float, ...]:
+        """RewardResult.turns: what terms charge to a turn, and with the last one all the rest."""
+        num_turns = len(episode.turns)
+        if not num_turns or not math.isfinite(total):
+            return ()
+        rows = []
+        for name, term in self._turn_terms.items():
+            row = term.per_turn(episode)
+            if len(row) != num_turns:
+                raise ValueError(f"reward term '{name}' gave {len(row)} values for {num_turns} turns")
+            settled = self._scale * (self._cost_when_wrong if term.is_cost else 1.0)
+            rows.append([settled * value for value in row])
+        turns = [_sum(column) + 0.0 for column in zip(*rows, strict=True)] if rows else [0.0] * num_turns
+        turns[-1] = _sum([total, *(-t for t in turns[:-1])]) + 0.0
+        # What rounding left over goes where it is rounded least, so that the turns add up to the total.
+        finest = min(range(num_turns), key=lambda i: abs(turns[i]) or math.inf)
+        turns[finest] += _sum([total, *(-t for t in turns)])
+        return tuple(turns)
 
 
 def _sum(values: Sequence[float]) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
+from agentgrpo.rewards.by_turn import count
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     CORRECTNESS,
@@ -88,3 +91,9 @@ class ArtistTools(Weighted):
     def __call__(self, episode: Episode, correctness: float) -> float:
         calls = episode.tool_records
         return self.weight * sum(c.outcome is Outcome.SUCCESS for c in calls) / max(len(calls), 1)
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        succeeded = accumulate(count(episode, lambda call: call.outcome is Outcome.SUCCESS))
+        made = accumulate(count(episode, lambda call: True))
+        so_far = [self.weight * n / max(calls, 1) for n, calls in zip(succeeded, made, strict=True)]
+        return [after - before for before, after in pairwise([0.0, *so_far])]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from agentgrpo.errors import ConfigError
@@ -175,13 +176,17 @@ class SubquestionCoverage(Weighted):
 
 
 class EvidenceGain(Weighted):
-    """w · evidence_gain_total."""
+    """w · evidence_gain_total; each turn gets the gain of its round."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         return self.weight * read(episode, "evidence_gain_total")
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        gains = episode.metrics_by_turn.get("evidence_gain_total", (0.0,) * len(episode.turns))
+        return [self.weight * gain for gain in gains]
 
 
 class EarlyStopBonus(Weighted):

@@ -48,6 +48,7 @@ def rollout_metrics(
     for reason in Drop:
         tags[f"groups/{reason}"] = float(sum(r is reason for r in reasons))
     tags["groups/filtered"] = float(sum(r is not None for r in reasons))
+    tags["groups/informative"] = 1 - tags["groups/filtered"] / max(1, len(scored))
     for kind, count in Counter(f.kind for f in episode_failures(scored)).items():
         tags[f"failures/{kind}"] = float(count)
     if rewards:
@@ -57,6 +58,7 @@ def rollout_metrics(
         tags |= {f"reward/term/{k}": v for k, v in _means([r.terms for r in rewards]).items()}
         tags |= {f"reward/dimension/{k}": v for k, v in _means([r.dimensions for r in rewards]).items()}
     if episodes:
+        tags["episodes/truncated"] = float(sum(e.is_truncated for e in episodes))
         tags |= {f"agent/{k}": v for k, v in _means([e.metrics for e in episodes]).items()}
         costs = [cost_of(e.metrics, prices) for e in episodes]
         tags |= {"cost/episode": fmean(costs), "cost/step": sum(costs)}

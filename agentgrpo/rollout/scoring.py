@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from agentgrpo.errors import TooManyFailures
@@ -18,7 +18,9 @@ class Drop(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
     DEGENERATE = "degenerate"
-    """All rewards are equal: no episode is better than another."""
+    """All rewards are equal (with algorithm.credit=turn those of each turn): no episode is better than another."""
+    STALE = "stale"
+    """A token of it was sampled from weights older than algorithm.max_staleness allows."""
 
 
 async def score_groups(reward: Reward, groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
@@ -26,17 +28,31 @@ async def score_groups(reward: Reward, groups: Sequence[EpisodeGroup]) -> list[S
     return list(await asyncio.gather(*(reward.score(group) for group in groups)))
 
 
-def keep_informative(scored: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], list[Drop | None]]:
-    """The groups to train on, and for every given group the reason why not (None = kept)."""
-    reasons: list[Drop | None] = []
-    for group in scored:
-        if any(r is None for r in group.rewards):
-            reasons.append(Drop.INFRASTRUCTURE)
-        elif is_degenerate_group([None if r is None else r.total for r in group.rewards]):
-            reasons.append(Drop.DEGENERATE)
-        else:
-            reasons.append(None)
+def has_equal_totals(group: ScoredGroup) -> bool:
+    return is_degenerate_group([None if r is None else r.total for r in group.rewards])
+
+
+def keep_informative(
+    scored: Sequence[ScoredGroup],
+    *,
+    oldest_version: int = 0,
+    is_degenerate: Callable[[ScoredGroup], bool] = has_equal_totals,
+) -> tuple[list[ScoredGroup], list[Drop | None]]:
+    """The groups to train on, and for every given group the reason why not (None = kept). oldest_version: of the
+    weights that may have sampled them. is_degenerate: of groups whose rewards are all there."""
+    reasons = [_reason_to_drop(group, oldest_version, is_degenerate) for group in scored]
     return [g for g, reason in zip(scored, reasons, strict=True) if reason is None], reasons
+
+
+def _reason_to_drop(
+    group: ScoredGroup, oldest_version: int, is_degenerate: Callable[[ScoredGroup], bool]
+) -> Drop | None:
+    if any(r is None for r in group.rewards):
+        return Drop.INFRASTRUCTURE
+    if is_degenerate(group):
+        return Drop.DEGENERATE
+    versions = [s.policy_version for e in group.group.episodes for b in e.branches for s in b.segments]
+    return Drop.STALE if any(v is not None and v < oldest_version for v in versions) else None
 
 
 def episode_failures(scored: Sequence[ScoredGroup]) -> list[Failure]:

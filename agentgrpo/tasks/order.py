@@ -1,16 +1,21 @@
-"""The order in which training meets its tasks: a pure function of (seed, step), so that resuming takes no more than a
-step number.
+"""The order in which training meets its tasks: a pure function of (seed, step) and, with a curriculum, of what was
+measured so far, so that resuming takes no more than these.
 
 Each epoch is a permutation of the task indices, drawn from (seed, epoch). With strata, the permutation deals the strata
-out evenly, so that every run of consecutive tasks (hence every batch) holds each stratum in its share of the data."""
+out evenly, so that every run of consecutive tasks (hence every batch) holds each stratum in its share of the data. A
+curriculum keeps the strata that a step's tasks have in that order, and draws which tasks of them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import heapq
+import math
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.tasks.chance import generator
+from agentgrpo.tasks.curriculum import Curriculum, Rates
 from agentgrpo.types import Task
 
 
@@ -43,7 +48,13 @@ class TaskOrder:
     ConfigError for more tasks per step than there are."""
 
     def __init__(
-        self, tasks: Sequence[Task], *, tasks_per_step: int, seed: int, stratify_by: str | None = None
+        self,
+        tasks: Sequence[Task],
+        *,
+        tasks_per_step: int,
+        seed: int,
+        stratify_by: str | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         if not tasks:
             raise DataError("there are no tasks to train on; give a task set with a non-empty train split")
@@ -51,15 +62,29 @@ class TaskOrder:
             raise ConfigError(
                 f"rollout.tasks_per_step={tasks_per_step}; 1 to {len(tasks)} are allowed, the number of training tasks"
             )
+        self.curriculum = curriculum
         self._tasks, self._tasks_per_step, self._seed = tasks, tasks_per_step, seed
+        self._stratify_by = stratify_by
         self._strata = None if stratify_by is None else [_stratum(task, stratify_by) for task in tasks]
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
-    def take(self, step: int) -> list[Task]:
-        """The tasks of a step, `tasks_per_step` of them."""
+    def take(self, step: int, rates: Rates | None = None) -> list[Task]:
+        """The tasks of a step, `tasks_per_step` of them. rates: what a curriculum goes by."""
         cursor = self.cursor(step)
         first = cursor["index"]
-        return [self._tasks[i] for i in self._epoch(cursor["epoch"])[first : first + self._tasks_per_step]]
+        in_turn = self._epoch(cursor["epoch"])[first : first + self._tasks_per_step]
+        if self.curriculum is not None:
+            in_turn = self._draw(Counter(map(self._stratum_of, in_turn)), (step, 0), (), rates or {})
+        return [self._tasks[i] for i in in_turn]
+
+    def replace(
+        self, tasks: Sequence[Task], *, step: int, round_number: int, taken: Collection[str], rates: Rates | None = None
+    ) -> list[Task]:
+        """Others in the place of `tasks` of a step, of the same strata, none of them with an id in `taken`; fewer where
+        there are no more. round_number: 1, 2, ... of the step's replacements."""
+        key = self._stratify_by
+        wanted = Counter(None if key is None else _stratum(task, key) for task in tasks)
+        return [self._tasks[i] for i in self._draw(wanted, (step, round_number), taken, rates or {})]
 
     def cursor(self, step: int) -> dict[str, int]:
         """Where the order stands before `step`: whole epochs done, and tasks taken of the next one."""
@@ -68,6 +93,24 @@ class TaskOrder:
 
     def _draw_epoch(self, epoch: int) -> list[int]:
         return permutation(len(self._tasks), seed=self._seed, epoch=epoch, strata=self._strata)
+
+    def _stratum_of(self, index: int) -> Hashable:
+        return None if self._strata is None else self._strata[index]
+
+    def _draw(
+        self, wanted: Mapping[Hashable, int], key: tuple[int, int], taken: Collection[str], rates: Rates
+    ) -> list[int]:
+        """So many tasks of each stratum, without replacement, as a curriculum weighs them: those with the largest
+        log(u) / weight, u in [0, 1) per task (Efraimidis and Spirakis, 2006)."""
+        rng = generator("task draw", self._seed, *key)
+        draws = [rng.random() for _ in self._tasks]  # also of those taken: they change no other's draw
+        ranked: dict[Hashable, list[tuple[float, int]]] = {stratum: [] for stratum in wanted}
+        for i, (task, u) in enumerate(zip(self._tasks, draws, strict=True)):
+            if (stratum := self._stratum_of(i)) in ranked and task.id not in taken:
+                weight = 1.0 if self.curriculum is None else self.curriculum.weight(rates.get(task.id))
+                ranked[stratum].append((math.log(max(u, 1e-300)) / weight, i))
+        found = [row for stratum, count in wanted.items() for row in heapq.nlargest(count, ranked[stratum])]
+        return [i for _, i in sorted(found, reverse=True)]
 
 
 def _stratum(task: Task, key: str) -> Hashable:

@@ -1,19 +1,21 @@
-"""Training: the policy, its frozen reference, the optimizer, the training step and the supervised warm start."""
+"""Training: the policy, its adapter and reference, the optimizer, the training step and the supervised warm start."""
 
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy, init_policy, load_policy
-from agentgrpo.training.reference import frozen_reference
+from agentgrpo.training.reference import Reference, frozen_reference
 from agentgrpo.training.supervised import (
     SupervisedMetrics,
     SupervisedStep,
     WeightedSample,
     train_supervised,
 )
-from agentgrpo.training.trainer import Trainer, UpdateMetrics
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.training.update_metrics import UpdateMetrics
 
 __all__ = [
     "AdamW",
     "Policy",
+    "Reference",
     "SupervisedMetrics",
     "SupervisedStep",
     "Trainer",

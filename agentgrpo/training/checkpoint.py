@@ -47,8 +47,8 @@ class LoadedCheckpoint:
 class CheckpointStore:
     """The checkpoints of one run. All but `candidates`, `load` and `best` are for the process that holds the RunLock.
 
-    Kept are the newest `keep_last` (at least 1) and, with `keep_best`, the one with the highest score (the newest of
-    equals; checkpoints without a score do not compete).
+    Kept are the newest `keep_last` (at least 1), with `keep_best` the one with the highest score (the newest of equals;
+    checkpoints without a score do not compete), and those of the steps in the newest one's `state["needs"]`.
     """
 
     def __init__(self, *, run_dir: Path, keep_last: int = 2, keep_best: bool = True) -> None:
@@ -85,7 +85,7 @@ class CheckpointStore:
                 f"checkpoint state {changed} would not come back equal; give lists, not tuples, and str keys"
             )
         durable.sweep_leftovers(self._directory)
-        path = self._directory / f"step-{step:06d}"
+        path = self.path(step)
         with durable.atomic_directory(path) as folder:
             try:
                 write_model(folder)
@@ -96,6 +96,10 @@ class CheckpointStore:
             (folder / STATE).write_text(text + "\n", encoding="utf-8")
         self.prune()
         return path
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of `step` is, or would be."""
+        return self._directory / f"step-{step:06d}"
 
     def candidates(self) -> list[Path]:
         """Every directory that is named like a checkpoint, newest first; valid or not."""
@@ -148,7 +152,8 @@ class CheckpointStore:
         if not found:
             return
         durable.verify_directory(found[0])
-        kept = {*found[: self.keep_last], *([self.best()] if self.keep_best else [])}
+        needs = json.loads((found[0] / STATE).read_bytes())["state"].get("needs", [])
+        kept = {*found[: self.keep_last], *map(self.path, needs), *([self.best()] if self.keep_best else [])}
         for path in found:
             if path not in kept:
                 durable.remove_directory(path)

@@ -4,6 +4,7 @@
     e = exp((z - max z) / T), s = sum of e         in the place of z
     log p(target) = (z[target] - max z) / T - log s
     dL/dz = -g / (T s) * (e - s at the target)     with g = dL / d log p(target), one number per token
+          - h / (T s) * e (log e - log s + H)      with h = dL / d entropy H, where the loss depends on it
 
 The factor of a token need not be multiplied into its V numbers: it goes to the other side of the two products that
 follow, dL/dhidden = dL/dz @ W and dL/dW = dL/dz^T @ hidden. So the three products are nearly all of the work.
@@ -47,7 +48,7 @@ class Head:
         autocast = torch.is_autocast_enabled(device)
         # [V, hidden], as the products want it: the weight itself, or a copy of another dtype.
         self._weight = linear.weight.detach().to(torch.get_autocast_dtype(device) if autocast else linear.weight.dtype)
-        self._states = self._e = self._s = torch.empty(0)
+        self._states = self._e = self._s = self._entropy = torch.empty(0)
 
     def chunks(self, num_tokens: int) -> Iterator[slice]:
         """The chunks that `num_tokens` tokens are scored in, one after the other."""
@@ -61,11 +62,8 @@ class Head:
         e = self._e = self._logits()
         at_target, top, self._s, dot = e.gather(1, targets[:, None])[:, 0], *e.new_empty(3, len(e))
         self._targets = targets
-        rows = max(1, TILE_BYTES.get(e.device.type, e.nbytes) // (e.shape[1] * e.element_size()))
-        scratch = e.new_empty(min(rows, len(e)), e.shape[1])
-        for start in range(0, len(e), rows):
-            tile = e[start : start + rows]
-            z, part = scratch[: len(tile)], slice(start, start + len(tile))
+        for part, z in self._tiles():
+            tile = e[part]
             torch.amax(tile, -1, out=top[part])
             torch.sub(tile, top[part, None], out=z)
             if self._temperature != 1.0:
@@ -74,14 +72,25 @@ class Head:
             torch.sum(tile, -1, out=self._s[part])
             dot[part] = torch.linalg.vecdot(tile, z)
         log_s = self._s.log()
-        return TokenScores((at_target - top) / self._temperature - log_s, log_s - dot / self._s)
+        self._entropy = log_s - dot / self._s
+        return TokenScores((at_target - top) / self._temperature - log_s, self._entropy)
+
+    def score_all(self, states: Tensor, targets: Tensor) -> TokenScores:
+        """Scores of any number of targets, chunk by chunk."""
+        scores = [self.score(states[chunk], targets[chunk]) for chunk in self.chunks(len(states))]
+        return TokenScores(*map(torch.cat, zip(*scores, strict=True)))
 
     @torch.no_grad()
-    def backward(self, gradient: Tensor) -> Tensor:
-        """From dL / d log-probs [m] of the tokens scored last: adds dL/dW (and that of the bias) to what the parameters
-        hold already, and returns dL/d states [m, hidden] in their dtype. Once for each `score`."""
-        self._e.scatter_add_(1, self._targets[:, None], -self._s[:, None])
-        factor = (-gradient / (self._temperature * self._s))[:, None]
+    def backward(self, gradient: Tensor, of_entropy: Tensor | None = None) -> Tensor:
+        """From dL / d log-probs [m] of the tokens scored last, and dL / d entropies [m] where the loss depends on them:
+        adds dL/dW (and that of the bias) to what the parameters hold already, and returns dL/d states [m, hidden] in
+        their dtype. Once for each `score`."""
+        if of_entropy is None:
+            self._e.scatter_add_(1, self._targets[:, None], -self._s[:, None])
+            factor = (-gradient / (self._temperature * self._s))[:, None]
+        else:
+            self._mix(gradient, of_entropy)
+            factor = (-1 / (self._temperature * self._s))[:, None]
         e, weight, bias = self._e.to(self._weight.dtype), self._linear.weight, self._linear.bias
         if weight.requires_grad:
             scaled = (factor * self._states).to(e.dtype)
@@ -95,6 +104,24 @@ class Head:
             of_bias = torch.mv(self._e.T, factor[:, 0]).to(bias.dtype)
             bias.grad = of_bias if bias.grad is None else bias.grad + of_bias
         return (factor * torch.mm(e, self._weight)).to(self._states_dtype)
+
+    def _mix(self, gradient: Tensor, of_entropy: Tensor) -> None:
+        """dL/dz but for the factor -1 / (T s), in the place of e."""
+        of_e = gradient + of_entropy * (self._entropy - self._s.log())
+        for part, e_log_e in self._tiles():
+            tile = self._e[part]
+            torch.special.xlogy(tile, tile, out=e_log_e)  # 0 where e has become 0
+            tile.mul_(of_e[part, None]).addcmul_(e_log_e, of_entropy[part, None])
+        self._e.scatter_add_(1, self._targets[:, None], -(gradient * self._s)[:, None])
+
+    def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """The rows of e that are worked on together, and room for as many numbers."""
+        e = self._e
+        rows = max(1, TILE_BYTES.get(e.device.type, e.nbytes) // (e.shape[1] * e.element_size()))
+        scratch = e.new_empty(min(rows, len(e)), e.shape[1])
+        for start in range(0, len(e), rows):
+            part = slice(start, min(start + rows, len(e)))
+            yield part, scratch[: part.stop - start]
 
     def _logits(self) -> Tensor:
         """[m, V] in `dtype`, on the buffer of the chunk before where it fits."""

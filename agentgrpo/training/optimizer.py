@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.training.sharding import by_sharding, fill, norm
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MASTER = "master"
@@ -51,10 +52,12 @@ class AdamW:
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._masters = {n: p.detach().float() for n, p in self._parameters.items() if p.element_size() < 4}
         parameters = (self._parameters | self._masters).values()
+        matrices, others = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
         self._adamw = torch.optim.AdamW(
             [
-                {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-                {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+                {"params": params, "weight_decay": decay}
+                for group, decay in ((matrices, weight_decay), (others, 0.0))
+                for params in by_sharding(group)
             ],
             lr=lr,
             betas=(betas[0], betas[1]),
@@ -75,12 +78,21 @@ class AdamW:
         progress = min(1.0, step / max(1, total_steps - 1))
         return self.lr * warmup * (1 - (1 - self.final_fraction) * progress)
 
+    def with_gradient(self) -> set[str]:
+        """The parameters that have a gradient."""
+        return {n for n, p in self._parameters.items() if p.grad is not None}
+
+    def live_gradients(self, names: Collection[str]) -> list[Tensor]:
+        """The live gradients of these parameters, always in the same order; zeros are put where there is none."""
+        named = [p for n, p in self._parameters.items() if n in names]
+        for p in named:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        return [p.grad for p in named if p.grad is not None]
+
     def gradient_norm(self) -> float:
         """The norm of all gradients together, before clipping."""
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        # By itself the norm of a half-precision tensor has half precision.
-        norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
-        return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+        return norm(p.grad for p in self._parameters.values() if p.grad is not None)
 
     def step(self, *, lr: float, gradient_norm: float) -> None:
         """Scale the gradients down to `max_grad_norm` where their norm exceeds it, update, and clear them."""
@@ -90,8 +102,8 @@ class AdamW:
                 master.grad, parameter.grad = parameter.grad.float(), None
         stepped = self._parameters | self._masters
         if gradient_norm > self.max_grad_norm:  # otherwise that would be a pass over all gradients, times 1
-            norm = torch.tensor(gradient_norm)
-            torch.nn.utils.clip_grads_with_norm_(stepped.values(), self.max_grad_norm, norm)
+            for tensors in by_sharding(stepped.values()):
+                torch.nn.utils.clip_grads_with_norm_(tensors, self.max_grad_norm, torch.tensor(gradient_norm))
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self._adamw.step()
@@ -106,14 +118,14 @@ class AdamW:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The live state by flat name (`<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, and `.master` where there is
-        one): save or clone it at once."""
+        one), sharded where the parameter is: save or clone it at once."""
         stepped = self._parameters | self._masters
         named = chain.from_iterable(_named(n, self._adamw.state[p]) for n, p in stepped.items())
         return dict(named) | {f"{n}.{MASTER}": master for n, master in self._masters.items()}
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on exactly where `state_tensors` was taken. Raises CheckpointError, having loaded nothing, unless names,
-        shapes and dtypes are the same."""
+        """Go on exactly where `state_tensors`, made whole, was taken. Raises CheckpointError, having loaded nothing,
+        unless names, shapes and dtypes are the same."""
         own = self.state_tensors()
         if odd := sorted(own.keys() ^ tensors.keys()):
             raise CheckpointError(
@@ -128,7 +140,7 @@ class AdamW:
                     f"{tuple(tensor.shape)} {tensor.dtype}; resume with the same model and dtype"
                 )
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            fill(tensor, tensors[name])
 
 
 class Muon(torch.optim.Optimizer):

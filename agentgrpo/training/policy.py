@@ -6,7 +6,7 @@ only where a log-probability is wanted. `Policy` checks once, on a few tokens, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,10 @@ from transformers import (
 )
 
 from agentgrpo.errors import ConfigError
-from agentgrpo.grpo.losses import token_mean
+from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.packing import PackedBatch, pack
+from agentgrpo.training.adapters import CONFIG as ADAPTER
+from agentgrpo.training.adapters import adapter_tensors, has_adapter, save_adapter
 from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.training.embedding import look_up
 from agentgrpo.training.head import CHUNK_TOKENS, Head
@@ -77,13 +79,6 @@ class Policy:
         return Head(linear, temperature=temperature, chunk_tokens=chunk_tokens, dtype=self.dtype)
 
     @torch.no_grad()
-    def batch_logprobs(
-        self, batch: PackedBatch, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS
-    ) -> Tensor:
-        """[M] log-probs of the batch's targets."""
-        states, head = self.hidden_states(batch), self.head(temperature=temperature, chunk_tokens=chunk_tokens)
-        return torch.cat([head.score(states[c], batch.targets[c]).logprobs for c in head.chunks(len(states))])
-
     def logprobs(
         self,
         samples: Sequence[TrainingSample],
@@ -95,15 +90,26 @@ class Policy:
         """Each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
         Samples without a loss token are left out."""
         scored: list[tuple[TrainingSample, Tensor]] = []
+        head = self.head(temperature=temperature, chunk_tokens=chunk_tokens)
         for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
             moved = batch.to(self.device, self.dtype)
-            logprobs = self.batch_logprobs(moved, temperature=temperature, chunk_tokens=chunk_tokens)
+            logprobs = head.score_all(self.hidden_states(moved), moved.targets).logprobs
             scored += zip(batch.samples, torch.split(logprobs, list(batch.num_tokens)), strict=True)
         return scored
 
-    def save(self, directory: Path | str) -> None:
-        """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads."""
-        self.model.save_pretrained(directory)
+    @property
+    def saved(self) -> list[Tensor]:
+        """The weights that `save` writes."""
+        return list(adapter_tensors(self.model).values()) or list(self.model.parameters())
+
+    def save(self, directory: Path | str, weights: Mapping[str, Tensor] | None = None) -> None:
+        """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads; of a model with an
+        adapter only that, which it loads where peft is installed and the base still in its place. weights: the model's
+        whole state by name, where the model has only its share (sharding.gathered)."""
+        if has_adapter(self.model):
+            save_adapter(self.model, Path(directory), weights)
+        else:
+            self.model.save_pretrained(directory, state_dict=weights)
         self.tokenizer.save_pretrained(directory)
 
     @torch.no_grad()
@@ -149,7 +155,14 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
     if dtype not in DTYPES:
         raise ConfigError(f"hardware.dtype={dtype}: allowed are {', '.join(DTYPES)}")
     if (Path(path).is_absolute() or str(path).startswith(".")) and not Path(path).is_dir():
-        raise ConfigError(f"model {str(path)!r}: there is no such folder; give one with config.json and safetensors")
+        raise ConfigError(
+            f"model {str(path)!r}: there is no such folder, nor a model of that name in the hub's cache; give a folder "
+            "with config.json and safetensors"
+        )
+    if Path(path, ADAPTER).is_file():  # transformers would load its base, unverified, and take it out of training
+        raise ConfigError(
+            f"model {str(path)!r} is an adapter; give a whole model: agentgrpo export --ckpt PATH --merge OUT makes one"
+        )
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True

@@ -9,103 +9,32 @@ An update is atomic: if it is refused or fails, weights and optimizer are as bef
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from agentgrpo.errors import ConfigError, TrainingError
+from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.packing import PackedBatch, pack
+from agentgrpo.grpo.packing import PackedBatch, idle_batch, pack, split_groups
 from agentgrpo.stages import Clock, NoClock, Stage
-from agentgrpo.training.head import CHUNK_TOKENS
+from agentgrpo.training.budget import fitting_tokens
+from agentgrpo.training.finite import first_non_finite
+from agentgrpo.training.head import CHUNK_TOKENS, Head, TokenScores
+from agentgrpo.training.objective import MicroBatch, Objective, highest
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.precision import autocast
+from agentgrpo.training.sharding import is_sharded
+from agentgrpo.training.update_metrics import Totals, UpdateMetrics
+from agentgrpo.training.world import Alone, World
 from agentgrpo.types import TrainingSample
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetrics:
-    """Of one update. None = not computed, which is not zero: no token was forwarded, or there is no KL term."""
-
-    loss: float
-    """Mean over the optimizer steps taken; 0.0 where none was."""
-    lr: float
-    gradient_norm: float
-    """Before clipping; mean over the optimizer steps taken, 0.0 where none was."""
-    kl: float | None
-    """Mean of the KL estimate over forwarded loss tokens."""
-    entropy: float | None
-    """Mean of the next-token distribution's entropy (nats) over forwarded loss tokens."""
-    clip_fraction: float | None
-    """Share of forwarded loss tokens whose gradient the clip removed."""
-    ratio_max: float | None
-    """Largest policy / old probability ratio of a forwarded loss token."""
-    logprob_gap_max: float | None
-    """max |trainer - rollout log-prob| of the forwarded loss tokens, before any weight changed."""
-    tokens_trained: int
-    """Loss tokens forwarded per pass; those of skipped zero-advantage samples are not among them."""
-    tokens_forwarded: int
-    """Input tokens forwarded per pass, each shared prompt once per micro-batch."""
-    optimizer_steps: int
-
-    def tags(self) -> dict[str, float]:
-        """By metric tag; what was not computed is absent."""
-        values = {
-            "loss": self.loss,
-            "lr": self.lr,
-            "gradients/norm": self.gradient_norm,
-            "policy/kl": self.kl,
-            "policy/entropy": self.entropy,
-            "policy/clip_fraction": self.clip_fraction,
-            "policy/ratio_max": self.ratio_max,
-            "policy/logprob_gap_max": self.logprob_gap_max,
-            "tokens/trained": self.tokens_trained,
-            "tokens/forwarded": self.tokens_forwarded,
-            "optimizer_steps": self.optimizer_steps,
-        }
-        return {tag: float(value) for tag, value in values.items() if value is not None}
-
-
-class _MicroBatch(NamedTuple):
-    """A batch on the policy's device with the log-probs [M] that stay fixed while the policy is stepped."""
-
-    batch: PackedBatch
-    old_logprobs: Tensor | None
-    """None = on-policy: the policy's own."""
-    ref_logprobs: Tensor | None
-    """None = no KL term."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Totals:
-    """Sums over every forwarded loss token of an update."""
-
-    losses: list[float] = field(default_factory=list)
-    gradient_norms: list[float] = field(default_factory=list)
-    num_tokens: int = 0
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: int = 0
-    ratio_max: float = 0.0
-    logprob_gap_max: float = 0.0
-
-
-def fitting_tokens(config: PretrainedConfig, head_chunk_tokens: int) -> int:
-    """Input tokens of a micro-batch such that what its forward pass keeps for the backward pass and a chunk's logits
-    take somewhat more than a GiB in fp32; 1024 at least, below which the products get narrow, and 4096 at most, beyond
-    which nothing is gained. Of a token one decoder layer keeps 18 vectors of hidden size and 6 of the feed-forward's
-    (measured, Qwen2 with plain products)."""
-    model = config.get_text_config()
-    per_token: int = 4 * model.num_hidden_layers * (18 * model.hidden_size + 6 * model.intermediate_size)
-    logits: int = 4 * head_chunk_tokens * model.vocab_size
-    return max(1024, min(4096, (9 * 2**27 - logits) // per_token))
+Guard = Callable[[Mapping[str, float]], None]
+"""(tags of an optimizer step that is about to be taken); raises a TrainingError to refuse it."""
 
 
 class Trainer:
@@ -119,6 +48,9 @@ class Trainer:
     weights stay as they are. activation_checkpointing: see training.recompute.
     total_steps: length of the learning-rate schedule, in updates.
     clock: shares the time of an update out among pack, forward, backward and optimizer.
+    world: the processes that share each mini-batch's micro-batches; None = this one alone.
+    sampler_differs: the rollout's log-probs are not those of the policy before the update (another engine or precision,
+    older weights), so that the algorithm's correction applies.
     """
 
     def __init__(
@@ -135,6 +67,8 @@ class Trainer:
         mixed_precision: str = "no",
         activation_checkpointing: bool = False,
         clock: Clock | None = None,
+        world: World | None = None,
+        sampler_differs: bool = False,
     ) -> None:
         if (reference is not None) != algorithm.needs_reference:
             raise ConfigError(
@@ -165,126 +99,180 @@ class Trainer:
         self.head_chunk_tokens = head_chunk_tokens
         self.activation_checkpointing = activation_checkpointing
         self.clock = clock or NoClock()
+        self.world = world or Alone()
+        self.objective = Objective(algorithm, sampler_differs=sampler_differs)
+        # Every pass through sharded layers is a collective: all processes make the same number of them.
+        self._in_step = any(map(is_sharded, policy.model.parameters()))
         self._forward_precision = partial(autocast, mixed_precision, policy.device)
         self._forward_precision()  # a name that does not exist is an error of construction
 
-    def update(self, samples: Sequence[TrainingSample], *, step: int) -> UpdateMetrics:
+    def update(
+        self,
+        samples: Sequence[TrainingSample],
+        *,
+        step: int,
+        guard: Guard | None = None,
+    ) -> UpdateMetrics:
         """One update, the 0-based `step` of the run: `num_epochs` passes of `mini_batches` optimizer steps.
 
+        samples: all of the step, on every process alike. guard: is told loss, gradient norm and policy metrics of each
+        optimizer step before it is taken, and may raise a TrainingError to refuse the update.
         A mini-batch without a sample that has a gradient takes no optimizer step; the update counts as a step all the
         same, with unchanged weights where that holds for all of them. Raises TrainingError naming the step for an
-        advantage, rollout log-prob, loss or gradient norm that is not finite.
+        advantage, rollout log-prob, loss, gradient norm or optimizer state that is not finite.
         """
         _refuse_non_finite_samples(samples, step)
+        lr = self.optimizer.learning_rate(step, self.total_steps)
+        totals = Totals()
+        losses: list[float] = []
+        norms: list[float] = []
         with self._atomic():
-            parts = _split_groups(samples, self.algorithm.mini_batches)
-            mini_batches = [m for m in map(self._micro_batches, parts) if m]
-            lr = self.optimizer.learning_rate(step, self.total_steps)
-            totals = _Totals()
+            packed = [p for p in map(self._pack, split_groups(samples, self.algorithm.mini_batches)) if p]
+            mini_batches = [self._mini_batch(batches) for batches in packed]
             for epoch in range(self.algorithm.num_epochs):
                 for number, mini_batch in enumerate(mini_batches):
                     where = f"step {step}, epoch {epoch}, mini-batch {number}"
-                    self._optimizer_step(mini_batch, totals, lr, where)
-        batches = [micro.batch for mini_batch in mini_batches for micro in mini_batch]
-        return self._metrics(batches, totals, lr)
+                    of_step = self._gradient(mini_batch, stepped=bool(losses))
+                    norms.append(self._optimizer_step(of_step, lr, where, guard))
+                    losses.append(of_step.loss)
+                    totals.add(of_step)
+        batches = [batch for mini_batch in packed for batch in mini_batch]
+        return UpdateMetrics.of(totals, losses, norms, batches, lr=lr, step=step)
 
-    def _micro_batches(self, samples: Sequence[TrainingSample]) -> list[_MicroBatch]:
+    def reference_logprobs(self, samples: Sequence[TrainingSample]) -> list[Tensor]:
+        """[its loss tokens] of each sample, in order. Every process scores its share, and all get the same."""
+        assert self.reference is not None
+        rank, size, tokens = self.world.rank, self.world.size, self.tokens_per_micro_batch
+        batches = pack(samples, tokens_per_batch=tokens, token_weights=token_mean, min_batches=size)
+        own = [b.to(self.policy.device, self.policy.dtype) for b in batches[rank::size]]
+        everywhere = self.world.gather([self._scores(self.reference, b).logprobs.cpu() for b in own])
+        found = {id(s): torch.zeros(0) for s in samples}
+        for i, batch in enumerate(batches):
+            scored = torch.split(everywhere[i % size][i // size], list(batch.num_tokens))
+            found |= {id(s): logprobs for s, logprobs in zip(batch.samples, scored, strict=True)}
+        return [found[id(s)] for s in samples]
+
+    def _pack(self, samples: Sequence[TrainingSample]) -> list[PackedBatch]:
         with self.clock.stage(Stage.PACK):
-            batches = pack(
+            return pack(
                 samples,
                 tokens_per_batch=self.tokens_per_micro_batch,
                 token_weights=self.algorithm.token_weights,
                 skip_zero_advantage=self.algorithm.skips_zero_advantage,
+                min_batches=self.world.size,
             )
-            return [self._micro_batch(b.to(self.policy.device, self.policy.dtype)) for b in batches]
 
-    def _micro_batch(self, batch: PackedBatch) -> _MicroBatch:
-        return _MicroBatch(
-            batch=batch,
-            old_logprobs=None if self.algorithm.is_on_policy else self._logprobs(self.policy, batch),
-            ref_logprobs=None if self.reference is None else self._logprobs(self.reference, batch),
-        )
+    def _mini_batch(self, batches: Sequence[PackedBatch]) -> list[MicroBatch]:
+        """This process's share of a mini-batch."""
+        with self.clock.stage(Stage.PACK):
+            share = list(batches[self.world.rank :: self.world.size])
+            if self._in_step:
+                share += [idle_batch()] * (-(-len(batches) // self.world.size) - len(share))
+            own = [b.to(self.policy.device, self.policy.dtype) for b in share]
+        fraction = self.algorithm.top_entropy_fraction
+        needs_scores = not self.algorithm.is_on_policy or fraction is not None
+        scores = [self._scores(self.policy, b) if needs_scores else None for b in own]
+        least = None
+        if fraction is not None:
+            scored = [s.entropy.cpu() for b, s in zip(own, scores, strict=True) if s is not None and b.samples]
+            everywhere = self.world.gather(scored)
+            least = highest([e for of_process in everywhere for e in of_process], fraction)
+        return [
+            MicroBatch(
+                batch=b,
+                old_logprobs=None if s is None or self.algorithm.is_on_policy else s.logprobs,
+                ref_logprobs=self._ref_logprobs(b),
+                kept=None if s is None or least is None else s.entropy >= least,
+            )
+            for b, s in zip(own, scores, strict=True)
+        ]
 
-    def _logprobs(self, policy: Policy, batch: PackedBatch) -> Tensor:
-        with self.clock.stage(Stage.FORWARD), self._forward_precision():
-            return policy.batch_logprobs(batch, temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
+    def _ref_logprobs(self, batch: PackedBatch) -> Tensor | None:
+        if self.reference is None or not self.algorithm.has_kl_loss:
+            return None
+        return self._scores(self.reference, batch).logprobs
 
-    def _optimizer_step(self, mini_batch: Sequence[_MicroBatch], totals: _Totals, lr: float, where: str) -> None:
-        loss = math.fsum(self._backward(micro, totals) for micro in mini_batch)
-        if not math.isfinite(loss):
-            raise TrainingError(f"{where}: the loss is {loss}; only finite losses are stepped; nothing was changed")
+    @torch.no_grad()
+    def _scores(self, policy: Policy, batch: PackedBatch) -> TokenScores:
+        with self.clock.stage(Stage.FORWARD):
+            states, head = self._forward(policy, batch)
+            return head.score_all(states, batch.targets)
+
+    def _forward(self, policy: Policy, batch: PackedBatch, *, recompute: bool = False) -> tuple[Tensor, Head]:
+        """The hidden states that predict the batch's targets, and what scores them."""
+        with self._forward_precision():
+            states = policy.hidden_states(batch, recompute=recompute)
+            return states, policy.head(temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
+
+    def _gradient(self, mini_batch: Sequence[MicroBatch], *, stepped: bool) -> Totals:
+        """Leave the gradient of the whole mini-batch in the parameters of every process; returns its totals."""
+        own = Totals()
+        for micro in mini_batch:
+            self._backward(micro, own if micro.batch.samples else Totals(), stepped=stepped)
+        if self.world.size == 1:
+            return own
+        everywhere = self.world.gather((own, self.optimizer.with_gradient()))
+        self.world.add_up(self.optimizer.live_gradients(set().union(*(names for _, names in everywhere))))
+        return Totals.of(totals for totals, _ in everywhere)
+
+    def _optimizer_step(self, of_step: Totals, lr: float, where: str, guard: Guard | None) -> float:
+        """Step, unless something is refused; returns the gradient norm."""
+        if not math.isfinite(of_step.loss):
+            raise TrainingError(
+                f"{where}: the loss is {of_step.loss}; only finite losses are stepped; nothing was changed"
+            )
         with self.clock.stage(Stage.OPTIMIZER):
             norm = self.optimizer.gradient_norm()
             if not math.isfinite(norm):
                 raise TrainingError(
                     f"{where}: the gradient norm is {norm}; only finite ones are stepped; nothing was changed"
                 )
+            tags = of_step.guarded(norm)
+            for tag, value in tags.items():
+                if not math.isfinite(value):
+                    raise TrainingError(f"{where}: {tag} is {value}; only finite ones are stepped; nothing was changed")
+            if odd := first_non_finite(self.optimizer.state_tensors()):
+                raise TrainingError(f"{where}: the optimizer's {odd} is not finite; nothing was changed")
+            if guard is not None:
+                guard(tags)
             self.optimizer.step(lr=lr, gradient_norm=norm)
-        totals.losses.append(loss)
-        totals.gradient_norms.append(norm)
+        return norm
 
-    def _backward(self, micro: _MicroBatch, totals: _Totals) -> float:
-        """Add the micro-batch's gradient; returns its share of the loss.
+    def _backward(self, micro: MicroBatch, totals: Totals, *, stepped: bool) -> None:
+        """Add the micro-batch's gradient, and its share of the loss to the totals.
 
         The head's gradient is taken chunk by chunk while its logits are there; what remains is the gradient of the
         hidden states, which goes back through the model in one pass.
         """
-        with self.clock.stage(Stage.FORWARD), self._forward_precision():
-            states = self.policy.hidden_states(micro.batch, recompute=self.activation_checkpointing)
-            head = self.policy.head(temperature=self.temperature, chunk_tokens=self.head_chunk_tokens)
+        targets = micro.batch.targets
+        with self.clock.stage(Stage.FORWARD):
+            states, head = self._forward(self.policy, micro.batch, recompute=self.activation_checkpointing)
+            needs_all = self.objective.needs_whole_samples(stepped=stepped)
+            terms = self.objective.sample_terms(micro, head.score_all(states, targets).logprobs if needs_all else None)
         gradient = torch.empty_like(states)
         loss = 0.0
         for chunk in head.chunks(len(states)):
             with self.clock.stage(Stage.FORWARD):
-                scores = head.score(states[chunk], micro.batch.targets[chunk])
+                scores = head.score(states[chunk], targets[chunk])
             with self.clock.stage(Stage.BACKWARD):
                 logprobs = scores.logprobs.requires_grad_()
-                chunk_loss = self._chunk_loss(logprobs, micro, chunk, totals)
+                chunk_loss = self.objective.chunk_loss(micro, terms, chunk, logprobs, totals)
                 totals.entropy += float(scores.entropy.sum())
                 [of_logprobs] = torch.autograd.grad(chunk_loss, logprobs)
-                gradient[chunk] = head.backward(of_logprobs)
-                loss += chunk_loss.item()
+                of_entropy = self.objective.of_entropy(micro, chunk)
+                gradient[chunk] = head.backward(of_logprobs, of_entropy)
+                loss += chunk_loss.item() + (0.0 if of_entropy is None else float(of_entropy @ scores.entropy))
         with self.clock.stage(Stage.BACKWARD):
-            torch.autograd.backward(states, gradient)
-        return loss
-
-    def _chunk_loss(self, logprobs: Tensor, micro: _MicroBatch, chunk: slice, totals: _Totals) -> Tensor:
-        """The chunk's share of the loss, a function of its log-probs."""
-        batch, algorithm = micro.batch, self.algorithm
-        old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs[chunk]
-        loss, ratio, clipped = algorithm.token_loss(logprobs, old, batch.advantages[chunk])
-        if micro.ref_logprobs is not None:
-            kl = algorithm.token_kl(logprobs, micro.ref_logprobs[chunk])
-            loss = loss + algorithm.kl_coef * kl
-            totals.kl += float(kl.detach().sum())
-        totals.num_tokens += len(logprobs)
-        totals.clipped += int(clipped.sum())
-        totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
-        # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
-        totals.logprob_gap_max = max(totals.logprob_gap_max, float((old - batch.rollout_logprobs[chunk]).abs().max()))
-        return (batch.weights[chunk] * loss).sum()
-
-    def _metrics(self, batches: Sequence[PackedBatch], totals: _Totals, lr: float) -> UpdateMetrics:
-        n, steps = totals.num_tokens, len(totals.losses)
-        return UpdateMetrics(
-            loss=math.fsum(totals.losses) / max(1, steps),
-            lr=lr,
-            gradient_norm=math.fsum(totals.gradient_norms) / max(1, steps),
-            kl=totals.kl / n if n and self.reference is not None else None,
-            entropy=totals.entropy / n if n else None,
-            clip_fraction=totals.clipped / n if n else None,
-            ratio_max=totals.ratio_max if n else None,
-            logprob_gap_max=totals.logprob_gap_max if n else None,
-            tokens_trained=sum(len(b.targets) for b in batches),
-            tokens_forwarded=sum(len(b.input_ids) for b in batches),
-            optimizer_steps=steps,
-        )
+            if states.requires_grad:  # else nothing but the head is trained
+                torch.autograd.backward(states, gradient)
+        totals.losses.append(loss)
 
     @contextmanager
     def _atomic(self) -> Iterator[None]:
         """Clear all gradients on the way in and out; if the block fails, undo the optimizer steps it has taken."""
         self.optimizer.zero_grad()
-        live = [*self.policy.model.parameters(), *self.optimizer.state_tensors().values()]
+        trained = [p for p in self.policy.model.parameters() if p.requires_grad]
+        live = [*trained, *self.optimizer.state_tensors().values()]
         # A single optimizer step is the last thing that happens: there is nothing to undo before it.
         before = [] if self.algorithm.is_on_policy else [x.detach().clone() for x in live]
         try:
@@ -306,9 +294,3 @@ def _refuse_non_finite_samples(samples: Sequence[TrainingSample], step: int) -> 
         bad = [x for x, m in zip(s.rollout_logprobs, s.loss_mask, strict=True) if m and not math.isfinite(x)]
         if bad:
             raise TrainingError(f"{where}: a rollout log-prob is {bad[0]}; only finite ones are trained on")
-
-
-def _split_groups(samples: Sequence[TrainingSample], parts: int) -> list[list[TrainingSample]]:
-    """Whole groups dealt out in turn, in the order of their ids, so that shared prompts stay shared."""
-    order = {group: i for i, group in enumerate(sorted({s.group_id for s in samples}))}
-    return [[s for s in samples if order[s.group_id] % parts == part] for part in range(parts)]

@@ -25,7 +25,7 @@ import torch
 from floor import Round, one_round
 from forwards import clock_of
 from measure import Now, peak_rss_mb
-from ours import parts_of
+from ours import learn, parts_of
 from results import show
 from rich.table import Table
 from schedules import ObservedEngine
@@ -35,7 +35,6 @@ from workload import Script, model, prompt_text
 from works import TINY, Work
 
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.learning import learn
 from agentgrpo.recipes.parts import Parts
 from agentgrpo.recipes.rolling import roll_out
 from agentgrpo.settings import RunSettings

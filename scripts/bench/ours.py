@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.turns import Turn
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.recipes.alarms import Alarms
 from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.learning import learn
+from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.guards import Guards
+from agentgrpo.recipes.learning import study
 from agentgrpo.recipes.parts import Parts
 from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.records.metrics import MetricsLog
@@ -142,24 +143,20 @@ class Dice:
         return ScoredGroup(group=group, rewards=rewards, failures=(None,) * len(rewards))
 
 
-class NoAlarms(Alarms):
-    """Forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them."""
-
-    def look(self, step: int, tags: Mapping[str, float]) -> list[str]:
-        return []
-
-
 def parts_of(
     work: Work,
     run: RunSettings,
     *,
     engine_type: type[ScriptedHFEngine] = ScriptedHFEngine,
+    algorithm: Algorithm | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     **engine_options: Any,
 ) -> Parts:
-    """A run over the work, run.max_steps long, everything real but the agent, the reward and the model's weights. The
-    engine has a slot for every episode; engine_options: further arguments of it."""
+    """A run over the work, run.max_steps long, everything real but the agent, the reward and the model's weights, and
+    without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them.
+    The engine has a slot for every episode; engine_options: further arguments of it."""
+    algorithm = algorithm or Algorithm()
     script, steps, run_dir = Script(work), run.max_steps, Path(run.dir)
     script.prepare(steps)
     policy = Policy(model=model(work, dtype=dtype, device=device), tokenizer=script.tokenizer)
@@ -170,6 +167,7 @@ def parts_of(
         run_seed=0,
         max_context=work.max_context,
         slots=work.rows,
+        own_weights=algorithm.max_staleness > 0,
         **engine_options,
     )
     tasks = [
@@ -192,8 +190,9 @@ def parts_of(
             policy=policy,
             reference=None,
             optimizer=AdamW(model=policy.model, lr=1e-6),
-            algorithm=Algorithm(),
+            algorithm=algorithm,
             total_steps=steps,
+            sampler_differs=algorithm.has_old_samples,
         ),
         run=run,
         rollout=RolloutSettings(
@@ -207,13 +206,21 @@ def parts_of(
         metrics=MetricsLog(run_dir),
         trackers=Trackers(log_with=(), run_dir=run_dir, config={}, start_step=0),
         screen=Screen("quiet"),
-        alarms=NoAlarms(),
+        guards=Guards({}, has_checkpoints=False),
+        restore=lambda checkpoint: None,
+        reference=None,
         canary_ids=tuple(script.tokenizer(prompt_text(tasks[0].question, with_tools=True))["input_ids"]),
         dev_score=no_dev_score,
         show=lambda scored: None,
         card=lambda step, tags: "",
         fixed_state={},
     )
+
+
+def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
+    """Record a rollout and update the weights; the step's tags."""
+    lesson = study(parts, step, rolled, Carried())
+    return {**lesson.tags, **parts.trainer.update(lesson.samples, step=step).tags()}
 
 
 async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[RolledOut, dict[str, float]]:

@@ -1,6 +1,6 @@
 """SIGKILL a short run at random instants, again and again, and compare what is left with a run that was never killed.
 
-    python scripts/soak/kill_loop.py --kills 200 --start MODEL_FOLDER
+    python scripts/soak/kill_loop.py --kills 200 --start MODEL_FOLDER [key=value ...]
 
 Weights, optimizer, metrics.jsonl and every trajectory must be equal to the byte. The kills fall anywhere between the
 first instruction of a process and its last, so training, checkpointing, pruning, evaluating and resuming are all hit.
@@ -97,8 +97,9 @@ def cli() -> None:
     parser.add_argument("--start", required=True, help="model folder to train from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills-per-run", type=int, default=10)
+    parser.add_argument("overrides", nargs="*", help="further settings of the run, such as algorithm.max_staleness=1")
     options = parser.parse_args()
-    settings = [*SETTINGS, "model=path", f"model.path='{options.start}'"]
+    settings = [*SETTINGS, "model=path", f"model.path='{options.start}'", *options.overrides]
     rng = random.Random(options.seed)
     passed = failed = kills = 0
     with tempfile.TemporaryDirectory() as scratch:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgrpo.errors import TrainingError
-from agentgrpo.grpo.advantages import ADVANTAGES, group_mean, group_zscore, leave_one_out
+from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, batch_zscore, none, per_term
 from agentgrpo.types import is_degenerate_group
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
 quickly = settings(max_examples=50, deadline=None)
 every_advantage = pytest.mark.parametrize("name", ADVANTAGES)
+with_a_baseline = pytest.mark.parametrize("name", [n for n in ADVANTAGES if n != "none"])
+
+
+def of_group(name: str, group: Sequence[float | None], eps: float = 1e-6) -> list[float | None]:
+    """The advantages of one group by itself, its rewards made of one term."""
+    terms = [{} if r is None else {"only": r} for r in group]
+    [values] = ADVANTAGES[name]([GroupRewards(group, terms)], eps=eps)
+    return values
+
+
+group_zscore, group_mean, leave_one_out = (
+    partial(of_group, name) for name in ("group_zscore", "group_mean", "leave_one_out")
+)
 
 
 def test_zscore_divides_by_the_population_std_plus_eps() -> None:
@@ -40,7 +55,7 @@ def test_an_unscored_reward_stays_none_and_counts_nowhere() -> None:
     assert group_zscore([0.0, 2.0, None, 4.0], eps=0.25)[:2] == group_zscore([0.0, 2.0, 4.0], eps=0.25)[:2]
 
 
-@every_advantage
+@with_a_baseline
 @pytest.mark.parametrize(
     "group, expected",
     [
@@ -54,7 +69,7 @@ def test_an_unscored_reward_stays_none_and_counts_nowhere() -> None:
 )
 def test_a_group_without_information_gives_exact_zeros(name: str, group: list, expected: list) -> None:
     assert is_degenerate_group(group)
-    assert ADVANTAGES[name](group) == expected
+    assert of_group(name, group) == expected
 
 
 def test_a_small_real_difference_is_not_degenerate() -> None:
@@ -67,17 +82,17 @@ def test_a_small_real_difference_is_not_degenerate() -> None:
 def test_a_reward_that_is_not_finite_is_refused(name: str, bad: float) -> None:
     for group in ([1.0, bad], [bad, 1.0], [bad]):
         with pytest.raises(TrainingError, match="only finite rewards"):
-            ADVANTAGES[name](group)
+            of_group(name, group)
 
 
-@every_advantage
+@with_a_baseline
 @quickly
 @given(group=rewards, shift=st.floats(-5, 5))
 def test_a_shift_of_all_rewards_changes_nothing(name: str, group: list[float], shift: float) -> None:
     spread = max(group) - min(group)
     if spread > 1e-3:
-        shifted = ADVANTAGES[name]([r + shift for r in group])
-        assert shifted == pytest.approx(ADVANTAGES[name](group), rel=1e-6, abs=1e-9)
+        shifted = of_group(name, [r + shift for r in group])
+        assert shifted == pytest.approx(of_group(name, group), rel=1e-6, abs=1e-9)
 
 
 @quickly
@@ -93,5 +108,54 @@ def test_zscore_does_not_see_the_scale(group: list[float], scale: float) -> None
 @given(data=st.data(), group=rewards)
 def test_the_order_within_a_group_changes_no_bit(name: str, data: st.DataObject, group: list[float]) -> None:
     order = data.draw(st.permutations(range(len(group))))
-    values = ADVANTAGES[name](group)
-    assert ADVANTAGES[name]([group[i] for i in order]) == [values[i] for i in order]
+    values = of_group(name, group)
+    assert of_group(name, [group[i] for i in order]) == [values[i] for i in order]
+
+
+def test_the_std_of_the_batch_weighs_groups_by_their_spread() -> None:
+    """All rewards 0, 2, 5, 5, 4: mean 3.2, squared deviations 10.24 + 1.44 + 3.24 + 3.24 + 0.64 over 5."""
+    std = math.sqrt(18.8 / 5)
+    groups = [GroupRewards([0.0, 2.0]), GroupRewards([5.0, 5.0, None]), GroupRewards([4.0])]
+    assert batch_zscore(groups, eps=0.5) == [
+        [pytest.approx(-1 / (std + 0.5)), pytest.approx(1 / (std + 0.5))],
+        [0.0, 0.0, None],
+        [0.0],
+    ]
+    assert batch_zscore([], eps=0.5) == []
+    assert batch_zscore([GroupRewards([None, None])]) == [[None, None]]
+
+
+def test_every_term_tells_episodes_apart_by_itself() -> None:
+    """Totals 1.0, 1.0, 0.0: the first two are equal in sum only. z-scores of right (1, 0.9, 0) and of cost (0, 0.1, 0),
+    which is a hundredth of the total's spread, weigh the same."""
+    terms = [{"right": 1.0}, {"right": 0.9, "cost": 0.1}, {"right": 0.0, "cost": 0.0}]
+    [(a, b, c)] = per_term([GroupRewards([1.0, 1.0, 0.0], terms)], eps=0.0)
+    right = [(x - 1.9 / 3) / math.sqrt(1.81 / 3 - (1.9 / 3) ** 2) for x in (1.0, 0.9, 0.0)]
+    cost = [-1 / math.sqrt(2), 2 / math.sqrt(2), -1 / math.sqrt(2)]
+    added = [r + k for r, k in zip(right, cost, strict=True)]
+    std = math.sqrt(sum(x * x for x in added) / 3)
+    assert (a, b, c) == (pytest.approx(added[0] / std), pytest.approx(added[1] / std), pytest.approx(added[2] / std))
+    assert b > a > c
+
+
+def test_terms_are_normalised_in_the_whole_batch() -> None:
+    """Group one differs in two terms, group two in one: its z-scores add up to half as much."""
+    one = GroupRewards([0.0, 2.0], [{"a": 0.0, "b": 0.0}, {"a": 1.0, "b": 1.0}])
+    two = GroupRewards([1.0, None, 2.0], [{"a": 0.0, "b": 1.0}, {}, {"a": 1.0, "b": 1.0}])
+    std = math.sqrt((2**2 * 2 + 1**2 * 2) / 4)
+    assert per_term([one, two], eps=0.0) == [
+        [pytest.approx(-2 / std), pytest.approx(2 / std)],
+        [pytest.approx(-1 / std), None, pytest.approx(1 / std)],
+    ]
+
+
+def test_a_term_without_information_gives_exact_zeros() -> None:
+    constant = GroupRewards([0.3, 0.3], [{"a": 0.1 + 0.2}, {"a": 0.3}])
+    telling = GroupRewards([0.0, 1.0], [{"a": 0.0}, {"a": 1.0}])
+    assert per_term([constant, telling])[0] == [0.0, 0.0]
+    with pytest.raises(ValueError, match="2 rewards but 0 mappings of terms"):
+        per_term([GroupRewards([0.0, 1.0])])
+
+
+def test_none_is_the_reward_itself() -> None:
+    assert none([GroupRewards([0.5, None, 0.5]), GroupRewards([2.0])]) == [[0.5, None, 0.5], [2.0]]

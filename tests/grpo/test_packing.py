@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentgrpo.errors import DataError
-from agentgrpo.grpo.losses import sequence_mean, token_mean
+from agentgrpo.grpo.aggregation import sequence_mean, token_mean
 from agentgrpo.grpo.packing import PackedBatch, Row, pack
 from tests.grpo.tiny import random_samples, training_sample
 
@@ -134,3 +134,27 @@ def test_a_move_keeps_every_value() -> None:
     assert moved.input_ids.dtype == torch.int64
     assert moved.advantages.tolist() == pytest.approx(batch.advantages.tolist())
     assert moved.rows == batch.rows
+
+
+def test_as_many_batches_as_are_asked_for_where_the_samples_allow_it() -> None:
+    samples = random_samples()
+
+    def shapes(min_batches: int) -> list[int]:
+        batches = pack(samples, tokens_per_batch=1000, token_weights=token_mean, min_batches=min_batches)
+        assert sorted((s.group_id, s.sample_index) for b in batches for s in b.samples) == sorted(
+            (s.group_id, s.sample_index) for s in samples
+        )
+        assert {b.num_loss_tokens for b in batches} == {sum(sum(s.loss_mask) for s in samples)}
+        return [len(b.rows) for b in batches]
+
+    assert shapes(1) == [9]
+    assert len(shapes(2)) == 2
+    assert len(shapes(4)) >= 4
+    assert shapes(9) == shapes(20) == [1] * 9
+
+
+def test_rows_that_are_nothing_but_their_prompt_stay_together() -> None:
+    """They take no room of their own: no budget parts them."""
+    twins = [training_sample(([2, 3], 0), ([4 + i], 1), index=i) for i in range(3)]
+    [batch] = pack(twins, tokens_per_batch=100, token_weights=token_mean, min_batches=3)
+    assert len(batch.rows) == 3

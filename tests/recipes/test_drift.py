@@ -26,6 +26,15 @@ def test_soft_keys_are_told() -> None:
     ]
 
 
+def test_guards_may_be_told_otherwise() -> None:
+    def guarded(**guards: Any) -> dict[str, Any]:
+        return {**state(), "config": {**state()["config"], "guards": guards}}
+
+    kl = {"metric": "policy/kl", "limit": 1.0}
+    assert refuse_drift(guarded(kl=kl), guarded(kl=kl | {"limit": 2.0})) == ["guards.kl.limit was 1.0, is now 2.0"]
+    assert len(refuse_drift(guarded(kl=kl), guarded())) == 3  # the two keys, and the group that is empty now
+
+
 def test_a_hard_key_is_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"run\.seed was 0, is now 1"):
         refuse_drift(state(), state(seed=1))

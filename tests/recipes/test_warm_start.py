@@ -16,6 +16,7 @@ from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrievers.embedded import embedded
 from agentgrpo.retrievers.rerank import LexicalReranker
+from agentgrpo.settings import LoraSettings
 from agentgrpo.tasks.almanac import Almanac, thesaurus
 from agentgrpo.types import Exit, Passage
 from tests.builders import episode, given, sampled, task
@@ -155,6 +156,11 @@ def test_everything_that_matters_is_in_the_key() -> None:
     assert key == TINY.key("data", "agent", 0)
     assert len({key, TINY.key("other", "agent", 0), TINY.key("data", "other", 0), TINY.key("data", "agent", 1)}) == 4
     assert WarmStart(lr=0.001).key("data", "agent", 0) != WarmStart().key("data", "agent", 0)
+
+
+def test_what_trains_afterwards_does_not() -> None:
+    other = WarmStart(lora=LoraSettings(rank=4), freeze=("head",))
+    assert other.key("data", "agent", 0) == WarmStart().key("data", "agent", 0)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -236,6 +236,16 @@ def test_segments_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert (first.reward, second.reward, third.dropped) == (0.75, None, "infrastructure")
 
 
+def test_a_turn_that_was_cut_short_says_so(tmp_path: Path) -> None:
+    cut = dataclasses.replace(said(5, 6, text="an", logprobs=(-0.5, -0.25)), cut_short=True)
+    of = episode(TASK, told(1, 2, text="Who?", role="user"), cut)
+    scored = [ScoredGroup(group=group(of), rewards=(reward(0.0),))]
+    write_trajectories(tmp_path / "t.jsonl", scored=scored, advantages=[[0.0]], dropped=[None], step=0, seed=0)
+    [record] = read_trajectories(tmp_path / "t.jsonl")
+    assert record.branches == of.branches
+    assert [m.get("cut_short") for m in record.agent["messages"]] == [None, True]
+
+
 def test_memory_episodes_keep_their_branches_apart(tmp_path: Path) -> None:
     two = dataclasses.replace(
         ANSWERED,
@@ -459,3 +469,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, cut: Any, reason: str) -> Non
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file; trajectories lie in"):
         list(read_trajectories(tmp_path / "t.jsonl"))
+
+
+def test_credit_by_turn_is_a_list(tmp_path: Path) -> None:
+    scored = [ScoredGroup(group=EpisodeGroup(task=TASK, episodes=(ANSWERED, LOST)), rewards=(reward(0.75), None))]
+    path = tmp_path / "t.jsonl"
+    write_trajectories(path, scored=scored, advantages=[[(-THIRD, 1e-9), None]], dropped=[None], step=0, seed=7)
+    assert [json.loads(line)["advantage"] for line in path.read_text().splitlines()[1:]] == [[-THIRD, 1e-9], None]
+    assert [r.advantage for r in read_trajectories(path)] == [[-THIRD, 1e-9], None]
+    path.write_text(path.read_text().replace(f"[{-THIRD},1e-09]", '"high"'))
+    with pytest.raises(DataError, match=r"t.jsonl:2: ValueError: advantage is a str, not float \| list\[Any\] \| None"):
+        list(read_trajectories(path))

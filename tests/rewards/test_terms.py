@@ -135,6 +135,25 @@ def test_retriever_cost_has_a_price_per_retriever() -> None:
     assert value("retriever_cost", of, web=-0.05, vdb=-0.01) == pytest.approx(-0.13)  # 2·0.05 + 3·0.01
 
 
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [(6, 0.0), (8, 0.0), (9, -0.25), (10, -0.5), (12, -1.0), (13, -1.0), (40, -1.0)],
+)
+def test_overlong_rises_over_the_last_tokens_before_the_limit(tokens: int, expected: float) -> None:
+    """DAPO, equation 13, with L_max = 12 and L_cache = 4; injected tokens are not the policy's."""
+    of = episode(task(), given(1, 2), sampled(*range(5)), given(*range(30), role="tool"), sampled(*range(tokens - 5)))
+    assert value("overlong", of, weight=-1.0, max_tokens=12, buffer_tokens=4) == expected
+    assert value("overlong", of, 0.0, weight=-0.5, max_tokens=12, buffer_tokens=4) == expected / 2
+
+
+def test_overlong_needs_a_buffer_within_its_limit() -> None:
+    for buffer in (0, 13):
+        with pytest.raises(ConfigError, match=f"max_tokens=12, buffer_tokens={buffer}: a buffer of 1 token or more"):
+            TERMS["overlong"](weight=-1.0, max_tokens=12, buffer_tokens=buffer)
+    with pytest.raises(ConfigError, match=r"weight=0.5: a penalty or cost is 0 or less; write -0.5"):
+        TERMS["overlong"](weight=0.5, max_tokens=12, buffer_tokens=4)
+
+
 PENALTIES = ["unsupported_claim", "answer_when_evidence_insufficient", "forced_final_answer", "search_budget_exhausted"]
 COSTS = ["per_search", "unnecessary_search", "duplicate_query", "unnecessary_fetch", "rerank_cost"]
 

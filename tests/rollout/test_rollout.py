@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,27 @@ def test_drops_have_reasons() -> None:
     assert reasons == [None, Drop.DEGENERATE, Drop.INFRASTRUCTURE, Drop.DEGENERATE]
 
 
+def test_groups_of_weights_too_old_are_stale() -> None:
+    def of(version: int) -> ScoredGroup:
+        a = episode(task(), given(1), sampled(2, version=version), given(3), sampled(4, version=7))
+        b = episode(task(), given(1), sampled(5, version=7), sample_index=1)
+        return ScoredGroup(group=group(a, b), rewards=(reward(0.0), reward(1.0)))
+
+    assert keep_informative([of(5), of(6)], oldest_version=6) == ([of(6)], [Drop.STALE, None])
+    assert keep_informative([of(5), of(6)]) == ([of(5), of(6)], [None, None])
+
+
+def test_truncated_episodes_are_counted() -> None:
+    cut = replace(sampled(3, 4), cut_short=True)
+    whole, overflown = episode(), episode(exit=Exit.CONTEXT_OVERFLOW)
+    at_the_end, on_the_way = episode(task(), given(1), cut), episode(task(), given(1), cut, given(2), sampled(5))
+    after_all = episode(task(), given(1), cut, given(2))
+    made = [whole, overflown, at_the_end, on_the_way, after_all]
+    assert [e.is_truncated for e in made] == [False, True, True, False, True]
+    one = ScoredGroup(group=group(*made), rewards=tuple(reward(float(i)) for i in range(5)))
+    assert rollout_metrics([one], [None], {"web": 0.0, "vdb": 0.0, "rerank": 0.0})["episodes/truncated"] == 3.0
+
+
 def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
     half = [scored(0.0, None, failed=JUDGE_DOWN)]
     refuse_failures(half, max_error_fraction=0.5)
@@ -165,11 +187,14 @@ def test_tags_by_hand() -> None:
         "groups/total": 2.0,
         "groups/infrastructure": 1.0,
         "groups/degenerate": 0.0,
+        "groups/stale": 0.0,
         "groups/filtered": 1.0,
+        "groups/informative": 0.5,
         "failures/JudgeError": 1.0,
         "reward/mean": 2 / 3,
         "reward/std": pytest.approx((2 / 9) ** 0.5, abs=1e-12),
         "correctness": 0.0,
+        "episodes/truncated": 0.0,
         "reward/term/correctness": 2 / 3,
         "reward/dimension/correctness": 2 / 3,
         "agent/search_rounds": 0.5,

@@ -74,3 +74,31 @@ def test_unequal_strata_keep_their_share() -> None:
 def test_refusals(count: int, per_step: int, key: str | None, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         TaskOrder(tasks(count), tasks_per_step=per_step, seed=0, stratify_by=key)
+
+
+def replaced(order: TaskOrder, of: list[Task], *taken: str, step: int = 0, round_number: int = 1) -> list[str]:
+    return [t.id for t in order.replace(of, step=step, round_number=round_number, taken=taken)]
+
+
+def test_replacements_are_other_tasks_of_the_step_and_its_round_alone() -> None:
+    order = TaskOrder(tasks(20), tasks_per_step=4, seed=0)
+    first = order.take(0)
+    taken = [t.id for t in first]
+    found = replaced(order, first[:3], *taken)
+    assert found == replaced(TaskOrder(tasks(20), tasks_per_step=4, seed=0), first[:3], *taken)
+    assert len({*found, *taken}) == 7
+    assert replaced(order, first[:3], *taken, round_number=2) != found
+    assert replaced(order, first[:3], *taken, step=1) != found
+    assert replaced(TaskOrder(tasks(20), tasks_per_step=4, seed=1), first[:3], *taken) != found
+    # a task more or less that was taken changes nothing else
+    assert [i for i in replaced(order, first[:3], *taken, found[0]) if i in found] == found[1:]
+
+
+def test_replacements_are_of_the_same_strata_and_end_with_these() -> None:
+    all_tasks = tasks(9, "abc")
+    order = TaskOrder(all_tasks, tasks_per_step=3, seed=0, stratify_by="kind")
+    lacking = [all_tasks[0], all_tasks[1], all_tasks[3]]  # a, b, a
+    found = replaced(order, lacking, "t0", "t1", "t3")
+    assert sorted(int(i[1:]) % 3 for i in found) == [0, 1]  # of kind a only t6 is left
+    assert "t6" in found
+    assert replaced(order, lacking, *(t.id for t in all_tasks)) == []

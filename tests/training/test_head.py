@@ -23,24 +23,36 @@ def hidden(dtype: torch.dtype) -> Tensor:
     return torch.randn(5, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype) * 4
 
 
-def by_autograd(linear: nn.Linear, states: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(log-probs, entropy, gradient of sum(FACTORS * log-probs) with respect to the states); the layer's is added."""
+def by_autograd(
+    linear: nn.Linear, states: Tensor, temperature: float, entropy_factors: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(log-probs, entropy, gradient of sum(FACTORS * log-probs + entropy_factors * entropy) with respect to the
+    states); the layer's is added."""
     leaf = states.clone().requires_grad_()
     distribution = torch.distributions.Categorical(logits=linear(leaf) / temperature)
     logprobs = distribution.log_prob(TARGETS)
-    (FACTORS.to(logprobs.dtype) @ logprobs).backward()
+    loss = FACTORS.to(logprobs.dtype) @ logprobs
+    if entropy_factors is not None:
+        loss = loss + entropy_factors @ distribution.entropy()
+    loss.backward()
     assert leaf.grad is not None
     return logprobs.detach(), distribution.entropy().detach(), leaf.grad
 
 
 def by_head(
-    linear: nn.Linear, states: Tensor, temperature: float, chunk_tokens: int, dtype: torch.dtype
+    linear: nn.Linear,
+    states: Tensor,
+    temperature: float,
+    chunk_tokens: int,
+    dtype: torch.dtype,
+    entropy_factors: Tensor | None = None,
 ) -> list[Tensor]:
     head = Head(linear, temperature=temperature, chunk_tokens=chunk_tokens, dtype=dtype)
     parts = []
     for chunk in head.chunks(len(states)):
         scores = head.score(states[chunk], TARGETS[chunk])
-        parts.append((*scores, head.backward(FACTORS[chunk].to(dtype))))
+        of_entropy = None if entropy_factors is None else entropy_factors[chunk].to(dtype)
+        parts.append((*scores, head.backward(FACTORS[chunk].to(dtype), of_entropy)))
     return [torch.cat(x) for x in zip(*parts, strict=True)]
 
 
@@ -63,6 +75,42 @@ def test_scores_and_gradients_are_those_of_autograd(
         assert p.grad is not None
         assert q.grad is not None
         assert float((p.grad.double() - q.grad).norm() / q.grad.norm()) < tolerance
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 100])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-13), (torch.float32, 2e-6)])
+def test_the_gradient_of_the_entropy_is_that_of_autograd(
+    monkeypatch: pytest.MonkeyPatch,
+    bias: bool,
+    temperature: float,
+    chunk_tokens: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    monkeypatch.setitem(module.TILE_BYTES, "cpu", 450)  # two rows at a time in float32, one in float64
+    factors = torch.tensor([0.3, -1.0, 2.0, 0.0, 0.5], dtype=torch.float64)
+    ours, plain = layer(dtype, bias=bias), layer(torch.float64, bias=bias)
+    plain.load_state_dict(ours.double().state_dict())
+    ours.to(dtype)
+    expected = by_autograd(plain, hidden(dtype).double(), temperature, factors)
+    found = by_head(ours, hidden(dtype), temperature, chunk_tokens, dtype, factors)
+    for x, y in zip(found, expected, strict=True):
+        assert float((x.double() - y).norm() / y.norm()) < tolerance
+    for p, q in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        assert float((p.grad.double() - q.grad).norm() / q.grad.norm()) < tolerance
+
+
+def test_the_entropy_of_a_certain_token_has_a_finite_gradient() -> None:
+    """Far from the top exp() is 0, and its logarithm is not needed."""
+    linear = layer(torch.float32)
+    head = Head(linear, dtype=torch.float32)
+    head.score(hidden(torch.float32) * 1e4, TARGETS)
+    gradient = head.backward(torch.zeros(5), torch.ones(5))
+    torch.testing.assert_close(gradient, torch.zeros(5, 16), rtol=0, atol=1e-4)
 
 
 def test_the_gradient_is_added_to_what_is_there() -> None:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.grpo.aggregation import token_mean
+from agentgrpo.grpo.packing import pack
 from agentgrpo.training import attention
 from agentgrpo.training.policy import Policy
 from tests.grpo.tiny import exact_model, random_samples, tiny_model, tiny_tokenizer
@@ -38,7 +40,7 @@ def kept(num_layers: int, *, recompute: bool) -> float:
     del model.model.layers[num_layers:]
     model.config.num_hidden_layers = num_layers
     trainer = make_trainer(model)
-    [micro] = trainer._micro_batches(random_samples())
+    [batch] = pack(random_samples(), tokens_per_batch=1000, token_weights=token_mean)
     sizes = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -46,9 +48,9 @@ def kept(num_layers: int, *, recompute: bool) -> float:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        states = trainer.policy.hidden_states(micro.batch, recompute=recompute)
+        states = trainer.policy.hidden_states(batch, recompute=recompute)
     assert states.requires_grad
-    return sum(sizes) / len(micro.batch.input_ids)
+    return sum(sizes) / len(batch.input_ids)
 
 
 @pytest.mark.usefixtures("way")
@@ -68,7 +70,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
     policy = Policy(model=tiny_model(), tokenizer=tiny_tokenizer())
-    [micro] = make_trainer(tiny_model())._micro_batches(random_samples())
+    [batch] = pack(random_samples(), tokens_per_batch=1000, token_weights=token_mean)
     policy.model.model.layers = torch.nn.Sequential(*policy.model.model.layers)
     with pytest.raises(ConfigError, match="activation_checkpointing=true with Qwen3ForCausalLM"):
-        policy.hidden_states(micro.batch, recompute=True)
+        policy.hidden_states(batch, recompute=True)

@@ -17,10 +17,11 @@ from transformers import PreTrainedModel, Qwen3Config
 from agentgrpo.errors import ConfigError, TrainingError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training import attention
+from agentgrpo.training.budget import fitting_tokens
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.reference import frozen_reference
-from agentgrpo.training.trainer import Trainer, fitting_tokens
+from agentgrpo.training.trainer import Trainer
 from agentgrpo.types import TrainingSample
 from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model, tiny_tokenizer, training_sample
 
@@ -143,24 +144,20 @@ def reference_weights(samples: Sequence[TrainingSample], aggregation: str) -> li
     return [1 / len(n) / 12] * len(n)
 
 
-@pytest.mark.parametrize(
-    "loss, aggregation", [("grpo", "sequence_mean"), ("dr_grpo", "constant"), ("dapo", "token_mean")]
-)
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "constant", "token_mean"])
 @pytest.mark.parametrize("kl", [None, "k1", "k2", "k3"])
-def test_two_epochs_of_two_mini_batches_equal_the_formula_written_out(
-    loss: str, aggregation: str, kl: str | None
-) -> None:
+def test_two_epochs_of_two_mini_batches_equal_the_formula_written_out(aggregation: str, kl: str | None) -> None:
     """Ratios, clip, KL, denominators per optimizer step, and AdamW, in float64 from start to end."""
     samples = random_samples(groups=4, size=2)
     algorithm = Algorithm(
-        loss=loss,
+        aggregation=aggregation,
         clip_low=0.02,
         clip_high=0.03,
         kl_coef=0.3 if kl else 0.0,
         kl=kl or "k3",
         num_epochs=2,
         mini_batches=2,
-        max_sampled_tokens=12 if loss == "dr_grpo" else None,
+        max_sampled_tokens=12 if aggregation == "constant" else None,
     )
     start, model, plain = (exact_model(kv_heads=2, seed=3) for _ in range(3))
     # a reference that differs from the policy, so that the KL term has a gradient
@@ -334,6 +331,7 @@ def test_the_metrics_of_an_on_policy_update() -> None:
         "policy/clip_fraction": 0.0,
         "policy/ratio_max": 1.0,
         "policy/logprob_gap_max": metrics.logprob_gap_max,
+        "policy/staleness_max": 3.0,
         "tokens/trained": n,
         "tokens/forwarded": metrics.tokens_forwarded,
         "optimizer_steps": 1.0,
@@ -341,6 +339,17 @@ def test_the_metrics_of_an_on_policy_update() -> None:
     assert 0 < metrics.entropy < math.log(40)
     unshared = sum(max(i for i, m in enumerate(s.loss_mask) if m) for s in samples)
     assert metrics.tokens_forwarded == unshared - sum(s.num_prompt_tokens for s in samples if s.sample_index)
+
+
+def test_the_staleness_is_that_of_the_oldest_sample_that_is_trained_on() -> None:
+    samples = [
+        dataclasses.replace(
+            s, policy_version={"g0": 4, "g1": 3, "g2": 1}[s.group_id], advantage=float(s.group_id < "g2")
+        )
+        for s in random_samples()
+    ]
+    assert make_trainer(tiny_model()).update(samples, step=4).staleness_max == 1  # g2 has no advantage
+    assert make_trainer(tiny_model(), Algorithm(kl_coef=0.1)).update(samples, step=4).staleness_max == 3
 
 
 def with_logprobs(sample: TrainingSample, logprobs: Sequence[float]) -> TrainingSample:

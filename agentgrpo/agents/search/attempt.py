@@ -31,7 +31,7 @@ from agentgrpo.agents.search.state import SearchState
 from agentgrpo.agents.search.tool_turns import ToolTurns
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.errors import EngineError, boundary
-from agentgrpo.types import Branch, Episode, Exit, Message, Segment, Task
+from agentgrpo.types import Branch, Episode, Exit, FinishReason, Message, Segment, Task
 
 T = TypeVar("T")
 
@@ -72,6 +72,7 @@ class Attempt:
             answer=self.answer,
             exit=exit,
             metrics=metrics,
+            metrics_by_turn={"evidence_gain_total": tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))},
             citations=self.state.citations,
             retrieved_ids=self.shown,
             tool_records=tuple(self.tools.records),
@@ -121,6 +122,7 @@ class Attempt:
                 logprobs=completion.logprobs,
                 policy_version=completion.policy_version,
                 text=text,
+                cut_short=completion.finish_reason is FinishReason.LENGTH,
             )
         )
         return self.options.planner.parse(text)

@@ -32,7 +32,8 @@ class Searched:
 
 
 class ToolTurns:
-    """One episode's tool turns. Changes the state; `records` holds every call as it happened."""
+    """One episode's tool turns. Changes the state; `records` holds every call as it happened, `gains` the evidence gain
+    of each turn that had one."""
 
     def __init__(self, options: SearchOptions, task: Task, state: SearchState) -> None:
         self._options, self._task, self._state = options, task, state
@@ -45,6 +46,7 @@ class ToolTurns:
             max_concurrent=options.max_concurrent_queries,
         )
         self.records: list[ToolRecord] = []
+        self.gains: dict[int, float] = {}
 
     @property
     def limit(self) -> int:
@@ -68,7 +70,7 @@ class ToolTurns:
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
             lines = self._show(rows, queries, number)
             shown = sum(len(passages) for passages in rows.values())
-            gain = self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            gain = self.gains[turn] = self._evaluate({queries[i]: passages for i, passages in rows.items()})
             blocks.append(Block(self._tags.information, lines))
             if self._options.show_search_evaluation:
                 blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))

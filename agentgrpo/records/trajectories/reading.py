@@ -22,6 +22,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str | None": (str, NoneType),
     "int | None": (int, NoneType),
     "float | None": (int, float, NoneType),
+    "float | list[Any] | None": (int, float, list, NoneType),
     "list[Any]": (list,),
     "dict[str, Any]": (dict,),
     "dict[str, Any] | None": (dict, NoneType),

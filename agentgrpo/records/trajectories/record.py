@@ -45,7 +45,8 @@ class TrajectoryRecord:
     """null = could not be scored, which is never the same as 0."""
     reward_terms: dict[str, Any]
     reward_dimensions: dict[str, Any]
-    advantage: float | None
+    advantage: float | list[Any] | None
+    """With credit by turn a list, one for each sampled message."""
     prompt_len: int
     """Tokens before the first sampled one, in the first branch."""
     response_len: int

@@ -21,7 +21,7 @@ def write_trajectories(
     path: Path,
     *,
     scored: Sequence[ScoredGroup],
-    advantages: Sequence[Sequence[float | None]],
+    advantages: Sequence[Sequence[float | Sequence[float] | None]],
     dropped: Sequence[str | None],
     step: int,
     seed: int,
@@ -29,8 +29,8 @@ def write_trajectories(
     agent_name: str = "",
     record_tokens: bool = True,
 ) -> None:
-    """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j] belongs to episode j of
-    scored[i], dropped[i] to the whole group."""
+    """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j], one or one for
+    each turn, belongs to episode j of scored[i], dropped[i] to the whole group."""
     lines: list[str] = []
     clocks: list[str] = []
     lengths: list[int] = []
@@ -147,9 +147,10 @@ def _segment(branch: int, s: Segment) -> str:
     """An entry of "messages", as text: the most frequent object of a file, so it does without an encoder's detour."""
     sampled = "true" if s.sampled else "false"
     version = "null" if s.policy_version is None else s.policy_version
+    cut_short = ',"cut_short":true' if s.cut_short else ""
     return (
         f'{{"branch":{branch},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
-        f'"policy_version":{version},"content":{string(s.text)}}}'
+        f'"policy_version":{version}{cut_short},"content":{string(s.text)}}}'
     )
 
 

@@ -1,0 +1,42 @@
+"""A checkpoint as a model folder like any other: what `agentgrpo export` writes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from transformers import AutoConfig, AutoTokenizer
+
+from agentgrpo.durable import MANIFEST, atomic_directory
+from agentgrpo.errors import ConfigError
+from agentgrpo.recipes.loading import open_base
+from agentgrpo.training.adapters import CONFIG as ADAPTER
+from agentgrpo.training.adapters import load_adapter, merge_adapter
+from agentgrpo.training.policy import load_policy
+
+
+def holds_model(folder: Path) -> bool:
+    """A whole one, or an adapter."""
+    return (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
+
+
+def export_model(checkpoint: Path, out: Path) -> None:
+    """Write the model of `checkpoint` and its tokenizer to `out`, whole or not at all: an adapter merged into its base,
+    in the base's own dtype and rounded to it once; of a whole model the files as they are. Raises ConfigError where
+    there is no model, or already something at `out`; CheckpointError for a damaged one; StorageError."""
+    if not holds_model(checkpoint):
+        raise ConfigError(f"{checkpoint} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
+    if out.exists() or out.is_symlink():
+        raise ConfigError(f"{out} exists, and nothing is overwritten; give a folder that does not exist")
+    base = open_base(checkpoint)
+    with atomic_directory(out.absolute()) as folder:
+        if base is None:
+            for file in sorted(f for f in checkpoint.iterdir() if f.is_file() and f.name != MANIFEST):
+                shutil.copyfile(file, folder / file.name)
+        else:
+            dtype = AutoConfig.from_pretrained(base).dtype
+            model = load_policy(base).model
+            load_adapter(model, checkpoint)
+            merge_adapter(model)
+            model.to(dtype or model.dtype).save_pretrained(folder)
+            AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)

@@ -1,0 +1,164 @@
+"""LoRA (Hu et al., arXiv 2106.09685): beside linear layers of a model two thin factors, trained in the weights' place.
+
+    y = W x + alpha / rank * B A x        W stays; A [rank, in] is random, B [out, rank] zero: at first nothing changes
+
+The layers are peft's, and they are put into the transformers model itself, which stays what it is to everybody else:
+engine, packed forward and head run the same modules. On disk an adapter is peft's, too: `adapter_config.json`, which
+names the base, and `adapter_model.safetensors`. What this is not: dropout, other variants (DoRA, rank patterns, trained
+embeddings) or a quantised base (QLoRA). The factors are float32 at least.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.settings import LoraSettings
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Before every name in TENSORS: where peft's own wrapper would have the model."""
+READ = {"base_model_name_or_path", "r", "lora_alpha", "target_modules"}
+ADMITTED = {
+    "auto_mapping",
+    "inference_mode",
+    "init_lora_weights",
+    "lora_dropout",
+    "peft_version",
+    "revision",
+    "task_type",
+}
+"""Keys of CONFIG that change nothing of what an adapter computes (dropout acts in training mode, in which no model of
+ours ever is)."""
+
+
+def has_adapter(model: PreTrainedModel) -> bool:
+    return bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The live factors by the name that they have in the model: what is trained and saved. Without an adapter {}."""
+    if not has_adapter(model):
+        return {}
+    return {name: p for name, p in model.named_parameters() if ".lora_A." in name or ".lora_B." in name}
+
+
+def add_adapter(model: PreTrainedModel, settings: LoraSettings, *, base: str, seed: int) -> None:
+    """Put a new adapter into `model` and take all else out of training. A is a function of `seed` alone; the global
+    generator is left as it was. `base`: where the model's own weights are, for whoever loads a checkpoint. Raises
+    ConfigError for targets that the model does not have, and without peft."""
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("model.lora: adapters need the package peft; install it: pip install 'agentgrpo[lora]'")
+    config = _peft_config(settings, _targets(model, settings.targets))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.add_adapter(config)
+    config.base_model_name_or_path = base
+    for tensor in adapter_tensors(model).values():  # peft gives them the base's dtype
+        tensor.data = tensor.data.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def save_adapter(model: PreTrainedModel, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """CONFIG and TENSORS in `directory`, byte for byte a function of the adapter. weights: see Policy.save."""
+    directory.mkdir(parents=True, exist_ok=True)
+    live = adapter_tensors(model)
+    found = live if weights is None else {name: weights[name] for name in live}
+    tensors = {PREFIX + _on_disk(name): p.detach().contiguous() for name, p in found.items()}
+    save_file(tensors, directory / TENSORS, metadata={"format": "pt"})
+    [config] = model.peft_config.values()
+    row = {k: sorted(v) if isinstance(v, set) else v for k, v in config.to_dict().items()}
+    row["inference_mode"] = True
+    (directory / CONFIG).write_text(json.dumps(row, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def adapter_base(folder: Path) -> str | None:
+    """Where the weights are that the adapter in `folder` changes; None where is no adapter. Raises ConfigError."""
+    return str(_read_config(folder)["base_model_name_or_path"]) if (folder / CONFIG).is_file() else None
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Put the adapter of `folder` into `model`, its base, ready to be trained further. Raises ConfigError for one that
+    is damaged, that belongs to another model, or that is more than `add_adapter` makes."""
+    row = _read_config(folder)
+    try:
+        settings = LoraSettings(rank=row["r"], alpha=float(row["lora_alpha"]), targets=tuple(row["target_modules"]))
+        tensors = load_file(folder / TENSORS)
+    except (OSError, SafetensorError, KeyError, TypeError) as e:
+        raise ConfigError(f"{folder}: the adapter cannot be read: {e}; give the folder of a LoRA adapter") from e
+    own = _peft_config(settings, ()).to_dict()
+    if odd := sorted(k for k, v in row.items() if k not in READ | ADMITTED and (v or None) != (own.get(k) or None)):
+        raise ConfigError(f"{folder / CONFIG}: {odd[0]}={row[odd[0]]!r}; only plain LoRA of linear layers is supported")
+    add_adapter(model, settings, base=row["base_model_name_or_path"], seed=0)
+    live = {PREFIX + _on_disk(name): p for name, p in adapter_tensors(model).items()}
+    if odd := sorted(live.keys() ^ tensors.keys()) or [n for n, p in live.items() if p.shape != tensors[n].shape]:
+        raise ConfigError(
+            f"{folder}: {len(odd)} tensors of the adapter do not fit its base model {row['base_model_name_or_path']}, "
+            f"such as {odd[0]}; give the adapter the model that it was trained on"
+        )
+    with torch.no_grad():
+        for name, p in live.items():
+            p.copy_(tensors[name])
+
+
+def merge_adapter(model: PreTrainedModel) -> None:
+    """Add the adapter of `model` into its weights: a model like any other again. Raises ConfigError where that gives
+    numbers that are not finite."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            try:
+                module.merge(safe_merge=True)
+            except ValueError as e:
+                raise ConfigError(f"{name}: {e}; choose a checkpoint whose weights are finite") from e
+            model.set_submodule(name, module.get_base_layer())
+    model.delete_adapter("default")
+
+
+def _peft_config(settings: LoraSettings, targets: Sequence[str]) -> Any:
+    from peft import LoraConfig
+
+    alpha = int(settings.alpha) if settings.alpha.is_integer() else settings.alpha  # what most readers expect
+    options: dict[str, Any] = {"r": settings.rank, "lora_alpha": alpha, "target_modules": list(targets)}
+    return LoraConfig(**options, task_type="CAUSAL_LM")
+
+
+def _targets(model: PreTrainedModel, names: str | Sequence[str]) -> list[str]:
+    """The linear layers to change, by the end of their name; never the output layer, which `Head` takes apart."""
+    modules, output = dict(model.named_modules()), model.get_output_embeddings()
+    linear = {n for n, m in modules.items() if isinstance(m, nn.Linear) and m is not output}
+    known = sorted({n.rpartition(".")[2] for n in linear})
+    for name in () if isinstance(names, str) else names:
+        named = {n for n in modules if n == name or n.endswith(f".{name}")}
+        if not named or named - linear:
+            raise ConfigError(
+                f"model.lora.targets has {name!r}; the linear layers that an adapter of this {type(model).__name__} "
+                f"may change are {', '.join(known)}"
+            )
+    return known if isinstance(names, str) else sorted(set(names))
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    try:
+        row: Any = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{folder / CONFIG} cannot be read: {e}; give the folder of a LoRA adapter") from e
+    if not isinstance(row, dict) or not isinstance(row.get("base_model_name_or_path"), str):
+        raise ConfigError(f"{folder / CONFIG} names no base model in base_model_name_or_path; add it")
+    return row
+
+
+def _on_disk(name: str) -> str:
+    """peft leaves out the name that an adapter has in the model."""
+    return name.replace(".default.", ".")

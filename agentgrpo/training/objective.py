@@ -1,0 +1,121 @@
+"""The loss of a micro-batch, as a function of the log-probs of a chunk of its tokens.
+
+    weight * (correction * kept * policy loss + kl_coef * KL - entropy_coef * entropy)
+
+What spans a whole sample (its ratio, its correction) is a constant of the chunk: where it is not known to be 1, the
+log-probs of the whole micro-batch are computed once more before its gradient is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.grpo.correction import Correction, sample_sums
+from agentgrpo.grpo.losses import LossInputs, log_ratio
+from agentgrpo.grpo.packing import PackedBatch
+from agentgrpo.training.update_metrics import Totals
+
+LEAST_WEIGHT = 1e-8
+"""A correction that is a factor of a sample's ratio counts as this at least: 0 has no logarithm."""
+
+
+class MicroBatch(NamedTuple):
+    """A batch on the policy's device with what stays fixed while the policy is stepped, [M] each."""
+
+    batch: PackedBatch
+    old_logprobs: Tensor | None
+    """None = on-policy: the policy's own."""
+    ref_logprobs: Tensor | None
+    """None = no KL term in the loss."""
+    kept: Tensor | None
+    """bool: whether the token has a policy loss; None = all have."""
+
+
+class SampleTerms(NamedTuple):
+    """What each token, [M], gets from its whole sample."""
+
+    log_ratio: Tensor
+    """Mean log ratio of its sample's tokens; see LossInputs.sequence_log_ratio."""
+    num_tokens: Tensor
+    correction: Correction | None
+    """None = none, or one that each chunk computes for itself."""
+
+
+class Objective:
+    """`sampler_differs`: the algorithm's correction applies."""
+
+    def __init__(self, algorithm: Algorithm, *, sampler_differs: bool) -> None:
+        self.algorithm = algorithm
+        self._corrects = sampler_differs and algorithm.correction != "none"
+
+    def needs_whole_samples(self, *, stepped: bool) -> bool:
+        """Whether `sample_terms` needs log-probs; `stepped`: the policy may not be the old one any more."""
+        moved = self.algorithm.has_sample_ratio and stepped
+        return moved or (self._corrects and self.algorithm.corrects_samples and self.algorithm.is_on_policy)
+
+    def sample_terms(self, micro: MicroBatch, logprobs: Tensor | None) -> SampleTerms:
+        """logprobs: [M] of the policy, if `needs_whole_samples`; without gradient."""
+        batch = micro.batch
+        counts = torch.tensor(batch.num_tokens, device=batch.weights.device)
+        num_tokens = counts.repeat_interleave(counts).to(batch.weights.dtype)
+        old = logprobs if micro.old_logprobs is None else micro.old_logprobs
+        ratio, correction = torch.zeros_like(batch.weights), None
+        if logprobs is not None and old is not None and self.algorithm.has_sample_ratio:
+            ratio = sample_sums(log_ratio(logprobs, old), batch.num_tokens) / num_tokens
+        if self._corrects and old is not None:
+            correction = self.algorithm.correct(old, batch.rollout_logprobs, batch.num_tokens)
+        if correction is not None and self.algorithm.corrects_ratio:
+            log_weights = correction.weights.clamp(min=LEAST_WEIGHT).log()
+            if not self.algorithm.correction.startswith("sequence"):
+                log_weights = sample_sums(log_weights, batch.num_tokens)
+            ratio = ratio + log_weights / num_tokens
+        return SampleTerms(ratio, num_tokens, correction)
+
+    def chunk_loss(
+        self, micro: MicroBatch, terms: SampleTerms, chunk: slice, logprobs: Tensor, totals: Totals
+    ) -> Tensor:
+        """The chunk's share of the loss but for the entropy bonus, a function of its `logprobs`."""
+        batch, algorithm = micro.batch, self.algorithm
+        old = logprobs.detach() if micro.old_logprobs is None else micro.old_logprobs[chunk]
+        inputs = LossInputs(logprobs, old, batch.advantages[chunk], terms.log_ratio[chunk], terms.num_tokens[chunk])
+        loss, ratio, clipped = algorithm.token_loss(inputs)
+        if self._corrects:
+            weights, capped = self._correction(micro, terms, chunk, old)
+            if not algorithm.corrects_ratio:
+                loss = loss * weights
+            totals.correction = (totals.correction or 0.0) + float(weights.sum())
+            totals.capped += int(capped.sum())
+        if micro.kept is not None:
+            loss = loss * micro.kept[chunk]
+        if micro.ref_logprobs is not None:
+            kl = algorithm.token_kl(logprobs, old, micro.ref_logprobs[chunk])
+            loss = loss + algorithm.kl_coef * kl
+            totals.kl = (totals.kl or 0.0) + float(kl.detach().sum())
+        totals.num_tokens += len(logprobs)
+        totals.clipped += int(clipped.sum())
+        totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
+        # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
+        totals.logprob_gap_max = max(totals.logprob_gap_max, float((old - batch.rollout_logprobs[chunk]).abs().max()))
+        return (batch.weights[chunk] * loss).sum()
+
+    def of_entropy(self, micro: MicroBatch, chunk: slice) -> Tensor | None:
+        """[m] what the loss changes by with each token's entropy; None where it does not."""
+        return -self.algorithm.entropy_coef * micro.batch.weights[chunk] if self.algorithm.entropy_coef else None
+
+    def _correction(self, micro: MicroBatch, terms: SampleTerms, chunk: slice, old: Tensor) -> Correction:
+        if terms.correction is not None:
+            return Correction(*(x[chunk] for x in terms.correction))
+        return self.algorithm.correct(old, micro.batch.rollout_logprobs[chunk], (len(old),))
+
+
+def highest(entropies: Sequence[Tensor], fraction: float) -> float:
+    """The entropy that the given share of all tokens reaches: linear between the two nearest, as usual."""
+    every = torch.cat([e.double() for e in entropies]).sort().values
+    at = (1 - fraction) * (len(every) - 1)
+    below, above = every[int(at)], every[min(int(at) + 1, len(every) - 1)]
+    return float(below + (above - below) * (at - int(at)))
