@@ -56,7 +56,6 @@ def test_exit_codes() -> None:
         "GuardHalt": 6,
         "GuardRollback": 6,
         "ProcessError": 7,
-        "Interrupted": 1,
         "Preempted": 75,
     }
 

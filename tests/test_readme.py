@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from agentgrpo.cli import VERBS, main
 from agentgrpo.tasks.almanac import Almanac
 from agentgrpo.tasks.jsonl import export
 from tests.e2e.conftest import SMALL_WORLD, same_threads, start
+from tests.training.several import free_port
 
 __all__ = ["same_threads", "start"]  # fixtures
 
@@ -32,7 +36,7 @@ EXITS = {"--gate": {0, 9, 10}}
 def test_there_is_something_to_run() -> None:
     assert [c for c in COMMANDS if c.startswith("make ")] == ["make train", "make test"]
     assert len([c for c in COMMANDS if c.startswith("agentgrpo ")]) >= 8
-    assert all(c.startswith(("make ", "agentgrpo ")) for c in COMMANDS)
+    assert all(c.startswith(("make ", "agentgrpo ", "accelerate launch ")) for c in COMMANDS)
 
 
 def test_the_make_targets_exist() -> None:
@@ -40,6 +44,14 @@ def test_the_make_targets_exist() -> None:
     for command in COMMANDS:
         if command.startswith("make "):
             assert f"\n{command.removeprefix('make ')}:" in makefile, command
+
+
+def launched(launch: str, arguments: list[str]) -> int:
+    """The exit code of `accelerate launch ... -m agentgrpo ARGUMENTS`, on two processes without a GPU."""
+    flags = re.sub(r"--num_processes \d+", f"--num_processes 2 --main_process_port {free_port()}", launch).split()[2:]
+    command = [sys.executable, "-W", "ignore", "-m", "accelerate.commands.launch", *flags, "agentgrpo", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([*command, "hardware.device=cpu"], check=False, env=environment).returncode
 
 
 @pytest.mark.timeout(900)
@@ -51,20 +63,21 @@ def test_every_command_runs(
     monkeypatch.chdir(tmp_path)
     export(Almanac(num_companies=12, dev_companies=4, test_companies=4), tmp_path)
     for command in COMMANDS:
-        if not command.startswith("agentgrpo "):
+        if command.startswith("make "):
             continue
         text = (
             command.replace("step-000150", "step-000002")
             .replace("max_steps=200", "max_steps=2")
             .replace("model.path=MODEL", f"model.path={start}")
         )
-        arguments = shlex.split(text)[1:]
+        launch, _, text = text.rpartition("agentgrpo ")
+        arguments = shlex.split(text)
         verb = arguments[0] if arguments[0] in VERBS else ""
         if verb == "train" and "--cfg" not in arguments:
             if "experiment=none" not in arguments:
                 arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]
             arguments += [*SHORT, "hardware.threads=1", "run.log_with=[]", "run.screen=quiet"]
-        code = main(arguments)
+        code = launched(launch, arguments) if launch else main(arguments)
         allowed = next((codes for flag, codes in EXITS.items() if flag in arguments), {0})
         assert code in allowed, f"{command}: exit code {code}\n{capsys.readouterr().err}"
 

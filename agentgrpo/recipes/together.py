@@ -25,7 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Interrupted(AgentGrpoError):
+class _Interrupted(AgentGrpoError):
     """Another process has given up work that was shared; `agree` knows why."""
 
 
@@ -41,7 +41,7 @@ async def share(
     world: World, items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R]]]
 ) -> list[R]:
     """`work` on every process's own part of `items`; all results, in the order of the items. What one raises, all
-    raise. Where it is cancelled on one, it ends on all: with Interrupted on the others, which `agree` puts right."""
+    raise. Where it is cancelled on one, it ends on all: with _Interrupted on the others, which `agree` puts right."""
     if world.size == 1:
         return list(await work(items))
     outcome: Outcome[Sequence[R]]
@@ -143,7 +143,7 @@ def _raise_first(rank: int, own: BaseException | None, errors: Sequence[BaseExce
 
 
 def _rank_of(error: BaseException) -> int:
-    return 0 if isinstance(error, Preempted) else 2 if isinstance(error, Interrupted) else 1
+    return 0 if isinstance(error, Preempted) else 2 if isinstance(error, _Interrupted) else 1
 
 
 def _portable(outcome: Outcome[T]) -> Outcome[T]:
@@ -152,7 +152,7 @@ def _portable(outcome: Outcome[T]) -> Outcome[T]:
     if error is None:
         return outcome
     if isinstance(error, asyncio.CancelledError):
-        return Outcome(error=Interrupted("the work was given up on another process"))
+        return Outcome(error=_Interrupted("the work was given up on another process"))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
