@@ -88,7 +88,7 @@ async def test_without_staleness_one_follows_the_other(tmp_path: Path) -> None:
 
 def openmp_threads() -> tuple[bool, int]:
     """(whether this is the main thread, its number of OpenMP threads). torch.get_num_threads would set the latter."""
-    loaded = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line]
+    loaded = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line]
     ours = [path for path in loaded if "/torch" in path]  # faiss brings one of its own
     library = ctypes.CDLL(next(path for path in ours or loaded if "libgomp" in path or "libiomp" in path))
     return threading.current_thread() is threading.main_thread(), library.omp_get_max_threads()
