@@ -71,6 +71,8 @@ class Piece(NamedTuple):
 class ToolCall:
     name: str
     arguments: Mapping[str, Any]
+    id: str = ""
+    """Of the model family's own, where it gives calls one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,11 @@ class ToolRecord:
     result_ids: tuple[str, ...] = ()
     cached: bool = False
     detail: str = ""
+    num_bytes: int = 0
+    """Of the whole result, before it was cut to length."""
+    cost: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
+    """A clock, so it is recorded apart from the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import agentgrpo
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
     {"errors", "types"},
-    {"concurrency", "durable", "hardware", "settings", "stages"},
+    {"concurrency", "durable", "hardware", "protocol", "settings", "stages"},
     {"kernels"},
     {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
     {"tools", "rewards"},

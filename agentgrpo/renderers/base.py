@@ -1,10 +1,11 @@
-"""What a renderer is: messages and observations to tokens, sampled tokens to text."""
+"""What a renderer is: messages and observations to tokens, sampled tokens to text and to calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.types import Message, Piece
 
 
@@ -27,4 +28,34 @@ class Renderer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled tokens, control tokens spelled out."""
+        ...
+
+
+class ToolRenderer(Renderer, Protocol):
+    """A renderer that can speak of tools. The context only ever grows: whatever it returns is appended to the tokens
+    that the model has seen, and none of those is ever rendered again."""
+
+    stop_strings: tuple[str, ...]
+    """Strings that end a turn besides stop_token_ids."""
+
+    def open_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """`open`, with the tools described as the model family expects."""
+        ...
+
+    def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
+        """Reads one sampled turn, and nothing but sampled tokens. Never raises: what cannot be read is a MalformedCall
+        or a turn without action."""
+        ...
+
+    def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        """Token ids to append after the turn `sampled`: its end where it was cut short, the replies in order (untrusted
+        text), and the opening of the policy's next turn."""
+        ...
+
+    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
+        """The same for a word of the environment that answers no call (a format error, the last chance); trusted."""
+        ...
+
+    def write(self, turn: ParsedTurn) -> str:
+        """The text a policy would sample for `turn`, stop string included: for demonstrations (encode_action)."""
         ...

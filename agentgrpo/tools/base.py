@@ -1,0 +1,74 @@
+"""What a tool is: named, described by a schema, called in one episode's environment, answering with a typed result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.types import Outcome, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """How a call ended. `text` is what the policy is told: untrusted, not yet cut to length."""
+
+    outcome: Outcome
+    text: str
+    num_results: int = 0
+    result_ids: tuple[str, ...] = ()
+    cached: bool = False
+    detail: str = ""
+    """For people: never shown to the policy."""
+
+    @classmethod
+    def ok(cls, text: str) -> ToolResult:
+        return cls(outcome=Outcome.SUCCESS, text=text)
+
+    @classmethod
+    def refused(cls, why: str) -> ToolResult:
+        """The arguments are wrong: the policy's fault."""
+        return cls(outcome=Outcome.INVALID_ARGS, text=f"error: {why}")
+
+    @classmethod
+    def failed(cls, why: str) -> ToolResult:
+        """The tool could not do it with these arguments (no such file, an exception in the program)."""
+        return cls(outcome=Outcome.RUNTIME_ERROR, text=f"error: {why}")
+
+
+class Environment(Protocol):
+    """What one episode has to itself; made before its first turn, gone after its last, shared with nobody."""
+
+    task: Task
+    key: str
+    """Names the episode among all others, and seeds whatever a tool draws: "train/12|task-7|3"."""
+
+    @property
+    def workspace(self) -> Path:
+        """The episode's own directory, made when first asked for, the task's files in it."""
+        ...
+
+
+@runtime_checkable
+class Tool(Protocol):
+    spec: ToolSpec
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        """`arguments` fit the schema. The policy's mistakes are a ToolResult; an infrastructure failure raises
+        ToolError. The toolbox sets the deadline by cancelling: a cancelled call leaves nothing running behind."""
+        ...
+
+    async def close(self) -> None:
+        """Once, at the end of the run, on any event loop."""
+        ...
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """A part of the configuration that brings several tools (an MCP server, the files of a workspace)."""
+
+    tools: Sequence[Tool]
+
+    async def close(self) -> None: ...
