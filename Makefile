@@ -10,7 +10,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test soak check lint format clean
+.PHONY: help train test soak soak-episodes attack fuzz check lint format clean bubblewrap
 .PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-pipeline bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
@@ -18,14 +18,20 @@ export TOKENIZERS_PARALLELISM := false
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 20
 
-train: .venv/ready ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
+train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
 
-test: lint ## Lint, types and the fast tests
+test: lint bubblewrap ## Lint, types and the fast tests
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
+
+soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.episodes $(ARGS)
+
+fuzz: .venv/ready-dev ## A million hostile tool outputs through every renderer; ARGS="--strings 20000 --seed 1"
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.fuzz $(ARGS)
 
 bench: bench-peer bench-floor bench-growth bench-determinism bench-durability ## All benches of the CPU, two and a half hours on one core; bench.json
 	$(BENCH)/results.py
@@ -54,6 +60,9 @@ bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and witho
 bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
 	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)
 
+attack: .venv/ready bubblewrap ## The sandbox battery, as root and as an ordinary user; ARGS="--verbose"
+	$(PY) -W ignore scripts/attack.py $(ARGS)
+
 check: test ## The same as test: what must hold before a commit
 
 lint: .venv/ready-dev ## Style, format and types, nothing changed
@@ -67,6 +76,15 @@ format: .venv/ready-dev ## Let ruff put style and format right
 
 clean: ## Remove the environments, plots and caches; runs/ and bench.json stay
 	rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The sandbox of the python tool is the system's, not the environment's: where it cannot be had, the tool and its tests
+# say so, and all else works.
+bubblewrap:
+	@command -v bwrap >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing bubblewrap, the python tool's sandbox" && \
+	  export DEBIAN_FRONTEND=noninteractive && { apt-get install -qq bubblewrap || \
+	  { apt-get update -qq && apt-get install -qq bubblewrap; }; } >/dev/null 2>&1; } || \
+	  echo "bubblewrap is missing, so the python tool will not run: install it (apt-get install bubblewrap)"
 
 # Debian keeps ensurepip in a package of its own; where it is missing, the system's pip fills the environment.
 .venv/ready: pyproject.toml constraints.txt

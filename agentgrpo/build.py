@@ -3,7 +3,7 @@
     node {name: embedded, top_k: 3}  --registry-->  class  --signature-->  class(top_k=3, <injected objects>)
 
 A constructor's keyword arguments are the schema of its node: those of plain type (numbers, texts, lists, mappings) are
-YAML keys, all others are objects that the wiring injects. A name leads to code only if it is registered here, or if the
+YAML keys, all others are objects that the wiring injects. A name leads to code only if it is in registry.py, or if the
 user wrote it on this command line or in a --config-dir; what is merely found in a run directory never does.
 """
 
@@ -13,94 +13,17 @@ import importlib
 import inspect
 import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.registry import ADAPTERS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.settings import LoraSettings
-
-REGISTRY: Mapping[str, Mapping[str, str] | str] = {
-    "task": {"almanac": "agentgrpo.tasks.almanac:Almanac", "jsonl": "agentgrpo.tasks.jsonl:JsonlTasks"},
-    "model": {"almanac_tiny": "agentgrpo.recipes.warm_start:WarmStart", "path": "agentgrpo.build:ModelPath"},
-    "engine": {"hf": "agentgrpo.engines.hf:HFEngine"},
-    "agent": {"search": "agentgrpo.agents.search:SearchAgent"},
-    "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
-    "tool": {},
-    "fetcher": {"none": "agentgrpo.build:nothing", "http": "agentgrpo.retrievers.http:HttpPageFetcher"},
-    "reranker": {
-        "none": "agentgrpo.build:nothing",
-        "lexical": "agentgrpo.retrievers.rerank:LexicalReranker",
-        "http": "agentgrpo.retrievers.http:HttpReranker",
-    },
-    "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
-    "judge": {
-        "exact_match": "agentgrpo.judges.answers:ExactMatch",
-        "token_f1": "agentgrpo.judges.answers:TokenF1",
-        "contains": "agentgrpo.judges.answers:Contains",
-        "gold_agreement": "agentgrpo.judges.answers:GoldAgreement",
-        "composite": "agentgrpo.judges.composite:Composite",
-    },
-    "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
-    "term": "agentgrpo.rewards:TERMS",
-    "algorithm": dict.fromkeys(
-        (
-            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
-            *("search_r1", "mem_alpha"),
-        ),
-        "agentgrpo.grpo.algorithm:Algorithm",
-    ),
-    "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
-}
-"""kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
-
-UNNAMED: Mapping[str, str] = {
-    "rollout": "agentgrpo.settings:RolloutSettings",
-    "run": "agentgrpo.settings:RunSettings",
-    "eval": "agentgrpo.settings:EvalSettings",
-    "hardware": "agentgrpo.hardware:Hardware",
-    "judge_part": "agentgrpo.build:judge_part",
-    "lora": "agentgrpo.settings:LoraSettings",
-    "guard": "agentgrpo.recipes.guards:Guard",
-}
-"""Kinds with one implementation: their nodes say no `name`."""
-
-ROOT: Mapping[str, str] = {
-    "task": "task",
-    "model": "model",
-    "engine": "engine",
-    "agent": "agent",
-    "retriever": "retriever",
-    "tools": "tool*",
-    "judge": "judge",
-    "reward": "reward",
-    "rollout": "rollout",
-    "algorithm": "algorithm",
-    "optimizer": "optimizer",
-    "guards": "guard*",
-    "hardware": "hardware",
-    "run": "run",
-}
-NESTED: Mapping[str, Mapping[str, str]] = {
-    "": ROOT,
-    "model": {"lora": "lora"},
-    "reward": {"terms": "term*"},
-    "agent": {"evidence": "evidence", "reranker": "reranker", "fetcher": "fetcher"},
-    "judge": {"parts": "judge_part*"},
-    "judge_part": {"judge": "judge"},
-    "run": {"eval": "eval"},
-}
-"""kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
-
-PROVIDED: Mapping[str, frozenset[str]] = {
-    "engine": frozenset({"run_seed", "own_weights"}),
-    "reranker": frozenset({"thesaurus"}),
-}
-"""kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
+from agentgrpo.values import fit, is_plain
 
 _admitted: set[str] = set()
 _USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -113,6 +36,10 @@ class ModelPath:
     """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache."""
 
     path: str
+    renderer: str = "auto"
+    """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
+    describe_tools: bool = True
+    """With renderer react: open with the tools and the format of calls, for a policy that was not trained on them."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
@@ -146,6 +73,11 @@ def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /
     """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for.
     finish(kind, object) takes the place of every object that is built."""
     return _build(Child("", None, kind, node, kind), injected, finish)
+
+
+def takes(kind: str, node: Mapping[str, Any], argument: str, *, name: str | None = None) -> bool:
+    """Whether the constructor of `node` has this argument; `name` is that of a node that says none."""
+    return argument in _parameters(resolve(kind, node.get("name", name), kind), kind)
 
 
 def user_code(tree: Any) -> set[str]:
@@ -213,7 +145,8 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
         else:
             arguments[inner.key][inner.name] = _build(inner, injected, finish)
     passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
-    return finish(child.kind, target(**arguments, **passed))
+    built = target(**arguments, **passed)
+    return finish(child.kind, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
 
 
 def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any], Mapping[str, inspect.Parameter]]:
@@ -225,14 +158,14 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     parameters = _parameters(target, path)
     nested = [k for k in NESTED.get(kind, {}) if k in parameters or kind in UNNAMED]
     hidden = PROVIDED.get(kind, frozenset()).union(nested, injected)
-    keys = {k: p for k, p in parameters.items() if k not in hidden and _is_plain(p.annotation)}
+    keys = {k: p for k, p in parameters.items() if k not in hidden and is_plain(p.annotation)}
     given = {k: v for k, v in child.node.items() if k != "name" or kind in UNNAMED}
     refuse_unknown(given, [*keys, *nested], path)
     needed = [k for k in (*keys, *nested) if k in parameters and parameters[k].default is inspect.Parameter.empty]
     for key in needed:
         if key not in given:
             raise ConfigError(f"{path}.{key} has no value; give it one: {path}.{key}=...")
-    return target, {k: _fit_key(f"{path}.{k}", given[k], keys[k].annotation) for k in keys if k in given}, parameters
+    return target, {k: fit(f"{path}.{k}", given[k], keys[k].annotation) for k in keys if k in given}, parameters
 
 
 def resolve(kind: str, name: object, path: str) -> Any:
@@ -253,9 +186,10 @@ def resolve(kind: str, name: object, path: str) -> Any:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        return _load(name)
+        found = _load(name)
     except (ImportError, AttributeError) as e:
         raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here") from e
+    return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
 
 
 def _load(location: str) -> Any:
@@ -264,51 +198,10 @@ def _load(location: str) -> Any:
 
 
 def _parameters(target: Any, path: str) -> dict[str, inspect.Parameter]:
+    maker = target.func if isinstance(target, partial) else target
     try:
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = typing.get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
     except NameError as e:
-        raise ConfigError(f"{path}: the annotations of {target.__qualname__} cannot be read: {e}") from e
+        raise ConfigError(f"{path}: the annotations of {maker.__qualname__} cannot be read: {e}") from e
     parameters = inspect.signature(target).parameters
     return {name: p.replace(annotation=hints.get(name, Any)) for name, p in parameters.items()}
-
-
-# --- values
-
-
-def _is_plain(hint: Any) -> bool:
-    """Whether YAML can say a value of this type."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType, tuple, list, dict, Sequence, Mapping):
-        return all(_is_plain(a) for a in arguments if a is not Ellipsis)
-    return origin is Literal or hint in (str, int, float, bool, Path, type(None), Any, tuple, list, dict)
-
-
-def _fit_key(path: str, value: Any, hint: Any) -> Any:
-    try:
-        return _fit(value, hint)
-    except TypeError as e:
-        raise ConfigError(f"{path}={value!r}; {inspect.formatannotation(hint)} is allowed") from e
-
-
-def _fit(value: Any, hint: Any) -> Any:
-    """`value` as its parameter wants it: whole numbers as floats, lists as tuples, texts as paths. Raises TypeError."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        for option in arguments:
-            with suppress(TypeError):
-                return _fit(value, option)
-    elif hint is Any or (origin is Literal and value in arguments) or type(value) is hint:
-        return value
-    elif hint is float and type(value) is int:
-        return float(value)
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif origin in (list, Sequence) and isinstance(value, list):
-        return [_fit(v, arguments[0]) for v in value]
-    elif (origin or hint) is tuple and isinstance(value, list):
-        wanted = [arguments[0]] * len(value) if arguments[1:] == (Ellipsis,) else arguments or [Any] * len(value)
-        if len(wanted) == len(value):
-            return tuple(_fit(v, h) for v, h in zip(value, wanted, strict=True))
-    elif origin in (dict, Mapping) and isinstance(value, dict):
-        return {_fit(k, arguments[0]): _fit(v, arguments[1]) for k, v in value.items()}
-    raise TypeError

@@ -94,10 +94,10 @@ VERBS: dict[str, Verb] = {
         composes=False,
     ),
     "check": Verb(
-        summary="numerics: hold every loss, aggregation, KL and correction against a scalar reference, on this machine",
+        summary="numerics: losses and updates against a scalar reference; judge: can judge=... be fooled?",
         entry="agentgrpo.verbs:check",
         positional="what",
-        flags={"--json": ("", "print every variant's errors as JSON")},
+        flags={"--json": ("", "print what was found as JSON")},
         keeps_nothing=True,
     ),
 }

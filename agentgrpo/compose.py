@@ -32,13 +32,16 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from agentgrpo.build import ROOT, admit_user_code, refuse_unknown, user_code, validate
+from agentgrpo.admission import refuse_programs, refuse_resolvers, refuse_targets
+from agentgrpo.build import admit_user_code, refuse_unknown, user_code, validate
 from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError, did_you_mean
 from agentgrpo.hardware import Launch
+from agentgrpo.registry import ROOT
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
-_RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
+_OPEN = "run.eval.prices"
+"""A mapping by the user's own names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,9 @@ Task = Callable[[Callable[[], Job]], float | None]
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
-    """The overrides as Hydra takes them: +group=preset as group=preset. Raises ConfigError for a preset that does not
-    exist, for several values outside a sweep or for several processes, and for what is no override at all."""
+    """The overrides as Hydra takes them: +group=preset as group=preset, tools.mine.name=x as ++tools.mine.name=x.
+    Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
+    and for what is no override at all."""
     if sweep and (size := Launch.of().size) > 1:
         raise ConfigError(
             f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
@@ -77,11 +81,13 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
                 "a list is written key=[a,b], a text with commas \"key='a,b'\""
             )
         if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
-            for preset in _values(override):
+            for preset in _chosen(group, override):
                 if preset not in presets[group]:
                     near = did_you_mean(str(preset), presets[group])
                     raise ConfigError(f"{group}={preset}; presets are {', '.join(presets[group])}.{near}")
             line = f"{group}={override.get_value_string()}"
+        elif _is_open(group) and not line.startswith(("+", "~")):
+            line = f"++{line}"
         lines.append(line)
     return lines
 
@@ -105,6 +111,26 @@ def _parse(overrides: Sequence[str]) -> Iterator[Override]:
                 f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
                 "commas, quotes or brackets: key='\"a, b\"'"
             ) from e
+
+
+def _is_open(key: str) -> bool:
+    """Whether it lies where names are the user's own, which the tree need not have yet; others are checked later."""
+    group, dot, _ = key.partition(".")
+    return bool(dot and _holds_parts(group)) or key.startswith(_OPEN)
+
+
+def _chosen(group: str, override: Override) -> Iterator[Any]:
+    """The presets that are chosen; where a group holds parts by name, a list of presets is all of their parts."""
+    for value in _values(override):
+        if isinstance(value, list) and _holds_parts(group):
+            yield from (getattr(v, "text", v) for v in value)
+        else:
+            yield value
+
+
+def _holds_parts(group: str) -> bool:
+    """Whether it holds any number of parts, by name."""
+    return ROOT.get(group, "").endswith("*")
 
 
 def _values(override: Override) -> list[Any]:
@@ -150,25 +176,8 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     config = cast(dict[str, Any], tree)
     refuse_unknown(config, list(ROOT), str(path))
     refuse_resolvers(config)
-    for key_path, _ in _walk(config):
-        if re.fullmatch(r"_\w+_", key_path.rpartition(".")[2]):
-            raise ConfigError(f"{path}: {key_path} would name code to call; remove it")
+    refuse_targets(config, path)
     return config
-
-
-def refuse_resolvers(tree: Any) -> None:
-    """Raise ConfigError for an interpolation that computes anything but an environment variable's value."""
-    for path, value in _walk(tree):
-        for name in _RESOLVER.findall(value) if isinstance(value, str) else ():
-            if name != "oc.env":
-                raise ConfigError(f"{path}={value}: resolver '{name}'; allowed is oc.env. Write the value itself")
-
-
-def _walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ():
-        key_path = f"{path}.{key}" if path else str(key)
-        yield key_path, value
-        yield from _walk(value, key_path)
 
 
 # --- running
@@ -198,7 +207,7 @@ def rerun_hydra(
     task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool
 ) -> None:
     """The same over a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for
-    another run. Of user code only what the overrides name is run."""
+    another run. Of user code, and of programs that its tools would start, only what the overrides name is run."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     for override in _parse(overrides) if resumes else ():
         if override.key_or_group in (*ROOT, "experiment", "run.dir"):
@@ -216,7 +225,9 @@ def rerun_hydra(
     )
 
     def make(cfg: DictConfig) -> Job:
-        return _job(cfg, to_plain(cfg), run_dir if resumes else None)
+        config = to_plain(cfg)
+        refuse_programs(config, {o.key_or_group for o in _parse(overrides)})
+        return _job(cfg, config, run_dir if resumes else None)
 
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
 

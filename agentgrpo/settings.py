@@ -32,13 +32,12 @@ class EvalSettings:
     """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
     min_discrimination: float = 0.05
     """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
-    prices: Mapping[str, float] = field(default_factory=lambda: {"web": 0.05, "vdb": 0.01, "rerank": 0.02})
-    """Price of one call, for the metric `cost`; the same for every reward preset, so that runs compare."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Price of one call by its name, for the metric `cost`, in place of the agent's own (agents.base.Figures.prices);
+    the same for every reward preset, so that runs compare."""
 
     def __post_init__(self) -> None:
         _require("run.eval", self, tasks=2, samples_per_task=1, temperature=0, margin=0)
-        if set(self.prices) != {"web", "vdb", "rerank"}:
-            raise ConfigError(f"run.eval.prices has {sorted(self.prices)}; it needs exactly rerank, vdb and web")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +64,10 @@ class RunSettings:
     """Evaluate start and end weights on the test split when training is done."""
     step_timeout_s: float | None = 600.0
     """A step that takes longer is abandoned and counted; null = no limit."""
+    watchdog_s: float | None = 600.0
+    """A step that takes longer is asked what it is at, and again each time as long has passed. null = never."""
+    max_loop_lag_s: float | None = 1.0
+    """A tool, judge or retriever that holds up the event loop of a rollout for longer is named, once. null = never."""
     max_consecutive_skipped_steps: int = 3
     max_rollbacks: int = 3
     """Times that guards may send a run back to its last good checkpoint; the next time halts it."""

@@ -194,6 +194,8 @@ class ToolRecord:
     detail: str = ""
     num_bytes: int = 0
     """Of the whole result, before it was cut to length."""
+    was_cut: bool = False
+    """The policy was shown only its beginning."""
     cost: float = 0.0
     seconds: float = field(default=0.0, compare=False)
     """A clock, so it is recorded apart from the rest."""

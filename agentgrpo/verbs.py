@@ -15,16 +15,19 @@ from typing import Any
 
 import transformers
 
+from agentgrpo.assembly import session_of
 from agentgrpo.build import build_node
 from agentgrpo.cli import Command, Outcome, report
 from agentgrpo.compose import SNAPSHOT
 from agentgrpo.durable import RunLock, write_atomic
-from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError
+from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError, did_you_mean
 from agentgrpo.hardware import Hardware, Launch
+from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import Verdict
-from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.diagnostics import Diagnostics, Watch
 from agentgrpo.recipes.drift import refuse_drift
 from agentgrpo.recipes.export import export_model, holds_model
+from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
 from agentgrpo.recipes.parts import Progress
 from agentgrpo.recipes.session import Session, examine_only, run_session
@@ -32,6 +35,7 @@ from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import agree, once, only_first
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
+from agentgrpo.tasks.base import TaskDataset
 from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.processes import processes
 from agentgrpo.training.world import World
@@ -68,10 +72,10 @@ def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outc
 def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo train`: a new run in an empty (or never started) run directory."""
     run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run, world) as screen:
+    with _run_directory(run, world) as (screen, watch):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
-        session = Wiring(config, command.snapshot, screen, world).session(None)
+        session = session_of(Wiring(config, command.snapshot, screen, world), None, watch)
         return _finish(session, Progress())
 
 
@@ -79,13 +83,13 @@ def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
 def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
     run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run, world) as screen:
+    with _run_directory(run, world) as (screen, watch):
         run_dir = Path(run.dir)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
-            return _finish(Wiring(config, command.snapshot, screen, world).session(None), Progress())
+            return _finish(session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress())
         checkpoint = _newest(store, world)
         wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
@@ -94,19 +98,8 @@ def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
         if checkpoint.step >= run.max_steps:
             screen.line(f"nothing is left to train; run.max_steps={checkpoint.step + 50} would add 50 steps")
-        session = wiring.session(checkpoint)
-        progress = Progress(
-            step=checkpoint.step,
-            skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
-            good_step=checkpoint.state["good_step"],
-            unproven_steps=checkpoint.state["unproven_steps"],
-            rollbacks=checkpoint.state["rollbacks"],
-            dev=checkpoint.state["dev"],
-            dev_step=checkpoint.state["dev_step"],
-            saved_step=checkpoint.step,
-            carried=Carried.restored(checkpoint.state["carried"], checkpoint.tensors),
-        )
-        return _finish(session, progress)
+        session = session_of(wiring, checkpoint, watch)
+        return _finish(session, Progress.restored(checkpoint))
 
 
 @_on_all_processes
@@ -120,7 +113,7 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
             raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
         if path is not None and not holds_model(Path(path)):
             raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
-    with _run_directory(run, world) as screen:
+    with _run_directory(run, world) as (screen, _):
         once(world, lambda: _begin(run, command))
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
@@ -132,13 +125,30 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
 
 
 def check(config: Mapping[str, Any], command: Command) -> Outcome:
-    """`agentgrpo check numerics`: exit code 0 if everything is equal, else 1."""
-    if command.arguments["what"] != "numerics":
-        raise ConfigError(f"check {command.arguments['what']}; there is one check: agentgrpo check numerics")
+    """`agentgrpo check WHAT`: exit code 0 if everything is as it should be, else 1."""
+    checks = {"numerics": _check_numerics, "judge": _check_judge}
+    what = command.arguments["what"]
+    if what not in checks:
+        raise ConfigError(
+            f"check {what}; there are agentgrpo check {' and agentgrpo check '.join(checks)}."
+            + did_you_mean(what, checks)
+        )
+    return checks[what](config, as_json=command.arguments["json"])
+
+
+def _check_numerics(config: Mapping[str, Any], *, as_json: bool) -> Outcome:
     hardware: Hardware = build_node("hardware", config["hardware"])
     numerics = check_numerics(hardware.device)
-    print(numerics.json() if command.arguments["json"] else "\n".join(numerics.lines()))
+    print(numerics.json() if as_json else "\n".join(numerics.lines()))
     return Outcome(exit_code=1 if numerics.unequal else 0)
+
+
+def _check_judge(config: Mapping[str, Any], *, as_json: bool) -> Outcome:
+    judge: AnswerJudge = build_node("judge", config["judge"])
+    dataset: TaskDataset = build_node("task", config["task"])
+    report = asyncio.run(check_judge(judge, dataset.split("test")))
+    print(report.json() if as_json else "\n".join(report.text()))
+    return Outcome(exit_code=1 if report.findings else 0)
 
 
 def export(config: Mapping[str, Any], command: Command) -> Outcome:
@@ -200,15 +210,21 @@ def _finish(session: Session, progress: Progress) -> Outcome:
 
 
 @contextmanager
-def _run_directory(run: RunSettings, world: World) -> Iterator[Screen]:
-    """The run directory, locked for the first process, and its screen. Library warnings become lines of the screen."""
+def _run_directory(run: RunSettings, world: World) -> Iterator[tuple[Screen, Watch]]:
+    """The run directory, locked for the first process, its screen, and what answers when this process is asked what it
+    is at. Library warnings become lines of the screen."""
     logging.captureWarnings(True)
     logging.disable(logging.WARNING if world.rank else logging.NOTSET)
     transformers.logging.disable_progress_bar()
     lock = agree(world, lambda: only_first(world, lambda: _lock(run)))
     world.keep_stacks(Path(run.dir))
-    with lock, only_first(world, lambda: Screen(mode=run.screen)) as screen:
-        yield screen
+    limits = {"watchdog_s": run.watchdog_s, "max_loop_lag_s": run.max_loop_lag_s}
+    with (
+        lock,
+        only_first(world, lambda: Screen(mode=run.screen)) as screen,
+        Diagnostics(Path(run.dir), **limits, say=screen.line) as watch,
+    ):
+        yield screen, watch
 
 
 def _lock(run: RunSettings) -> RunLock:

@@ -23,7 +23,8 @@ from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.training.policy import Policy, load_policy
 from agentgrpo.types import Branch, TrainingSample
 
-HEAD = ("algorithm", "reward", "correctness", "rounds", "web", "KL", "clipped", "entropy", "guards")
+SHOWN = 3
+"""Of the columns that eval.json has by kind of task."""
 EDGE = 5
 """Steps at either end whose mean reward is compared."""
 
@@ -70,13 +71,12 @@ def kl_to(start: Policy, run: Path, step: int) -> float:
 def figures(run: Path) -> dict[str, Any]:
     rows = list(read_metrics(run / "metrics.jsonl"))
     trained = [row for row in rows if "reward/mean" in row]
-    result = json.loads((run / "eval.json").read_text(encoding="utf-8"))["greedy"]
+    result = json.loads((run / "eval.json").read_text(encoding="utf-8"))
+    columns = list(result["figures"]["by_kind"].items())[:SHOWN]
     last = max(row["step"] for row in trained)
     return {
         "reward": [fmean(row["reward/mean"] for row in part) for part in (trained[:EDGE], trained[-EDGE:])],
-        "correctness": [result[side]["correctness"] for side in ("baseline", "trained")],
-        "rounds": [result[side]["search_rounds"] for side in ("baseline", "trained")],
-        "web": [result[side]["web_searches"] for side in ("baseline", "trained")],
+        **{label: [result["greedy"][side][name] for side in ("baseline", "trained")] for name, label in columns},
         "KL": kl_to(load_policy(run / "checkpoints" / "step-000000"), run, last),
         "clipped": max(row.get("policy/clip_fraction", 0.0) for row in trained),
         "entropy": trained[-1].get("policy/entropy", 0.0),
@@ -92,7 +92,7 @@ def row_of(bundle: str, runs: Sequence[dict[str, Any]]) -> list[str]:
 
     return [
         f"`{bundle}`",
-        *(change(name) for name in ("reward", "correctness", "rounds", "web")),
+        *(change(name) for name in list(runs[0])[: SHOWN + 1]),
         f"{median(run['KL'] for run in runs):.3f}",
         f"{max(run['clipped'] for run in runs):.2%}",
         f"{median(run['entropy'] for run in runs):.3f}",
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only-print", action="store_true", help="of the runs that are there")
     parser.add_argument("overrides", nargs="*", help="settings of every run, such as run.eval.tasks=50")
     arguments = parser.parse_args()
-    rows = [list(HEAD), ["---"] * len(HEAD)]
+    rows: list[list[str]] = []
     for bundle in arguments.algorithms:
         runs = [arguments.runs / f"{bundle}-{seed}" for seed in arguments.seeds]
         if not arguments.only_print:
@@ -117,6 +117,7 @@ def main() -> None:
                 train(bundle, seed, arguments.steps, run, arguments.overrides)
         made = [figures(run) for run in runs if (run / "eval.json").is_file()]
         if made:
+            rows = rows or [["algorithm", *made[0]], ["---"] * (1 + len(made[0]))]
             rows.append(row_of(bundle, made))
     print("\n".join("| " + " | ".join(row) + " |" for row in rows))
 

@@ -1,6 +1,8 @@
 """A Markdown table of what runs have learned, from their eval.json: one row per run and mode, every run, none left out.
 
 python scripts/learning_table.py runs/a runs/b ...
+
+All of one kind of agent: its own figures are the columns.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HEAD = ("run", "mode", "correctness", "gain, points [95 %]", "rounds", "web", "rerank", "reward / oracle", "verdict")
+
+def head(figures: dict[str, Any]) -> list[str]:
+    spent = [label for name, label in figures["by_kind"].items() if name != figures["quality"]]
+    return ["run", "mode", figures["quality"], "gain, points [95 %]", *spent, "reward / oracle", "verdict"]
 
 
 def cells(name: str, mode: str, result: dict[str, Any]) -> list[str]:
     before, after, oracle = result[mode]["baseline"], result[mode]["trained"], result.get("oracle")
-    mean, low, high = (100 * x for x in result[mode]["difference"]["correctness"])
+    quality, by_kind = result["figures"]["quality"], result["figures"]["by_kind"]
+    mean, low, high = (100 * x for x in result[mode]["difference"][quality])
 
     def change(metric: str) -> str:
         share = f" ({after[metric] / before[metric] - 1:+.0%})" if before[metric] else ""
@@ -24,21 +30,21 @@ def cells(name: str, mode: str, result: dict[str, Any]) -> list[str]:
     return [
         name,
         mode,
-        f"{before['correctness']:.3f} → {after['correctness']:.3f}",
+        f"{before[quality]:.3f} → {after[quality]:.3f}",
         f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]",
-        change("search_rounds"),
-        change("web_searches"),
-        change("rerank_calls"),
+        *(change(name) for name in by_kind if name != quality),
         f"{after['reward'] / oracle['reward']:.1%}" if oracle else "",
         result["verdict"],
     ]
 
 
 def table(runs: list[Path]) -> str:
-    rows = [list(HEAD), ["---"] * len(HEAD)]
-    for run in runs:
-        result = json.loads((run / "eval.json").read_text(encoding="utf-8"))
-        rows += [cells(run.name, mode, result) for mode in ("greedy", "sampled")]
+    results = {run: json.loads((run / "eval.json").read_text(encoding="utf-8")) for run in runs}
+    figures = results[runs[0]]["figures"]
+    if other := [str(run) for run, result in results.items() if result["figures"] != figures]:
+        sys.exit(f"{other[0]} reports other figures than {runs[0]}; give runs of one kind of agent")
+    rows = [head(figures), ["---"] * len(head(figures))]
+    rows += [cells(run.name, mode, result) for run, result in results.items() for mode in ("greedy", "sampled")]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agentgrpo import build
+from agentgrpo import build, registry
 from agentgrpo.build import admit_user_code, build_node, user_code, validate
 from agentgrpo.errors import ConfigError
 from agentgrpo.hardware import Hardware
@@ -41,6 +41,10 @@ class Custom:
         flag: bool = False,
     ) -> None:
         self.values = {k: v for k, v in locals().items() if k != "self"}
+
+    async def grade(self, task: Any, answers: Sequence[str]) -> list[Any]:
+        """So that it passes for a judge."""
+        return []
 
 
 @pytest.fixture
@@ -130,7 +134,7 @@ def test_unknown_keys_and_names() -> None:
         "unknown key judge.containd; allowed are contained. Did you mean 'contained'?"
     )
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
-    names = "exact_match, token_f1, contains, gold_agreement, composite"
+    names = "exact_match, token_f1, contains, gold_agreement, composite, route, llm, judger"
     own = "a class of your own is package.module:Class"
     assert refusal("judge", {"name": "exact"}) == (
         f"judge.name=exact; registered are {names}; {own}. Did you mean 'exact_match'?"
@@ -249,7 +253,7 @@ def test_validate_asks_for_every_group_and_no_other() -> None:
     with pytest.raises(ConfigError, match=r"^the group task is missing; choose one of its presets: task=\.\.\.$"):
         validate({})
     with pytest.raises(ConfigError, match=r"^unknown key lrr; allowed are task, model, .*, run\.$"):
-        validate({**{group: {} for group in build.ROOT}, "lrr": 3})
+        validate({**{group: {} for group in registry.ROOT}, "lrr": 3})
 
 
 def test_an_agents_reranker_and_fetcher_are_chosen_by_name() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo import build, cli
+from agentgrpo import build, cli, registry
 from agentgrpo.cli import VERBS, Command, Outcome, complete, main, parse
 from agentgrpo.compose import read_snapshot
 from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
@@ -106,6 +106,7 @@ def test_both_spellings_choose_the_preset(spelling: str) -> None:
 
 def test_plus_works_for_every_group() -> None:
     chosen = {group: names[-1] for group, names in cli.presets().items()}
+    chosen |= {"experiment": "none", "task": "jsonl", "model": "path"}  # those that OWN_DATA is for
     _, command = job("train", *(f"+{group}={name}" for group, name in chosen.items()), *OWN_DATA)
     assert command.choices == chosen
 
@@ -208,7 +209,7 @@ GROUPS = (
     "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
-JUDGES = "composite, contains, exact_match, gold_agreement, token_f1"
+JUDGES = "composite, contains, exact_match, gold_agreement, judger, llm, llm_local, route, token_f1"
 TYPOS = [
     ("trian", "verb 'trian'; allowed are train, eval, resume, export, check. Did you mean 'train'?"),
     ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume, export, check."),
@@ -423,6 +424,39 @@ def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.Cap
     assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
 
 
+PROGRAMS = [
+    ("{x: {name: mcp, command: touch pwned}}", "tools.x.command=touch pwned"),
+    ("{mcp: {command: [touch, pwned]}}", "tools.mcp.command=['touch', 'pwned']"),
+    ("{a.b: {name: mcp, command: touch pwned}}", "tools.a.b.command=touch pwned"),
+    ("{python: {python: /tmp/pwn}}", "tools.python.python=/tmp/pwn"),
+    ("{python: {sandbox: unsafe_subprocess}}", "tools.python.sandbox=unsafe_subprocess"),
+    ("{python: {python: '${agent.system_prompt}'}}", "tools.python.python="),
+    ("{x: '${reward.terms}', mcp: {command: '${agent.system_prompt}'}}", "tools.mcp.command="),
+]
+
+
+@pytest.mark.parametrize(("tools", "expected"), PROGRAMS, ids=[expected for _, expected in PROGRAMS])
+def test_a_snapshot_starts_no_program(
+    run_dir: Path, tools: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_dir / "config.yaml"
+    kept = re.sub(r"^tools:.*?(?=^\w)", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    path.write_text(f"{kept}tools: {tools}\n", encoding="utf-8")
+    assert main(["resume", str(run_dir)]) == 2
+    error = capsys.readouterr().err
+    assert f"agentgrpo: {expected}" in error
+    assert "lets a run directory start programs; to allow it, say so on this command line" in error
+    assert (error.count("\n"), JOBS) == (1, [])
+
+
+def test_a_program_is_resumed_when_named_again(run_dir: Path) -> None:
+    path = run_dir / "config.yaml"
+    mine = path.read_text(encoding="utf-8").replace("tools: {}", "tools: {python: {sandbox: unsafe_subprocess}}")
+    path.write_text(mine, encoding="utf-8")
+    config, _ = job("resume", str(run_dir), "tools.python.sandbox=unsafe_subprocess")
+    assert config["tools"] == {"python": {"sandbox": "unsafe_subprocess"}}
+
+
 def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(run_dir), "--cfg", "job", "-p", "agent.system_prompt"]) == 0
     assert capsys.readouterr().out == f"{os.environ['HOME']}\n"
@@ -430,7 +464,7 @@ def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.C
 
 def test_a_snapshot_is_read_as_it_is_written(run_dir: Path) -> None:
     tree = read_snapshot(run_dir / "config.yaml")
-    assert (list(tree), tree["agent"]["system_prompt"]) == (list(build.ROOT), "${oc.env:HOME}")
+    assert (list(tree), tree["agent"]["system_prompt"]) == (list(registry.ROOT), "${oc.env:HOME}")
     (run_dir / "config.yaml").write_text("run: {dir: '${oc.decode:1}'}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^run\.dir=.*: resolver 'oc\.decode'; allowed is oc\.env\."):
         read_snapshot(run_dir / "config.yaml")

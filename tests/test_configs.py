@@ -17,6 +17,7 @@ import agentgrpo
 from agentgrpo import build
 from agentgrpo.cli import VERBS, Command, Outcome, Verb, configs_dir, main, presets
 from agentgrpo.compose import to_plain
+from agentgrpo.values import is_plain
 
 OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
 PRESETS = [(group, name) for group, names in presets().items() for name in names]
@@ -97,6 +98,8 @@ def test_your_own_data() -> None:
         {
             "name": "path",
             "path": "m",
+            "renderer": "auto",
+            "describe_tools": True,
             "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
             "freeze": [],
         },
@@ -126,7 +129,7 @@ def nodes(child: build.Child) -> Iterator[tuple[Any, set[str], set[str]]]:
     inner = list(build._children(child.kind, child.node, child.path))
     nested = {c.key for c in inner}
     hidden = build.PROVIDED.get(child.kind, frozenset())
-    keys = {k for k, p in parameters.items() if k not in hidden and (k in nested or build._is_plain(p.annotation))}
+    keys = {k for k, p in parameters.items() if k not in hidden and (k in nested or is_plain(p.annotation))}
     yield target, keys, set(child.node) - {"name"} - (nested - set(parameters))
     for c in inner:
         yield from nodes(c)

@@ -7,6 +7,7 @@ values go to the episodes' caches, then every query reads the cache of its own e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,26 @@ class StepPlan:
     last: LastLayer | None
 
 
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """A step of one token for each of R rows of `kv` [layers, 2, >= R, Hkv, length, D], which all read as many keys as
+    `mask` [R, 1, 1, n] has: fixed shapes, and nothing of the step but in tensors. targets [R]: where in its row a
+    token's key and value go. rows [R]: 0 ... R - 1."""
+
+    kv: Tensor
+    rows: Tensor
+    targets: Tensor
+    mask: Tensor
+
+    @classmethod
+    def of(cls, kv: Tensor, positions: Tensor, targets: Tensor, num_keys: int) -> RowPlan:
+        """The token of row r is at positions[r] and sees keys 0 ... positions[r], of the first `num_keys`."""
+        rows = torch.arange(len(positions), device=kv.device)
+        hidden = torch.arange(num_keys, device=kv.device) > positions[:, None]
+        mask = torch.zeros(hidden.shape, dtype=kv.dtype, device=kv.device).masked_fill_(hidden, -math.inf)
+        return cls(kv, rows, targets, mask[:, None, None])
+
+
 def cache_attention(
     module: nn.Module,
     query: Tensor,
@@ -88,7 +109,7 @@ def cache_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    plan: StepPlan | None = None,
+    plan: StepPlan | RowPlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Padding comes out as zeros."""
@@ -100,8 +121,10 @@ def cache_attention(
         )
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    n = plan.num_singles
     fresh = torch.stack((key[0], value[0]))
+    if isinstance(plan, RowPlan):
+        return _attend_rows(query[0], fresh, plan, layer, scale)[None], None
+    n = plan.num_singles
     if n:
         torch._foreach_copy_(plan.targets[layer], fresh[:, :, :n].unbind(2))
     for span in plan.spans:
@@ -161,6 +184,17 @@ def _attend_span(query: Tensor, span: PrefillSpan, layer: int, scale: float) -> 
         scale=scale,
         enable_gqa=query.shape[0] != keys.shape[0],
     )[0]
+
+
+def _attend_rows(query: Tensor, fresh: Tensor, plan: RowPlan, layer: int, scale: float) -> Tensor:
+    """query [H, R, D], fresh [2, Hkv, R, D] -> [R, H, D]"""
+    (num_heads, n, head_dim), num_kv_heads = query.shape, fresh.shape[1]
+    kv = plan.kv[layer]
+    kv[:, plan.rows, :, plan.targets] = fresh.permute(2, 0, 1, 3)
+    keys, values = kv[:, :n, :, : plan.mask.shape[-1]]
+    grouped = query.transpose(0, 1).reshape(n, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=plan.mask, scale=scale)
+    return out.reshape(n, num_heads, head_dim)
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

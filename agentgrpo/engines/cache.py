@@ -1,6 +1,7 @@
-"""The keys and values of one episode: a tensor of its own, as long as the episode needs.
+"""The keys and values of one episode: a tensor of its own, as long as the episode needs, or a part of a larger one.
 
-No pool: memory follows each episode's own length, goes back the moment the episode is released, and is read in place.
+Of its own: memory follows each episode's own length, goes back the moment the episode is released, and is read in
+place. A part of a larger one: where a step reads many of them at fixed addresses; see rows.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 BUCKET = 64
 
@@ -32,13 +34,33 @@ class CacheShape(NamedTuple):
     """Queries that attend by themselves read their own cache and no token more, one call each: best on a CPU. Else many
     are served by one call, and read and mask what lies beyond their own length."""
 
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> CacheShape:
+        config = model.config.get_text_config()
+        num_heads = int(config.num_attention_heads)
+        return cls(
+            layers=int(config.num_hidden_layers),
+            kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+            head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
+            dtype=model.dtype,
+            device=model.device,
+            in_place=model.device.type == "cpu",
+        )
+
+    def room(self, tokens: int) -> Tensor:
+        """New memory for the keys and values of so many tokens, [layers, 2, kv heads, tokens, head dim]."""
+        new = torch.empty if self.in_place else torch.zeros  # 0 * nan is nan, masked or not
+        return new((self.layers, 2, self.kv_heads, tokens, self.head_dim), dtype=self.dtype, device=self.device)
+
 
 class KVCache:
     """kv [layers, 2, kv heads, capacity, head dim]: keys (0) and values (1); finite where nothing was written yet, if
-    that may be read. keys_t is kv's keys as [layers, kv heads, head dim, capacity], values its values: views."""
+    that may be read. keys_t is kv's keys as [layers, kv heads, head dim, capacity], values its values: views. room:
+    what kv is the beginning of."""
 
-    __slots__ = ("capacity", "keys_t", "kv", "values")
+    __slots__ = ("__weakref__", "capacity", "keys_t", "kv", "room", "values")
 
+    room: Tensor
     kv: Tensor
     keys_t: Tensor
     values: Tensor
@@ -50,12 +72,25 @@ class KVCache:
         """Make room for that many tokens; keeps what is there."""
         if tokens <= self.capacity:
             return
-        new = torch.empty if shape.in_place else torch.zeros  # 0 * nan is nan, masked or not
-        size = (shape.layers, 2, shape.kv_heads, tokens, shape.head_dim)
-        kv = new(size, dtype=shape.dtype, device=shape.device)
-        if self.capacity:
-            kv[:, :, :, : self.capacity] = self.kv
-        self.kv, self.keys_t, self.values, self.capacity = kv, kv[:, 0].mT, kv[:, 1], tokens
+        if self.capacity == 0:
+            self.room = shape.room(tokens)
+        elif tokens > self.room.shape[3]:
+            room = shape.room(tokens)
+            room[:, :, :, : self.capacity] = self.kv
+            self.room = room
+        self._open(tokens)
+
+    def move(self, room: Tensor, tokens: int) -> None:
+        """Be in `room` [layers, 2, kv heads, at least capacity, head dim] from now on. The first `tokens` come along;
+        what follows them is zero."""
+        room[:, :, :, :tokens] = self.kv[:, :, :, :tokens]
+        room[:, :, :, tokens:] = 0
+        self.room = room
+        self._open(self.capacity)
 
     def copy_prefix(self, source: KVCache, tokens: int) -> None:
         self.kv[:, :, :, :tokens] = source.kv[:, :, :, :tokens]
+
+    def _open(self, tokens: int) -> None:
+        self.capacity, self.kv = tokens, self.room[:, :, :, :tokens]
+        self.keys_t, self.values = self.kv[:, 0].mT, self.kv[:, 1]

@@ -3,7 +3,7 @@ from a copy of its weights.
 
 Continuous batching: each step is one packed row with one token of every decoding episode and the waiting prefill
 spans; episodes come and go between steps. Keys and values stay across the turns of an episode, the prompt of a group
-is computed once.
+is computed once. Where graphs are replayed, decoding has a forward pass of its own (recorded.py).
 
     runs        as one asyncio task, started by the first `generate` and gone when no turn is left, so that the engine
                 may be used from one event loop after another
@@ -30,8 +30,10 @@ from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape, bucketed
 from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.graphs import CudaGraphs, Recorder
 from agentgrpo.engines.own_weights import bring_up_to_date, copy_of
 from agentgrpo.engines.packing import pack
+from agentgrpo.engines.recorded import RecordedDecoding
 from agentgrpo.engines.sampling import Distribution, Noise, sample
 from agentgrpo.engines.schedule import Schedule, Step
 from agentgrpo.engines.stops import StopRules
@@ -56,6 +58,7 @@ class HFEngine:
         prefill_chunk: int = 512,
         kv_budget: int | None = None,
         deterministic: bool = True,
+        cuda_graphs: bool = True,
         own_weights: bool = False,
     ) -> None:
         """model: the policy that is being trained, unwrapped; between steps it is left exactly as it was found.
@@ -66,7 +69,9 @@ class HFEngine:
         give theirs up.
         max_context: null = the model's own. prefill_budget: prompt and observation tokens per step, computed in pieces
         of prefill_chunk.
-        deterministic: tokens and log-prob bits do not depend on scheduling or batch composition."""
+        deterministic: tokens and log-prob bits do not depend on scheduling or batch composition.
+        cuda_graphs: on CUDA without `deterministic`, decode steps replay recorded graphs (recorded.py). What these read
+        and write takes up to slots times the longest context, rounded up, for as long as the engine lives."""
         config = model.config.get_text_config()
         limit = int(config.max_position_embeddings)
         self.max_context = limit if max_context is None else max_context
@@ -89,7 +94,7 @@ class HFEngine:
         self._linears = PackedLinears(self._model)
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
         self._rules = StopRules(tokenizer)
-        self._shape = _cache_shape(self._model)
+        self._shape = CacheShape.of(self._model)
         self._new_schedule = partial(
             Schedule,
             slots=slots,
@@ -100,9 +105,22 @@ class HFEngine:
             stats=self.stats,
         )
         self._schedule = self._new_schedule()
+        self._recorded: RecordedDecoding | None = None
+        if cuda_graphs and not deterministic and self._shape.device.type == "cuda":
+            self._recorded = self._recorded_with(CudaGraphs(), slots)
         self._task: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
         self._closed = False
+
+    def _recorded_with(self, recorder: Recorder, slots: int) -> RecordedDecoding:
+        return RecordedDecoding(
+            model=self._model,
+            shape=self._shape,
+            slots=slots,
+            max_context=self.max_context,
+            recorder=recorder,
+            stats=self.stats,
+        )
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         turn = self._turn(token_ids, sampling, key)
@@ -169,11 +187,13 @@ class HFEngine:
         with older ones is dropped. Nothing should be generating by now; what is, fails."""
         self._drop("the weights were replaced during generation")
         bring_up_to_date(self._model, self._live)
+        if self._recorded is not None:
+            self._recorded.check_weights()
         self.policy_version = policy_version
 
     async def close(self) -> None:
         self._drop("the engine was closed during generation")
-        self._closed = True
+        self._recorded, self._closed = None, True
 
     def _drop(self, reason: str) -> None:
         self._fail(self._schedule.turns, reason)
@@ -248,17 +268,23 @@ class HFEngine:
                 context.held.reserve(self._shape, context.capacity)
             for copy in step.copies:
                 copy.target.held.copy_prefix(copy.source, copy.tokens)
-            packed = pack(step, self._shape, deterministic=self._deterministic)
-            narrowed = nullcontext() if packed.plan.last is None else last_layer_rows(self._model, packed.logits_at)
-            with narrowed, self._linears.in_use():
-                logits = self._model(
-                    input_ids=packed.input_ids,
-                    position_ids=packed.position_ids,
-                    use_cache=False,
-                    logits_to_keep=packed.logits_at,
-                    plan=packed.plan,
-                ).logits
-            return self._draw(logits[0, : len(drawing)], drawing)
+            logits = self._packed(step) if self._recorded is None else self._recorded.logits(step, self._packed)
+            return self._draw(logits, drawing)
+
+    def _packed(self, step: Step) -> Tensor:
+        """[n, V] for the turns that draw a token, by one packed row."""
+        packed = pack(step, self._shape, deterministic=self._deterministic)
+        narrowed = nullcontext() if packed.plan.last is None else last_layer_rows(self._model, packed.logits_at)
+        with narrowed, self._linears.in_use():
+            out = self._model(
+                input_ids=packed.input_ids,
+                position_ids=packed.position_ids,
+                use_cache=False,
+                logits_to_keep=packed.logits_at,
+                plan=packed.plan,
+            )
+        logits: Tensor = out.logits[0, : len(step.drawing)]
+        return logits
 
     def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
         """logits [n, V] -> the next token of n turns and its log-prob."""
@@ -284,16 +310,3 @@ def _refuse_other_attention(model: PreTrainedModel) -> None:
             "runs models whose layers all use full attention through transformers' attention interface (Qwen, "
             "Llama, ...); choose such a model, or an engine that serves this one"
         )
-
-
-def _cache_shape(model: PreTrainedModel) -> CacheShape:
-    config = model.config.get_text_config()
-    num_heads = int(config.num_attention_heads)
-    return CacheShape(
-        layers=int(config.num_hidden_layers),
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // num_heads),
-        dtype=model.dtype,
-        device=model.device,
-        in_place=model.device.type == "cpu",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
@@ -51,10 +52,13 @@ class ScriptedEngine:
 
     def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int:
         """Tokens up to and including the first that ends the turn."""
-        for n, token in enumerate(tokens, start=1):
-            if token in sampling.stop_token_ids or any(s in self._decode(tokens[:n]) for s in sampling.stop):
-                return n
-        return len(tokens)
+        stopped = next((n for n, token in enumerate(tokens, start=1) if token in sampling.stop_token_ids), len(tokens))
+        if not sampling.stop:
+            return stopped
+        # what a beginning spells, a longer one spells too, so the first that holds a stop string can be bisected
+        return bisect_left(
+            range(stopped), True, key=lambda n: any(s in self._decode(tokens[:n]) for s in sampling.stop)
+        )
 
     def release(self, key: SeedKey) -> None:
         """Nothing is kept."""

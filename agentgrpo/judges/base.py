@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from agentgrpo.types import Passage, Task
+from agentgrpo.types import Episode, Passage, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,56 @@ class AnswerJudge(Protocol):
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
         """One verdict per answer of the task's group, in order. An empty answer never matches. Raises JudgeError."""
         ...
+
+
+@runtime_checkable
+class EpisodeJudge(Protocol):
+    """An AnswerJudge that wants to see more than answers. Where it is one, it is asked this way."""
+
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+        """One verdict per episode of the task's group, all of them completed and with an answer."""
+        ...
+
+
+@runtime_checkable
+class CountingJudge(Protocol):
+    """An AnswerJudge that keeps an account."""
+
+    def counts(self) -> Mapping[str, float]:
+        """Totals by name since it was built, such as calls and cost; never a clock, and they never fall."""
+        ...
+
+
+async def grade_episodes(judge: AnswerJudge, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+    """The judge's verdicts, by the way of asking that it prefers."""
+    if isinstance(judge, EpisodeJudge):
+        return await judge.grade_episodes(task, episodes)
+    return await judge.grade(task, [episode.answer or "" for episode in episodes])
+
+
+def counts_of(judges: Iterable[AnswerJudge]) -> dict[str, float]:
+    """What those of them that count have counted, together; a judge that stands there twice counts once."""
+    distinct = {id(judge): judge for judge in judges}.values()
+    total: Counter[str] = Counter()
+    for judge in distinct:
+        if isinstance(judge, CountingJudge):
+            total.update(judge.counts())
+    return dict(total)
+
+
+def canaries_of(judges: Iterable[AnswerJudge]) -> int:
+    """The attribute canaries_per_eval of the one that asks for most: known-wrong answers that it wants to be tried with
+    before each evaluation. 0 where none can be fooled."""
+    return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
+
+
+async def close_judge(judge: AnswerJudge) -> None:
+    """End what it, or one of the judges in it, holds open, where it has a `close`."""
+    for part in getattr(judge, "judges", ()):
+        await close_judge(part)
+    close = getattr(judge, "close", None)
+    if close is not None:
+        await close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

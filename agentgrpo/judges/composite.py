@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from agentgrpo.errors import ConfigError
-from agentgrpo.judges.base import AnswerJudge, Verdict
-from agentgrpo.types import Task
+from agentgrpo.judges.base import AnswerJudge, Verdict, canaries_of, counts_of, grade_episodes
+from agentgrpo.types import Episode, Task
 
 
 class Composite:
@@ -26,14 +26,26 @@ class Composite:
         if not any(weight > 0 for _, weight in parts.values()):
             raise ConfigError(f"composite judge: parts {sorted(parts)} weigh nothing; give at least one a weight > 0")
         self._parts = dict(parts)
+        self.judges = tuple(judge for judge, _ in parts.values())
+        self.canaries_per_eval = canaries_of(self.judges)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
         columns = {name: await judge.grade(task, answers) for name, (judge, _) in self._parts.items()}
+        return self._merged(columns, len(answers))
+
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+        columns = {name: await grade_episodes(judge, task, episodes) for name, (judge, _) in self._parts.items()}
+        return self._merged(columns, len(episodes))
+
+    def counts(self) -> Mapping[str, float]:
+        return counts_of(self.judges)
+
+    def _merged(self, columns: Mapping[str, Sequence[Verdict]], count: int) -> list[Verdict]:
         total = math.fsum(weight for _, weight in self._parts.values())
         return [
             Verdict(
                 score=math.fsum(self._parts[name][1] * verdicts[i].score for name, verdicts in columns.items()) / total,
                 detail=", ".join(f"{name} {verdicts[i].score:g}" for name, verdicts in columns.items()),
             )
-            for i in range(len(answers))
+            for i in range(count)
         ]

@@ -54,7 +54,7 @@ class Rollouts:
         if self._running is None or self._step != step:  # a step that a guard has skipped leaves its rollout behind
             await self.abandon()
             self._begin(step, rates)
-        with self._parts.clock.stage(Stage.QUEUE, calls_first=ROLLOUT):
+        with self._parts.clock.stage(Stage.QUEUE, calls_first=ROLLOUT), self._parts.watch.responsive(f"step {step}"):
             try:
                 assert self._running is not None
                 return await self._running
@@ -84,7 +84,8 @@ class Rollouts:
         sampled again."""
         if self._running is None:
             return
-        with self._parts.clock.stage(Stage.QUEUE, calls_first=ROLLOUT):
+        label = f"step {self._step}"
+        with self._parts.clock.stage(Stage.QUEUE, calls_first=ROLLOUT), self._parts.watch.responsive(label):
             try:
                 await stop.unless_stopped(_done(self._running))
             except Preempted:  # raised again as soon as the step is recorded

@@ -38,26 +38,29 @@ def verdict(
     difference: Mapping[str, Sequence[float]],
     discrimination: Sequence[float],
     *,
+    quality: str,
+    thrift: str,
     margin: float,
     min_discrimination: float,
 ) -> tuple[Verdict, str]:
-    """PASS iff search rounds are lower and correctness is not, both beyond noise, and correctness means something.
+    """PASS iff `thrift` is lower and `quality` is not, both beyond noise, and quality means something.
 
-    `difference` maps a metric to (mean, low, high) of trained − baseline. `discrimination` is (mean, low, high) of the
-    trained policy's correctness minus the grade the same judge gives its answers against *other* tasks' references: a
-    judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
+    `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline. `discrimination` is
+    (mean, low, high) of the trained policy's quality minus the grade the same judge gives its answers against *other*
+    tasks' references: a judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
     """
-    _, rounds_low, rounds_high = difference["search_rounds"]
-    _, correct_low, correct_high = difference["correctness"]
-    if correct_high < 0 or rounds_low > 0:
-        return Verdict.FAIL, "correctness fell" if correct_high < 0 else "search rounds rose"
+    _, spent_low, spent_high = difference[thrift]
+    _, right_low, right_high = difference[quality]
+    right, spent = quality.replace("_", " "), thrift.replace("_", " ")
+    if right_high < 0 or spent_low > 0:
+        return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
     if discrimination[1] < min_discrimination:
         return Verdict.INCONCLUSIVE, "the judge hardly tells the policy's right answers from answers to other questions"
-    if rounds_high >= 0:
-        return Verdict.INCONCLUSIVE, "search rounds are not lower beyond the interval's noise"
-    if correct_low < -margin:
-        return Verdict.INCONCLUSIVE, f"a loss of correctness of more than {margin:g} cannot be ruled out"
-    return Verdict.PASS, "fewer search rounds, correctness not lower"
+    if spent_high >= 0:
+        return Verdict.INCONCLUSIVE, f"{spent} are not lower beyond the interval's noise"
+    if right_low < -margin:
+        return Verdict.INCONCLUSIVE, f"a loss of {right} of more than {margin:g} cannot be ruled out"
+    return Verdict.PASS, f"fewer {spent}, {right} not lower"
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:

@@ -16,6 +16,8 @@ SOFT = (
     "run.keep_best",
     "run.checkpoint_every",
     "run.step_timeout_s",
+    "run.watchdog_s",
+    "run.max_loop_lag_s",
     "run.max_steps",
     "run.final_eval",
     "run.grace_s",

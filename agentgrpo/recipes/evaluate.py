@@ -7,20 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from agentgrpo.agents.base import Agent
+from agentgrpo.agents.base import Agent, Figures
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import DataError, EpisodeError
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import paired_difference, pass_at_k, verdict
 from agentgrpo.recipes.together import share
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.rollout import cost_of, refuse_failures, run_groups, score_groups
+from agentgrpo.rollout import refuse_failures, run_groups, score_groups
 from agentgrpo.settings import RolloutSettings
 from agentgrpo.training.world import Alone, World
-from agentgrpo.types import Episode, RewardResult, ScoredGroup, Task
-
-METRICS = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost")
-"""The metrics of eval.json that scripts rely on; reward, web_fraction, rerank_rate and evidence_score_final follow."""
+from agentgrpo.types import ScoredGroup, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +69,6 @@ class Scorecard:
         )
 
 
-def _episode_row(episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
-    m = episode.metrics
-    web, vdb, rerank = (m.get(k, 0.0) for k in ("web_searches", "vdb_searches", "rerank_calls"))
-    queries = web + vdb
-    return {
-        "correctness": reward.correctness if reward else 0.0,
-        "search_rounds": m.get("search_rounds", 0.0),
-        "web_searches": web,
-        "vdb_searches": vdb,
-        "rerank_calls": rerank,
-        "cost": cost_of(m, prices),
-        "reward": reward.total if reward else 0.0,
-        "web_fraction": web / queries if queries else 0.0,
-        "rerank_rate": rerank / queries if queries else 0.0,
-        "evidence_score_final": m.get("evidence_score_final", 0.0),
-    }
-
-
 async def _mismatched(judge: AnswerJudge, groups: Sequence[ScoredGroup], world: World) -> tuple[list[float], set[str]]:
     """The answer of task i graded against the references of the task half a list away; tasks the judge failed on."""
     others = [groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task for i in range(len(groups))]
@@ -123,8 +102,9 @@ async def evaluate(
     max_error_fraction: float,
     world: World | None = None,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
-    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. world: the processes
-    that share the work out; with several await it inside of together.agree_on."""
+    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
+    place of the agent's own. world: the processes that share the work out; with several await it inside of
+    together.agree_on. Raises ConfigError for a price of a call that the agent does not make."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
 
@@ -144,9 +124,10 @@ async def evaluate(
     world = world or Alone()
     scored = await share(world, tasks, scored_groups)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
-    columns: dict[str, list[float]] = {}
+    figures, columns = agent.figures, dict[str, list[float]]()
+    paid = figures.priced(prices)
     for group in scored:
-        rows = [_episode_row(e, r, prices) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
+        rows = [figures.row(e, r, paid) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
         for name in rows[0]:
             columns.setdefault(name, []).append(fmean(row[name] for row in rows))
     mismatched, failed = await _mismatched(judge, scored, world)
@@ -191,6 +172,7 @@ def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
 class Evaluation:
     """Both policies, greedy and sampled, and what follows from it; `to_json` is eval.json."""
 
+    figures: Figures
     baseline: Mapping[str, Scorecard]
     trained: Mapping[str, Scorecard]
     oracle: Scorecard | None
@@ -198,7 +180,9 @@ class Evaluation:
     min_discrimination: float
 
     def to_json(self) -> dict[str, Any]:
-        """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count."""
+        """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
+        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right."""
+        quality, thrift = self.figures.quality, self.figures.thrift
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
         for mode in self.trained:
@@ -210,9 +194,14 @@ class Evaluation:
                 "baseline": baseline.means(),
                 "trained": trained.means(),
                 "difference": compare(baseline, trained),
-                "discrimination": list(paired_difference(trained.mismatched, trained.metrics["correctness"])),
+                "discrimination": list(paired_difference(trained.mismatched, trained.metrics[quality])),
                 "pass_at_k": {"baseline": baseline.pass_at_k, "trained": trained.pass_at_k},
                 "failures": {"baseline": len(before.failed), "trained": len(after.failed)},
+                "denominator": {
+                    "n": len(after.task_ids),
+                    "baseline": self._over_all(before),
+                    "trained": self._over_all(after),
+                },
                 "kinds": {
                     k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)}
                     for k in sorted(set(trained.kinds))
@@ -223,6 +212,8 @@ class Evaluation:
         decision, reason = verdict(
             greedy["difference"],
             greedy["discrimination"],
+            quality=quality,
+            thrift=thrift,
             margin=self.margin,
             min_discrimination=self.min_discrimination,
         )
@@ -232,4 +223,15 @@ class Evaluation:
             "n": kept["greedy"],
             **modes,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
+            "figures": {
+                "headline": list(self.figures.headline),
+                "by_kind": {name: self.figures.label(name) for name in self.figures.by_kind},
+                "quality": quality,
+                "thrift": thrift,
+            },
         }
+
+    def _over_all(self, card: Scorecard) -> dict[str, float]:
+        """Quality and reward over all tasks: of a failed episode both are 0. What it would have spent nobody knows, so
+        that no other mean is one of all tasks."""
+        return {name: fmean(card.metrics[name]) for name in (self.figures.quality, "reward")}

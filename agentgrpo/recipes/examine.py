@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.durable import write_atomic
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import DataError
-from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
 from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
+from agentgrpo.recipes.judging import refuse_fooled_judge
 from agentgrpo.recipes.together import once
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
-from agentgrpo.retrievers.base import Retriever
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import EvalSettings, RolloutSettings
 from agentgrpo.training.world import Alone, World
 from agentgrpo.types import ScoredGroup, Task
 
 MODES = ("greedy", "sampled")
+
+
+class Closing(Protocol):
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +40,8 @@ class Examiner:
     agent_name: str
     engine: Engine
     """What the agent samples from; closed by `close`."""
-    retrievers: Sequence[Retriever]
-    """What the agent searches; closed by `close` too."""
+    equipment: Sequence[Closing]
+    """What the agent works with; closed by `close` too."""
     oracle: Agent | None
     """The same loop driven by the data set's scripted ideal policy, where there is one."""
     judge: AnswerJudge
@@ -52,9 +58,10 @@ class Examiner:
     world: World = field(default_factory=Alone)
 
     async def close(self) -> None:
-        await self.engine.close()
-        for retriever in self.retrievers:
-            await retriever.close()
+        async with AsyncExitStack() as closing:  # all of them, even if one fails
+            for part in (self.engine, *self.equipment):
+                closing.push_async_callback(part.close)
+            closing.push_async_callback(close_judge, self.judge)
 
     async def _scorecard(
         self, agent: Agent, tasks: Sequence[Task], mode: str, split: str
@@ -75,12 +82,14 @@ class Examiner:
         )
 
     async def dev_score(self, step: int) -> dict[str, float]:
-        """Tags dev/* of a greedy pass over the dev tasks."""
+        """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
+        await refuse_fooled_judge(self.judge, self.dev_tasks, seed=step, world=self.world)
         card, _ = await self._scorecard(self.agent, self.dev_tasks, "greedy", "dev")
         return {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
 
     async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
         """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
+        await refuse_fooled_judge(self.judge, self.tasks, seed=step, world=self.world)
         self.screen.stage(f"evaluating {name}", len(MODES))
         cards = {}
         for mode in MODES:
@@ -122,13 +131,16 @@ class Examiner:
         if self.oracle is not None:
             oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
         evaluation = Evaluation(
+            figures=self.agent.figures,
             baseline=baseline,
             trained=trained,
             oracle=oracle,
             margin=self.settings.margin,
             min_discrimination=self.settings.min_discrimination,
         )
-        text = (json.dumps(evaluation.to_json(), indent=2) + "\n").encode()
+        bill = counts_of([self.judge])  # of this process, since it was started or resumed
+        result = evaluation.to_json() | ({"judge": bill} if bill else {})
+        text = (json.dumps(result, indent=2) + "\n").encode()
         once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))
         return evaluation
 

@@ -60,7 +60,9 @@ def study(parts: Parts, step: int, rolled: RolledOut, carried: Carried) -> Lesso
                 record_tokens=parts.run.record_tokens,
             ),
         )
-        tags = {**rollout_metrics(rolled.scored, reasons, parts.run.eval.prices), **rolled.tags, **kl_tags}
+        figures = parts.agent.figures
+        cost_of = partial(figures.cost, prices=figures.priced(parts.run.eval.prices))
+        tags = {**rollout_metrics(rolled.scored, reasons, cost_of), **rolled.tags, **kl_tags}
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)
     groups = [*kept, *replayed]
     used = [a for a, reason in zip(of_rolled, reasons, strict=True) if reason is None] + of_replayed

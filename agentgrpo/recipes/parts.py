@@ -9,6 +9,7 @@ from typing import Any
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.diagnostics import Unwatched, Watch
 from agentgrpo.recipes.guards import Guards
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
@@ -64,6 +65,8 @@ class Parts:
     """What every checkpoint says of its run: config, fingerprints, versions."""
     clock: Clock = field(default_factory=NoClock)
     """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
+    watch: Watch = field(default_factory=Unwatched)
+    """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
     world: World = field(default_factory=Alone)
     """The processes of the run. `metrics`, `trackers` and `screen` do something on the first of them only; see
     together.only_first."""
@@ -92,3 +95,19 @@ class Progress:
     """What step `step` begins with, besides the weights."""
     coming: Carried = field(default_factory=Carried)
     """What the one after it will; it becomes `carried` with the step's record."""
+
+    @classmethod
+    def restored(cls, checkpoint: LoadedCheckpoint) -> Progress:
+        """As it was when the checkpoint was saved (recipes.saving)."""
+        state = checkpoint.state
+        return cls(
+            step=checkpoint.step,
+            skipped_in_a_row=state["skipped_in_a_row"],
+            good_step=state["good_step"],
+            unproven_steps=state["unproven_steps"],
+            rollbacks=state["rollbacks"],
+            dev=state["dev"],
+            dev_step=state["dev_step"],
+            saved_step=checkpoint.step,
+            carried=Carried.restored(state["carried"], checkpoint.tensors),
+        )

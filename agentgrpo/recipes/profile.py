@@ -20,6 +20,7 @@ CALLS: Mapping[str, tuple[Stage, str]] = {
     "retriever": (Stage.TOOLS, "search"),
     "reranker": (Stage.TOOLS, "rerank"),
     "fetcher": (Stage.TOOLS, "fetch"),
+    "tool": (Stage.TOOLS, "call"),
 }
 """Kind of part -> the stage of its calls, and the coroutine function that makes them."""
 T = TypeVar("T")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgrpo.recipes.evaluate import METRICS
 from agentgrpo.records.screen import Screen
-
-SHOWN = (*METRICS, "reward")
 
 
 def report(screen: Screen, result: dict[str, Any]) -> None:
     """Print eval.json's content: a table per mode, the kinds of questions, the verdict."""
-    oracle = result.get("oracle")
+    oracle, figures = result.get("oracle"), result["figures"]
     for mode in ("greedy", "sampled"):
         rows = []
-        for name in SHOWN:
+        for name in (*figures["headline"], "reward"):
             before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
             _, low, high = result[mode]["difference"][name]
-            change = f"{(after - before) * 100:+.1f} points" if name == "correctness" else _relative(before, after)
+            change = f"{(after - before) * 100:+.1f} points" if name == figures["quality"] else _relative(before, after)
             interval = f"[{low:+.3f}, {high:+.3f}]"
             rows.append(
                 [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
@@ -32,17 +29,27 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
     if kinds:
         screen.table(
             "by kind of question, greedy: before > after",
-            ["kind", "correctness", "rounds", "web", "rerank"],
+            ["kind", *figures["by_kind"].values()],
             [
-                [kind]
-                + [
-                    f"{row['baseline'][name]:.2f} > {row['trained'][name]:.2f}"
-                    for name in ("correctness", "search_rounds", "web_searches", "rerank_calls")
-                ]
+                [kind] + [f"{row['baseline'][name]:.2f} > {row['trained'][name]:.2f}" for name in figures["by_kind"]]
                 for kind, row in kinds.items()
             ],
         )
+    for mode in ("greedy", "sampled"):
+        _report_failures(screen, mode, result[mode], figures["quality"])
     screen.line(f"verdict: {result['verdict']} ({result['reason']})")
+
+
+def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality: str) -> None:
+    """A line where tasks failed: how many, and what is left of the quality if they count as wrong."""
+    failures, overall = result["failures"], result["denominator"]
+    if any(failures.values()):
+        before, after = overall["baseline"][quality], overall["trained"][quality]
+        screen.line(
+            f"note: {mode}, {failures['baseline']} tasks before and {failures['trained']} after failed for "
+            f"infrastructure reasons and are left out above; over all {overall['n']}, failed = wrong, {quality} is "
+            f"{before:.3f} before and {after:.3f} after"
+        )
 
 
 def _relative(before: float, after: float) -> str:

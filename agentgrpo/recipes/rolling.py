@@ -24,6 +24,7 @@ class RolledOut:
     scored: Sequence[ScoredGroup]
     tags: Mapping[str, float]
     seconds: Mapping[str, float]
+    """Clocks, and judge/*, the judge's bill."""
 
 
 async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> RolledOut:
@@ -69,4 +70,23 @@ async def _one_round(parts: Parts, step: int, tasks: Sequence[Task], seconds: Co
         seconds.update({"time/generation": between - began, "time/reward": time.monotonic() - between})
         return scored
 
-    return await share(parts.world, tasks, rolled)
+    counted = parts.reward.judge_counts()
+    scored = await share(parts.world, tasks, rolled)
+    seconds.update(await _bill(parts, counted))
+    return scored
+
+
+async def _bill(parts: Parts, before: Mapping[str, float]) -> Mapping[str, float]:
+    """judge/*: what the judge has counted since `before`, on all processes together. A verdict that was kept costs
+    nothing, so a run that is done again pays less: that is why this stands beside the clocks."""
+    now = parts.reward.judge_counts()
+    if not now:
+        return {}
+
+    async def own(processes: Sequence[int]) -> list[dict[str, float]]:
+        return [{f"judge/{name}": count - before.get(name, 0.0) for name, count in now.items()} for _ in processes]
+
+    total: Counter[str] = Counter()
+    for bill in await share(parts.world, range(parts.world.size), own):
+        total.update(bill)
+    return total

@@ -49,7 +49,8 @@ async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: S
         parts.reference.after_update(step)
     tags = {**lesson.tags, **update.tags()}
     with parts.clock.stage(Stage.RECORDS):
-        note_seconds(parts, step, step_seconds(rolled, tags, update_s=time.monotonic() - began))
+        seconds = step_seconds(rolled, tags, update_s=time.monotonic() - began)
+        note_seconds(parts, step, {**seconds, **parts.watch.lap()})
         parts.show(rolled.scored)
     return tags
 
@@ -127,8 +128,10 @@ async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
         await rollouts.catch_up(progress, stop)
         await between_steps(parts, progress, stop)
         while progress.step < run.max_steps:
-            await advance(parts, progress, rollouts, stop)
-            await between_steps(parts, progress, stop)
+            with parts.watch.step(f"step {progress.step}"):
+                await advance(parts, progress, rollouts, stop)
+            with parts.watch.step(f"what follows step {progress.step - 1}"):
+                await between_steps(parts, progress, stop)
     except BaseException:
         with suppress(ProcessError):  # what ends the run here may not end it in the other processes
             await _leave(parts, progress, rollouts)

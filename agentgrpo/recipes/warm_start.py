@@ -1,4 +1,4 @@
-"""The warm start: from nothing to a tiny policy that searches the way the demonstrations do.
+"""The warm start: from nothing to a tiny policy that searches, or uses tools, the way the demonstrations do.
 
     demonstration worlds -> tokenizer -> [Episode] of the real agent -> [WeightedSample] -> supervised epoch -> folder
 
@@ -16,9 +16,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import transformers
@@ -27,13 +28,13 @@ from transformers import PreTrainedTokenizerBase
 import agentgrpo
 from agentgrpo.agents.base import Agent
 from agentgrpo.durable import atomic_directory, ensure_directory, sweep_leftovers, verify_directory
-from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
-from agentgrpo.renderers.base import Renderer
-from agentgrpo.renderers.train_tokenizer import train_tokenizer
+from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.train_tokenizer import digits_and_plurals, train_tokenizer
 from agentgrpo.settings import LoraSettings
-from agentgrpo.tasks.base import DemonstrationWorld
+from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 from agentgrpo.types import Episode, Passage
@@ -41,10 +42,12 @@ from agentgrpo.types import Episode, Passage
 CACHE_VARIABLE = "AGENTGRPO_CACHE"
 SOURCES = (
     "types.py",
+    "protocol.py",
     "tasks",
     "renderers",
     "retrievers",
     "judges",
+    "tools",
     "agents",
     "engines",
     "training",
@@ -61,6 +64,8 @@ Progress = Callable[[str, int, int], None]
 class Demonstrated(Protocol):
     """What a warm start needs of a data set."""
 
+    language: Language
+
     @property
     def demonstration_fingerprint(self) -> str:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
@@ -75,7 +80,8 @@ class WarmStart:
 
     A token's weight in the loss: `context_weight` for what the policy did not write; for what it wrote,
     `decision_weight` for the first token of a turn (search or answer?), `later_query_weight` for the rest of every
-    search but the first, `answer_weight` for the rest of an answer and `action_weight` for the rest of a first search.
+    search or call but the first, `answer_weight` for the rest of an answer and `action_weight` for the rest of a first
+    search or call.
     (Decisions stay at 1, so that they are made as often as demonstrated; what must be copied from documents is hard
     and rare, so it counts more.)"""
 
@@ -90,6 +96,8 @@ class WarmStart:
     num_heads: int = 4
     num_kv_heads: int = 4
     max_positions: int = 512
+    renderer: str = "auto"
+    """How messages and tool calls are written (renderers.choose); auto = plain for searches, react for tools."""
     context_weight: float = 0.3
     decision_weight: float = 1.0
     action_weight: float = 1.0
@@ -154,20 +162,21 @@ class WarmStart:
         progress: Progress,
     ) -> None:
         progress("tokenizer", 0, 1)
-        renderer = make_renderer(train_tokenizer((), vocab_size=self.vocab_size))  # bytes: any text, at length
+        renderer = make_renderer(self._tokenizer((), dataset.language))  # bytes: any text, at length
         texts: list[str] = []
         for world in dataset.demonstration_worlds(self.tokenizer_worlds, self.tasks_per_world):
             episodes = demonstrate(world, renderer, make_agent)
             texts += [renderer.decode(branch.token_ids) for episode in episodes for branch in episode.branches]
             # in the context a passage follows its label and a space: so must the tokenizer meet its first word
             texts += [f" {passage.text}" for passages in world.corpora().values() for passage in passages]
-        tokenizer = train_tokenizer(texts, vocab_size=self.vocab_size)
+        tokenizer = self._tokenizer(texts, dataset.language)
         renderer = make_renderer(tokenizer)
         samples: list[WeightedSample] = []
         worlds = dataset.demonstration_worlds(self.worlds, self.tasks_per_world)
         for done, world in enumerate(worlds):
             progress("demonstrations", done, self.worlds)
-            samples += [self.weigh(episode, renderer) for episode in demonstrate(world, renderer, make_agent)]
+            episodes = demonstrate(world, renderer, make_agent)
+            samples += [self.weigh(episode, renderer, dataset.language.answer) for episode in episodes]
         policy = init_policy(
             tokenizer=tokenizer,
             hidden_size=self.hidden_size,
@@ -193,20 +202,27 @@ class WarmStart:
         )
         policy.save(directory)
 
-    def weigh(self, episode: Episode, renderer: Renderer) -> WeightedSample:
-        """The episode's tokens with their weights in the loss."""
+    def _tokenizer(self, texts: Iterable[str], language: Language) -> PreTrainedTokenizerBase:
+        given: dict[str, Any] = {"control_strings": language.control_strings, "words": language.words}
+        if language.splits_digits:
+            given["pre_tokenizer"] = partial(digits_and_plurals, *language.parts)
+        own = {name: value for name, value in given.items() if value is not None}
+        return train_tokenizer(texts, vocab_size=self.vocab_size, **own)
+
+    def weigh(self, episode: Episode, renderer: Renderer, answer: str) -> WeightedSample:
+        """The episode's tokens with their weights in the loss. `answer`: how a turn opens that answers."""
         [branch] = episode.branches
         weights: list[float] = []
-        searched = False
+        acted = False
         for segment in branch.segments:
             if not segment.sampled:
                 weights += [self.context_weight] * len(segment.token_ids)
                 continue
-            if renderer.decode(segment.token_ids).startswith("<answer>"):
+            if renderer.decode(segment.token_ids).startswith(answer):
                 content = self.answer_weight
             else:
-                content = self.later_query_weight if searched else self.action_weight
-                searched = True
+                content = self.later_query_weight if acted else self.action_weight
+                acted = True
             weights += [self.decision_weight] + [content] * (len(segment.token_ids) - 1)
         return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights))
 
@@ -214,12 +230,7 @@ class WarmStart:
 def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_agent: MakeAgent) -> list[Episode]:
     """One episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
     demonstrators = {task.id: world.demonstrator(task) for task in world.tasks}
-    engine = ScriptedEngine(
-        encode=renderer.encode_action,
-        decode=renderer.decode,
-        script=lambda key, context: demonstrators[key.task_id].act(context),
-    )
-    agent = make_agent(engine, renderer, world.corpora())
+    agent = make_agent(scripted(renderer, demonstrators.__getitem__), renderer, world.corpora())
 
     async def run_all() -> list[Episode]:
         sampling = SamplingParams(max_tokens=256)
@@ -227,6 +238,16 @@ def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_agent: MakeA
         return await asyncio.gather(*runs)
 
     return asyncio.run(run_all())
+
+
+def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator]) -> ScriptedEngine:
+    """An engine that says what the demonstrator of each task (by its id) does."""
+
+    def script(key: SeedKey, context: str) -> str:
+        turn = demonstrator(key.task_id).act(context)
+        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+
+    return ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script)
 
 
 def default_cache() -> Path:

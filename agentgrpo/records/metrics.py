@@ -50,7 +50,7 @@ class MetricsLog:
         self._last_step = step
 
     def clock(self, step: int, tags: Mapping[str, float]) -> None:
-        """A row of seconds and rates of one step."""
+        """A row of seconds and rates of one step, and of what else does not repeat: a judge's bill."""
         append_lines(self._run_dir / TIMINGS, [_row(step, tags)], synced=False)
 
     def profile(self, step: int, seconds: Mapping[str, float]) -> None:

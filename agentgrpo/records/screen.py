@@ -25,13 +25,8 @@ from rich.text import Text
 from agentgrpo.errors import ConfigError, did_you_mean
 
 MODES = ("auto", "live", "plain", "quiet")
-KEY_METRICS: Mapping[str, str] = {
-    "reward/mean": "reward",
-    "correctness": "correct",
-    "agent/search_rounds": "rounds",
-    "agent/web_searches": "web",
-    "agent/vdb_searches": "vdb",
-    "agent/rerank_calls": "rerank",
+OUTCOME: Mapping[str, str] = {"reward/mean": "reward", "correctness": "correct"}
+LEARNING: Mapping[str, str] = {
     "policy/kl": "kl",
     "gradients/norm": "grad norm",
     "tokens/sampled": "tokens",
@@ -42,7 +37,8 @@ KEY_METRICS: Mapping[str, str] = {
     "time/profile/forward": "forward s",
     "time/profile/backward": "backward s",
 }
-"""Tag -> its name on the screen, in order. A stage that logs none of them shows its first MAX_OTHER tags."""
+"""Tag -> its name on the screen, in order; what the agent does (Screen.show) stands between the two. A stage that logs
+none of them shows its first MAX_OTHER tags."""
 MAX_OTHER = 8
 TREND_STEPS = 5
 """Steps that `start` and `now` are the mean of."""
@@ -100,9 +96,9 @@ class _Stage:
         for tag, value in tags.items():
             self.trends.setdefault(tag, _Trend()).add(value)
 
-    def shown(self) -> dict[str, str]:
+    def shown(self, of_agent: Mapping[str, str]) -> dict[str, str]:
         """Tag -> name of the metrics on the screen."""
-        key = {tag: name for tag, name in KEY_METRICS.items() if tag in self.trends}
+        key = {tag: name for tag, name in {**OUTCOME, **of_agent, **LEARNING}.items() if tag in self.trends}
         return key or {tag: sanitize(tag) for tag in list(self.trends)[:MAX_OTHER]}
 
 
@@ -141,6 +137,7 @@ class Screen:
             console=self._console,
             speed_estimate_period=600.0,
         )
+        self._of_agent: Mapping[str, str] = {}
         self._stages: dict[str, _Stage] = {}
         self._stage = _Stage("", None)
         self._trajectory = ""
@@ -165,6 +162,10 @@ class Screen:
         """Give the terminal back; harmless when it was given back before."""
         if self._live:
             self._live.stop()
+
+    def show(self, names: Mapping[str, str]) -> None:
+        """What an agent does is on the screen too: tag -> its name there."""
+        self._of_agent = names
 
     def stage(self, title: str, total: int | None) -> None:
         """From here on `title` is worked at: `total` units (None = unknown), none of them done. A stage that comes back
@@ -223,7 +224,9 @@ class Screen:
         parts = [
             f"{self._stage.title} step {step}" + (f"/{self._stage.total}" if self._stage.total is not None else "")
         ]
-        parts += [f"{name} {_number(tags[tag])}" for tag, name in self._stage.shown().items() if tag in tags]
+        parts += [
+            f"{name} {_number(tags[tag])}" for tag, name in self._stage.shown(self._of_agent).items() if tag in tags
+        ]
         return "  ".join(parts + self._incidents())
 
     def _incidents(self) -> list[str]:
@@ -235,7 +238,7 @@ class Screen:
         if not self._live:
             return
         parts: list[RenderableType] = [self._progress]
-        shown = self._stage.shown()
+        shown = self._stage.shown(self._of_agent)
         if shown:
             table = Table(box=None, padding=(0, 2, 0, 0))
             for heading in ("", "now", "start", "change"):

@@ -8,13 +8,15 @@ tokens at all. What this does not do: change the text. A document that spells a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
 from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.types import Piece
 
 # strings, not tokens: a string of a few hundred tokens costs some 10 KB
 _CACHED_STRINGS = 8192
@@ -38,18 +40,49 @@ class FastTokenizer(Protocol):
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
 
 
-def backend_of(tokenizer: FastTokenizer) -> Tokenizer:
-    """A private copy of the Rust tokenizer, without truncation or padding that somebody may have set on it."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise ConfigError(
-            f"tokenizer {type(tokenizer).__name__} has no fast backend; only fast tokenizers (tokenizer.json) are "
-            "allowed: convert it, or load the model with its fast tokenizer"
-        )
-    copy = Tokenizer.from_str(backend.to_str())
+def backend_of(tokenizer: FastTokenizer, *, begins: bool = False) -> Tokenizer:
+    """A private copy of the Rust tokenizer, without truncation or padding that somebody may have set on it.
+
+    SentencePiece tokenizers put a space of their own before a text that begins the context. The copy is for texts that
+    continue it, unless `begins`: there the space would be one that nobody wrote."""
+    state = _rust(tokenizer).to_str()
+    copy = Tokenizer.from_str(state if begins else _continuing(state))
     copy.no_truncation()
     copy.no_padding()
     return copy
+
+
+def _rust(tokenizer: FastTokenizer) -> Tokenizer:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if isinstance(backend, Tokenizer):
+        return backend
+    raise ConfigError(
+        f"tokenizer {type(tokenizer).__name__} has no fast backend; only fast tokenizers (tokenizer.json) are "
+        "allowed: convert it, or load the model with its fast tokenizer"
+    )
+
+
+def _continuing(state: str) -> str:
+    """The state of a tokenizer that puts no space of its own before a text."""
+    if '"prepend_scheme":"first"' not in state:
+        return state  # nearly all: reading the JSON of a large vocabulary takes a second
+    spec = json.loads(state)
+    cut = spec["pre_tokenizer"]
+    for step in cut.get("pretokenizers", [cut]):
+        if step.get("prepend_scheme") == "first":
+            step["prepend_scheme"] = "never"
+    return json.dumps(spec)
+
+
+def added_tokens(tokenizer: FastTokenizer) -> dict[str, int]:
+    """Id by text of every token that is no result of merging bytes or letters: what text from outside may not spell."""
+    added = _rust(tokenizer).get_added_tokens_decoder()
+    return {token.content: i for i, token in sorted(added.items())}
+
+
+def whole_characters(text: str) -> str:
+    """`text` with "?" for each half of a surrogate pair: JSON can carry such a thing, but it is no text."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class TrustedEncoder:
@@ -60,7 +93,7 @@ class TrustedEncoder:
         self.encode = lru_cache(maxsize=_CACHED_STRINGS)(self._encode)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        return tuple(self._backend.encode(whole_characters(text), add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Every token spelled out, control tokens too; no clean-up of spaces."""
@@ -69,25 +102,37 @@ class TrustedEncoder:
 
 class OutsideEncoder:
     """Encodes untrusted text: `encode(text)` never holds the id of an added or special token, whatever the text spells.
+    Added tokens of nothing but white space (Gemma's) are plain text.
 
     Raises ConfigError at construction for a tokenizer for which that cannot be: one whose added tokens are also plain
     vocabulary, or that writes an added token for letters it does not know.
     """
 
-    def __init__(self, tokenizer: FastTokenizer) -> None:
-        original = backend_of(tokenizer)
+    def __init__(
+        self, tokenizer: FastTokenizer, *, control: Collection[str] | None = None, begins: bool = False
+    ) -> None:
+        """`control`: the added tokens that mean something to the renderer besides the special ones; others may be plain
+        vocabulary as well, such as Gemma's HTML tags. None = all mean something. `begins`: as in backend_of."""
+        original = backend_of(tokenizer, begins=begins)
         spec = json.loads(original.to_str())
         spec["added_tokens"] = []
         spec["post_processor"] = None  # it may name the tokens that were just removed
         self._backend = Tokenizer.from_str(json.dumps(spec))
         added = original.get_added_tokens_decoder()
-        self.protected = frozenset(added) | frozenset(tokenizer.all_special_ids)
+        special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
+        plain = {i for i, token in added.items() if i not in special and self._is_plain(i, token.content, control)}
+        self.protected = frozenset(added) - plain | special
         self.encode = lru_cache(maxsize=_CACHED_STRINGS)(self._encode)
-        self._test([token.content for token in added.values()])
+        self._test([token.content for i, token in added.items() if i in self.protected])
+
+    def _is_plain(self, i: int, content: str, control: Collection[str] | None) -> bool:
+        """Whether an added token is no more than a word of the vocabulary that is found first."""
+        if not content.replace("\u2581", " ").strip():
+            return True
+        return control is not None and content not in control and i in self._backend.encode(content).ids
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        # half a surrogate pair, which JSON can carry, is no text: it becomes "?"
-        ids: list[int] = self._backend.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        ids: list[int] = self._backend.encode(whole_characters(text), add_special_tokens=False).ids
         if not self.protected.isdisjoint(ids):
             raise DataError(f"untrusted text {text[:80]!r} is encoded with a control token; use another tokenizer")
         return tuple(ids)
@@ -108,3 +153,8 @@ class OutsideEncoder:
                 "documents could forge control tokens; added tokens must not be reachable by plain text: use a "
                 "byte-level tokenizer whose added tokens are no words of its vocabulary"
             ) from e
+
+
+def encode_pieces(pieces: Sequence[Piece], *, trusted: TrustedEncoder, outside: OutsideEncoder) -> tuple[int, ...]:
+    """Each piece is encoded on its own, so that no token can span the border of trust."""
+    return tuple(chain.from_iterable((trusted if piece.trusted else outside).encode(piece.text) for piece in pieces))

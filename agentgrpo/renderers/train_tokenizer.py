@@ -6,10 +6,10 @@ token. They are not special: decoding spells them out, and only trusted text is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from agentgrpo.errors import ConfigError
@@ -37,22 +37,40 @@ def labels(*, rounds: int, queries: int, docs: int) -> tuple[str, ...]:
     )
 
 
+def byte_level() -> pre_tokenizers.PreTokenizer:
+    """Words with the space before them, numbers, punctuation: GPT-2's cut."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def digits_and_plurals(*parts: str) -> pre_tokenizers.PreTokenizer:
+    """byte_level after two more cuts: every digit is a token of its own (the first after a space takes the space,
+    " 1"), so that numbers are copied digit by digit; and so is the "s" that ends a word of five or more letters, so
+    that dropping a plural is one decision. `parts`: regular expressions of what else is cut out of its surroundings,
+    after these."""
+    plural = pre_tokenizers.Split(Regex("(?<=[a-z]{4})s(?![a-z])"), "isolated")
+    digit = pre_tokenizers.Split(Regex(" ?\\d"), "isolated")
+    own = [pre_tokenizers.Split(Regex(part), "isolated") for part in parts]
+    return pre_tokenizers.Sequence([plural, digit, *own, byte_level()])
+
+
 def train_tokenizer(
     texts: Iterable[str],
     *,
     vocab_size: int = 640,
     control_strings: Sequence[str] = (*CONTROL_STRINGS, *labels(rounds=4, queries=1, docs=3)),
     words: Sequence[str] = ATTRIBUTE_VALUES,
+    pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer] = byte_level,
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE over `texts` (cut at control strings, which are tokens already), at most `vocab_size` tokens.
 
     Every byte is a token, so any text round-trips exactly; `words` are single tokens wherever they stand alone.
+    `pre_tokenizer` cuts texts into what tokens may not span; it must end in the byte level.
     Deterministic: the same texts give the same tokenizer. Raises ConfigError for a vocabulary too small for that."""
     fixed = 256 + 2 + len(control_strings) + sum(len(word.encode()) - 1 for word in words)
     if vocab_size < fixed:
         raise ConfigError(f"vocab_size={vocab_size}; bytes, control strings and words alone take {fixed}")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(control_strings),
@@ -60,7 +78,8 @@ def train_tokenizer(
         special_tokens=[PAD, EOS],
         show_progress=False,
     )
-    between = re.compile("|".join(map(re.escape, control_strings)) or "(?!)")  # without any, cut nowhere
+    longest_first = sorted(control_strings, key=len, reverse=True)  # as the tokenizer itself finds them
+    between = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # without any, cut nowhere
     pieces = (piece for text in texts for piece in between.split(text))
     tokenizer.train_from_iterator(chain(pieces, *(repeat(word, _REPEATS) for word in words)), trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in control_strings])

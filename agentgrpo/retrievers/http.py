@@ -1,28 +1,20 @@
-"""Retrieval servers over HTTP: search, pages, reranking. The only importer of httpx.
+"""Retrieval servers over HTTP: search, pages, reranking.
 
 A call ends within `timeout_s` of the moment its first query arrived, with a result or a RetrieverError whose `kind`
-says what failed, whatever the server does. httpx's own timeouts are per read, which a slow drip outlives: they are off,
-and one deadline spans waiting for a slot, every attempt and every pause between attempts. Bodies are asked for
-uncompressed and refused otherwise: a few kilobytes of gzip can be gigabytes of text."""
+says what failed, whatever the server does: the deadline spans waiting for a slot and all that the client does."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
-import ipaddress
-import json
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
-import httpx
-
-from agentgrpo.concurrency import Batcher, Limiter, PerLoop
+from agentgrpo.concurrency import Batcher, Limiter
 from agentgrpo.errors import ConfigError, RetrieverError, did_you_mean
+from agentgrpo.network.client import JsonClient
 from agentgrpo.retrievers import wire
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.retrievers.corpus import searchable_text
@@ -34,15 +26,10 @@ T = TypeVar("T")
 
 
 class _Endpoint(ABC):
-    """One URL that takes JSON by POST.
+    """One URL of a server. timeout_s spans a whole call, from the arrival of its first question on; retries, backoff_s
+    and the kinds of failure are those of JsonClient. At most max_concurrent calls are live, first come first served.
 
-    timeout_s spans a whole call. Up to `retries` further attempts follow on 429, 5xx and transport errors, never on
-    anything else, after backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for; an attempt
-    that could not start before the deadline is not waited for. At most max_concurrent calls are live, first come first
-    served.
-
-    `counts`: requests (attempts), retries, and failures by kind: timeout, transport, http_3xx, http_4xx, http_429,
-    http_500 (any 5xx), oversize, garbage (also single rows), page (a page the server could not fetch)."""
+    `counts`: those of JsonClient; garbage also for single rows, and page (a page the server could not fetch)."""
 
     _max_batch = 1
 
@@ -57,104 +44,38 @@ class _Endpoint(ABC):
         max_response_bytes: int = 2 * 2**20,
         trust_env: bool = True,
     ) -> None:
-        host = _host(url)
-        if not (timeout_s > 0 and retries >= 0 and backoff_s >= 0 and max_response_bytes > 0):
-            raise ConfigError(
-                f"{url}: timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}, max_response_bytes="
-                f"{max_response_bytes}; allowed are timeout_s > 0, retries >= 0, backoff_s >= 0, max_response_bytes > 0"
-            )
-        self.counts: Counter[str] = Counter()
-        self._url = url
-        self._shown = url.partition("?")[0]  # what follows may be a key, and messages end up in files
-        self._timeout_s = timeout_s
-        self._retries = retries
-        self._backoff_s = backoff_s
-        self._max_response_bytes = max_response_bytes
-        self._trust_env = trust_env and not _is_loopback(host)  # no proxy can reach this machine's own loopback
-        self._client = PerLoop(self._open)
+        self._client = JsonClient(
+            url=url,
+            error=RetrieverError,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            max_response_bytes=max_response_bytes,
+            trust_env=trust_env,
+        )
+        self.counts = self._client.counts
         self._batcher: Batcher[Any, Any, Any] = Batcher(
             self._answer, max_batch=self._max_batch, limiter=Limiter(max_concurrent)
         )
 
     async def close(self) -> None:
         """Ends the running loop's client; the next call would open another."""
-        client = self._client.pop()
-        if client is not None:
-            await client.aclose()
+        await self._client.close()
 
     @abstractmethod
     async def _answer(self, group: Any, keys: list[Any], arrived: float) -> Sequence[Any]: ...
 
-    def _open(self) -> httpx.AsyncClient:
-        # A connection per call: calls are batches and far between, and a connection that the server closed while it
-        # idled would look like a failure of the next call. So nothing outlives its event loop either.
-        return httpx.AsyncClient(
-            headers={"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"},
-            timeout=None,
-            limits=httpx.Limits(max_keepalive_connections=0),
-            follow_redirects=False,
-            trust_env=self._trust_env,
-        )
-
     async def _post(self, payload: object, arrived: float, read: Callable[[Any], T]) -> T:
         """`read` applied to the parsed reply. Raises RetrieverError."""
-        deadline, call, attempt = arrived + self._timeout_s, self.counts["requests"], 0
-        content = json.dumps(payload).encode()
-        while True:
-            retry_after: str | None = None
-            try:
-                async with asyncio.timeout_at(deadline):
-                    status, retry_after, body = await self._attempt(content)
-                if not 200 <= status < 300:
-                    raise RetrieverError(f"HTTP {status} {body[:200]!r}", kind=_kind(status))
-                return read(wire.parse(body))
-            except TimeoutError:
-                error = RetrieverError(f"no complete reply within {self._timeout_s:g} s", kind="timeout")
-            except RetrieverError as e:
-                error = e
-            self.counts[error.kind] += 1
-            pause = self._pause(call, attempt, retry_after)
-            late = asyncio.get_running_loop().time() + pause >= deadline
-            if error.kind not in ("http_429", "http_500", "transport") or attempt == self._retries or late:
-                error = RetrieverError(f"{self._shown}, attempt {attempt + 1}: {error}", kind=error.kind)
-                logger.warning("%s", error)
-                raise error
-            attempt += 1
-            self.counts["retries"] += 1
-            await asyncio.sleep(pause)
-
-    async def _attempt(self, content: bytes) -> tuple[int, str | None, bytes]:
-        """Status, Retry-After and body; of a refusal only the beginning of the body."""
-        self.counts["requests"] += 1
-        body = bytearray()
-        try:
-            async with self._client.get().stream("POST", self._url, content=content) as response:
-                if response.headers.get("Content-Encoding", "identity") != "identity":
-                    raise wire.garbage(f"a body encoded as {response.headers['Content-Encoding']!r}, not asked for")
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > self._max_response_bytes:
-                        raise RetrieverError(f"more than {self._max_response_bytes} bytes", kind="oversize")
-                    if not response.is_success:
-                        break
-                return response.status_code, response.headers.get("Retry-After"), bytes(body)
-        except (httpx.HTTPError, OSError) as e:
-            raise RetrieverError(f"{type(e).__name__}: {e}", kind="transport") from e
-
-    def _pause(self, call: int, attempt: int, retry_after: str | None) -> float:
-        """Seconds before the next attempt."""
-        if retry_after is not None and retry_after.isdecimal():
-            return float(retry_after)
-        digest = hashlib.blake2b(f"{self._url} {call} {attempt}".encode(), digest_size=8).digest()
-        jitter = int.from_bytes(digest, "big") / 2**64
-        return self._backoff_s * 2.0 ** min(attempt, 16) * (1 + jitter) / 2
+        return await self._client.post(payload, read, arrived=arrived)
 
     def _count(self, outcomes: Sequence[object]) -> None:
         """Count and log what failed in a reply that was otherwise fine."""
         errors = [outcome for outcome in outcomes if isinstance(outcome, RetrieverError)]
         self.counts.update(error.kind for error in errors)
         if errors:
-            logger.warning("%s: %d of %d rows failed, first: %s", self._shown, len(errors), len(outcomes), errors[0])
+            shown = self._client.shown
+            logger.warning("%s: %d of %d rows failed, first: %s", shown, len(errors), len(outcomes), errors[0])
 
 
 class HttpRetriever(_Endpoint):
@@ -269,24 +190,3 @@ def remote(
         )
         for name, url in urls.items()
     }
-
-
-def _kind(status: int) -> str:
-    if status == 429:
-        return "http_429"
-    return {3: "http_3xx", 4: "http_4xx", 5: "http_500"}.get(status // 100, "garbage")
-
-
-def _host(url: str) -> str:
-    with suppress(httpx.InvalidURL):
-        parsed = httpx.URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
-            return parsed.host
-    raise ConfigError(f"url={url!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

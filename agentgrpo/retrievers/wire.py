@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +23,6 @@ from agentgrpo.types import Passage
 
 def garbage(message: str) -> RetrieverError:
     return RetrieverError(message, kind="garbage")
-
-
-def parse(body: bytes) -> Any:
-    """Raises RetrieverError (garbage) for what is not JSON: also for nesting or numbers past Python's limits."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as e:
-        raise garbage(f"the body is not JSON ({e}): {body[:80]!r}") from e
 
 
 def results_of(reply: Any) -> list[Any]:

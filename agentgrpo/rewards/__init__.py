@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentgrpo.rewards import costs, length, special, terms
+from agentgrpo.rewards import costs, length, special, terms, tools
 from agentgrpo.rewards.base import RewardTerm, TurnTerm
 from agentgrpo.rewards.reward import Reward
 
@@ -28,6 +28,11 @@ TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "unnecessary_fetch": costs.UnnecessaryFetch,
     "retriever_cost": costs.RetrieverCost,
     "rerank_cost": costs.RerankCost,
+    "tool_success": tools.ToolSuccess,
+    "milestones": tools.Milestones,
+    "tool_cost": tools.ToolCost,
+    "invalid_calls": tools.InvalidCalls,
+    "bad_format": tools.BadFormat,
     "overlong": length.Overlong,
     "search_r1_structure": special.SearchR1Structure,
     "artist_answer": special.ArtistAnswer,

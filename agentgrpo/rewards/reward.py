@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
-from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
 from agentgrpo.rewards.base import RewardTerm, TurnTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 from agentgrpo.types import Episode, EpisodeGroup, Failure, RewardResult, ScoredGroup
@@ -95,14 +95,17 @@ class Reward:
             failures.append(reason)
         return ScoredGroup(group=group, rewards=tuple(rewards), failures=tuple(failures))
 
+    def judge_counts(self) -> Mapping[str, float]:
+        """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""
+        return counts_of([self._judge])
+
     async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[float]:
-        answers = [group.episodes[i].answer or "" for i in judged]
         with boundary(JudgeError, "judge"):
-            verdicts = await self._judge.grade(group.task, answers)
+            verdicts = await grade_episodes(self._judge, group.task, [group.episodes[i] for i in judged])
         scores = [v.score for v in verdicts]
-        if len(scores) != len(answers) or not all(0 <= s <= 1 for s in scores):
+        if len(scores) != len(judged) or not all(0 <= s <= 1 for s in scores):
             raise JudgeError(
-                f"task {group.task.id}: the judge gave {scores} for {len(answers)} answers; one grade in [0, 1] per "
+                f"task {group.task.id}: the judge gave {scores} for {len(judged)} answers; one grade in [0, 1] per "
                 "answer is allowed; repair the judge",
                 kind="bad_verdict",
             )

@@ -54,23 +54,41 @@ class ArtistAnswer(Weighted):
         return self.weight * _is_right(correctness)
 
 
-_SAMPLED_BLOCKS = re.compile(r"<(think|search|searches|answer)\b[^<>]*>.*?</\1>", re.DOTALL)
-_SHOWN_BLOCKS = re.compile(r"<(information)\b[^<>]*>.*?</\1>", re.DOTALL)
-_LETTERS = {"think": "T", "search": "S", "searches": "S", "information": "I", "answer": "A"}
+_SAMPLED_BLOCKS = re.compile(
+    r"<(think|search|searches|answer|tool_call)\b[^<>]*>.*?</\1>|^(Thought|Action|Final Answer):",
+    re.DOTALL | re.MULTILINE,
+)
+_SHOWN_BLOCKS = re.compile(r"<(information|tool_response)\b[^<>]*>.*?</\1>", re.DOTALL)
+_LETTERS = (
+    dict.fromkeys(("think", "Thought"), "T")
+    | dict.fromkeys(("search", "searches", "tool_call", "Action"), "S")
+    | dict.fromkeys(("information", "tool_response"), "I")
+    | dict.fromkeys(("answer", "Final Answer"), "A")
+)
+_OBSERVED = "Observation:"
 
 
 def _blocks(episode: Episode) -> str:
-    """The episode's tag pairs in order, a letter each: T(hink) S(earch) I(nformation) A(nswer). The policy's tags count
-    only where it sampled them and information only where it was shown, so that neither can play the other's part."""
-    segments = [s for b in episode.branches for s in b.segments if s.sampled or s.role == "tool"]
-    names = [m[1] for s in segments for m in (_SAMPLED_BLOCKS if s.sampled else _SHOWN_BLOCKS).finditer(s.text)]
-    return "".join(_LETTERS[name] for name in names)
+    """The episode's tag pairs in order, a letter each: T(hink) S(earch, or any tool call) I(nformation) A(nswer). The
+    policy's tags count only where it sampled them and information only where it was shown, so that neither can play the
+    other's part. In ReAct text the lines Thought:, Action: and Final Answer: are the policy's tags, and what is shown
+    after its Observation: is information."""
+    letters: list[str] = []
+    before = ""
+    for segment in (s for b in episode.branches for s in b.segments if s.sampled or s.role == "tool"):
+        blocks = _SAMPLED_BLOCKS if segment.sampled else _SHOWN_BLOCKS
+        letters += [_LETTERS[m[1] or m[2]] if segment.sampled else "I" for m in blocks.finditer(segment.text)]
+        if not segment.sampled and before.endswith(_OBSERVED):
+            letters.append("I")
+        before = segment.text if segment.sampled else ""
+    return "".join(letters)
 
 
 class ArtistFormat(Weighted):
     """w · (0.125 per kind of tag pair that occurs, of think, search, information, answer, + 0.5 for strict order).
 
-    Strict order: opens with a thought, every search is followed by its information, and one answer ends it all.
+    Strict order: opens with a thought, every search (or call; several in one turn are one) is followed by its
+    information, and one answer ends it all.
     """
 
     dimension = CITATION_SUPPORT
@@ -78,7 +96,7 @@ class ArtistFormat(Weighted):
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         blocks = _blocks(episode)
-        in_order = re.fullmatch(r"T(?:T|SI)*A", blocks) is not None
+        in_order = re.fullmatch(r"T(?:T|S+I+)*A", blocks) is not None
         return self.weight * (0.125 * len(set(blocks)) + 0.5 * in_order)
 
 

@@ -2,12 +2,11 @@
 
 from agentgrpo.rollout.episodes import run_episode
 from agentgrpo.rollout.groups import run_groups
-from agentgrpo.rollout.metrics import cost_of, rollout_clocks, rollout_metrics
+from agentgrpo.rollout.metrics import rollout_clocks, rollout_metrics
 from agentgrpo.rollout.scoring import Drop, episode_failures, keep_informative, refuse_failures, score_groups
 
 __all__ = [
     "Drop",
-    "cost_of",
     "episode_failures",
     "keep_informative",
     "refuse_failures",

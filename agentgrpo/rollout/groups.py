@@ -42,7 +42,10 @@ async def run_groups(
 
     try:
         async with asyncio.TaskGroup() as running:
-            groups = [[running.create_task(one(task, i)) for i in range(group_size)] for task in tasks]
+            groups = [
+                [running.create_task(one(task, i), name=f"episode {task.id}/{i}") for i in range(group_size)]
+                for task in tasks
+            ]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [

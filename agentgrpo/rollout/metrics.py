@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from agentgrpo.rollout.scoring import Drop, episode_failures
@@ -25,18 +25,13 @@ def _episodes(scored: Iterable[ScoredGroup]) -> list[Episode]:
     return [e for group in scored for e in group.group.episodes if e.failure is None]
 
 
-def cost_of(metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    """What an episode's calls cost at `prices` (web, vdb, rerank), whatever the reward charges for them."""
-    calls = {"web": "web_searches", "vdb": "vdb_searches", "rerank": "rerank_calls"}
-    return sum(prices[name] * metrics.get(metric, 0.0) for name, metric in calls.items())
-
-
 def rollout_metrics(
-    scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None], prices: Mapping[str, float]
+    scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None], cost_of: Callable[[Mapping[str, float]], float]
 ) -> dict[str, float]:
-    """Tags of SPEC 3.5: reward/*, correctness, agent/*, cost/*, tool_turns/*, tokens/*, groups/*, failures/*.
+    """Tags of SPEC 3.5: reward/*, correctness, agent/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
 
     Means are over the episodes that were scored; what could not be scored is counted, never averaged in as 0.
+    cost_of: an episode's metrics -> what its calls cost.
     """
     episodes = _episodes(scored)
     rewards = [r for group in scored for r in group.rewards if r is not None]
@@ -60,9 +55,10 @@ def rollout_metrics(
     if episodes:
         tags["episodes/truncated"] = float(sum(e.is_truncated for e in episodes))
         tags |= {f"agent/{k}": v for k, v in _means([e.metrics for e in episodes]).items()}
-        costs = [cost_of(e.metrics, prices) for e in episodes]
+        costs = [cost_of(e.metrics) for e in episodes]
         tags |= {"cost/episode": fmean(costs), "cost/step": sum(costs)}
         tags |= _spread("tool_turns", [e.metrics.get("tool_turns", 0.0) for e in episodes])
+        tags |= _tool_tags([e.metrics for e in episodes if "tool_calls" in e.metrics])
         sampled = [sum(b.num_sampled_tokens for b in e.branches) for e in episodes]
         tokens = sum(len(b.token_ids) for e in episodes for b in e.branches)
         tags |= _spread("response_len", [float(n) for n in sampled])
@@ -70,6 +66,14 @@ def rollout_metrics(
         tags["tokens/total"] = float(tokens)
         tags["tokens/trainable_ratio"] = sum(sampled) / max(tokens, 1)
     return tags
+
+
+def _tool_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Calls per episode, and failed calls per call, of agents that count them: under the names that TRL gives them."""
+    if not rows:
+        return {}
+    calls, failed = sum(row["tool_calls"] for row in rows), sum(row["failed_calls"] for row in rows)
+    return {"tools/call_frequency": calls / len(rows), "tools/failure_frequency": failed / calls if calls else 0.0}
 
 
 def rollout_clocks(scored: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from agentgrpo.protocol import ParsedTurn
 from agentgrpo.types import Passage, Task
 
 
@@ -28,9 +30,26 @@ class TaskDataset(Protocol):
 class Demonstrator(Protocol):
     """A scripted policy for one episode: warm starts and oracles."""
 
-    def act(self, context: str) -> str:
-        """The next turn's text, given the whole context so far as text."""
+    def act(self, context: str) -> str | ParsedTurn:
+        """The next turn, given the whole context so far as text: its text, or what a renderer that speaks of tools
+        writes it from."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """What demonstrations are written in, as far as a warm start must know it to make a tokenizer and loss weights."""
+
+    answer: str
+    """How a turn opens that answers and so ends the episode."""
+    control_strings: tuple[str, ...] | None = None
+    """Single tokens, trained or not; None = those of the search agent's tags."""
+    words: tuple[str, ...] | None = None
+    """Single tokens wherever they stand alone; None = the values of the search agent's attributes."""
+    splits_digits: bool = False
+    """Every digit is a token of its own, and so is the s of a plural."""
+    parts: tuple[str, ...] = ()
+    """Only with splits_digits: regular expressions of what no token spans together with what stands around it."""
 
 
 class DemonstrationWorld(Protocol):
@@ -46,6 +65,8 @@ class DemonstrationWorld(Protocol):
 @runtime_checkable
 class DemonstratedDataset(TaskDataset, Protocol):
     """A TaskDataset that can show how its tasks are done."""
+
+    language: Language
 
     @property
     def demonstration_fingerprint(self) -> str:

@@ -18,10 +18,12 @@ SPLITS = ("train", "dev", "test")
 
 
 class JsonlTasks:
-    """Questions to be answered from a corpus, and optionally from a second one ("web") that costs more.
+    """Questions to be answered from a corpus, and optionally from a second one ("web") that costs more; or without any,
+    by an agent that does not search, or whose server has its own.
 
     `questions`: lines {"id", "question", "answers", "split"?, ...}; the first three can be renamed. `answers` is a
-    string or a list of acceptable ones; further keys become the task's metadata. A row without "split" goes to one by
+    string or a list of acceptable ones; further keys become the task's metadata ("files": {name: text} is what lies in
+    the workspace of a tool agent). A row without "split" goes to one by
     the hash of (seed, id): `test_fraction` of them to test, `dev_fraction` to dev, the others to train.
     `corpus`, `web_corpus`: lines {"id", "text", "title"?, "url"?}. `thesaurus`: a JSON object {query word: [words that
     documents use instead]} for the reranker.
@@ -32,7 +34,7 @@ class JsonlTasks:
         self,
         *,
         questions: str,
-        corpus: str,
+        corpus: str | None = None,
         web_corpus: str | None = None,
         thesaurus: str | None = None,
         dev_fraction: float = 0.1,
@@ -46,6 +48,8 @@ class JsonlTasks:
             raise ConfigError(
                 f"dev_fraction={dev_fraction}, test_fraction={test_fraction}; both must be >= 0 and their sum <= 1"
             )
+        if corpus is None and web_corpus is not None:
+            raise ConfigError(f"task.web_corpus={web_corpus} without task.corpus; give both, or only task.corpus")
         self._fractions, self._seed = (test_fraction, dev_fraction), seed
         self._keys = (id_key, question_key, answers_key)
         self._splits: dict[str, list[Task]] = {name: [] for name in SPLITS}
@@ -58,7 +62,7 @@ class JsonlTasks:
             self._splits[split].append(task)
         if not lines:
             raise DataError(f"questions: '{questions}' has no questions; write one object per line")
-        self._corpora = {"vdb": read_passages(corpus)}
+        self._corpora = {} if corpus is None else {"vdb": read_passages(corpus)}
         if web_corpus is not None:
             self._corpora["web"] = read_passages(web_corpus)
         self._thesaurus = read_thesaurus(thesaurus) if thesaurus is not None else {}

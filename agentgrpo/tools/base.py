@@ -53,7 +53,12 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Tool(Protocol):
-    spec: ToolSpec
+    """A tool whose calls change what other calls of the episode see (it writes into the workspace) says so with an
+    attribute `exclusive = True`: parallel calls of one turn then wait for each other, in the order of writing. One that
+    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
 
     async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
         """`arguments` fit the schema. The policy's mistakes are a ToolResult; an infrastructure failure raises

@@ -34,6 +34,8 @@ class MicroBatch(NamedTuple):
     """None = no KL term in the loss."""
     kept: Tensor | None
     """bool: whether the token has a policy loss; None = all have."""
+    fresh: Tensor | None = None
+    """bool: whether the token was sampled from the very weights that the update begins with; None = all were."""
 
 
 class SampleTerms(NamedTuple):
@@ -100,7 +102,9 @@ class Objective:
         totals.clipped += int(clipped.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
         # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
-        totals.logprob_gap_max = max(totals.logprob_gap_max, float((old - batch.rollout_logprobs[chunk]).abs().max()))
+        totals.see_gaps(
+            (old - batch.rollout_logprobs[chunk]).abs(), None if micro.fresh is None else micro.fresh[chunk]
+        )
         return (batch.weights[chunk] * loss).sum()
 
     def of_entropy(self, micro: MicroBatch, chunk: slice) -> Tensor | None:
@@ -111,6 +115,12 @@ class Objective:
         if terms.correction is not None:
             return Correction(*(x[chunk] for x in terms.correction))
         return self.algorithm.correct(old, micro.batch.rollout_logprobs[chunk], (len(old),))
+
+
+def fresh_tokens(batch: PackedBatch, step: int) -> Tensor:
+    """[M] bool, MicroBatch.fresh in update `step`."""
+    fresh = torch.tensor([s.policy_version >= step for s in batch.samples], dtype=torch.bool)
+    return fresh.repeat_interleave(torch.tensor(batch.num_tokens, dtype=torch.long)).to(batch.weights.device)
 
 
 def highest(entropies: Sequence[Tensor], fraction: float) -> float:

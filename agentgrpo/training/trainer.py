@@ -24,7 +24,7 @@ from agentgrpo.stages import Clock, NoClock, Stage
 from agentgrpo.training.budget import fitting_tokens
 from agentgrpo.training.finite import first_non_finite
 from agentgrpo.training.head import CHUNK_TOKENS, Head, TokenScores
-from agentgrpo.training.objective import MicroBatch, Objective, highest
+from agentgrpo.training.objective import MicroBatch, Objective, fresh_tokens, highest
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.precision import autocast
@@ -128,7 +128,7 @@ class Trainer:
         norms: list[float] = []
         with self._atomic():
             packed = [p for p in map(self._pack, split_groups(samples, self.algorithm.mini_batches)) if p]
-            mini_batches = [self._mini_batch(batches) for batches in packed]
+            mini_batches = [self._mini_batch(batches, step) for batches in packed]
             for epoch in range(self.algorithm.num_epochs):
                 for number, mini_batch in enumerate(mini_batches):
                     where = f"step {step}, epoch {epoch}, mini-batch {number}"
@@ -162,7 +162,7 @@ class Trainer:
                 min_batches=self.world.size,
             )
 
-    def _mini_batch(self, batches: Sequence[PackedBatch]) -> list[MicroBatch]:
+    def _mini_batch(self, batches: Sequence[PackedBatch], step: int) -> list[MicroBatch]:
         """This process's share of a mini-batch."""
         with self.clock.stage(Stage.PACK):
             share = list(batches[self.world.rank :: self.world.size])
@@ -183,6 +183,7 @@ class Trainer:
                 old_logprobs=None if s is None or self.algorithm.is_on_policy else s.logprobs,
                 ref_logprobs=self._ref_logprobs(b),
                 kept=None if s is None or least is None else s.entropy >= least,
+                fresh=fresh_tokens(b, step) if self.algorithm.has_old_samples and b.samples else None,
             )
             for b, s in zip(own, scores, strict=True)
         ]

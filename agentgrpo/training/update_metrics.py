@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from agentgrpo.grpo.packing import PackedBatch
 
 
@@ -27,7 +29,10 @@ class UpdateMetrics:
     ratio_max: float | None
     """Largest policy / old probability ratio of a forwarded loss token, or of its sample where the loss uses that."""
     logprob_gap_max: float | None
-    """max |trainer - rollout log-prob| of the forwarded loss tokens, before any weight changed."""
+    """max |trainer - rollout log-prob| of the forwarded loss tokens that this update's own weights have sampled,
+    before any of them changed: engine and trainer should agree."""
+    stale_logprob_gap_max: float | None
+    """The same of those that older weights have sampled: what has been learned since."""
     correction_mean: float | None
     """Mean weight of forwarded loss tokens that makes up for a sampler other than the trainer."""
     correction_clipped_fraction: float | None
@@ -61,7 +66,8 @@ class UpdateMetrics:
             entropy=totals.per_token(totals.entropy),
             clip_fraction=totals.per_token(totals.clipped),
             ratio_max=totals.ratio_max if n else None,
-            logprob_gap_max=totals.logprob_gap_max if n else None,
+            logprob_gap_max=totals.logprob_gap_max,
+            stale_logprob_gap_max=totals.stale_logprob_gap_max,
             correction_mean=totals.per_token(totals.correction),
             correction_clipped_fraction=None if totals.correction is None else totals.per_token(totals.capped),
             staleness_max=step - min(versions) if versions else None,
@@ -81,6 +87,7 @@ class UpdateMetrics:
             "policy/clip_fraction": self.clip_fraction,
             "policy/ratio_max": self.ratio_max,
             "policy/logprob_gap_max": self.logprob_gap_max,
+            "policy/stale_logprob_gap_max": self.stale_logprob_gap_max,
             "policy/correction_mean": self.correction_mean,
             "policy/correction_clipped_fraction": self.correction_clipped_fraction,
             "policy/staleness_max": self.staleness_max,
@@ -102,7 +109,8 @@ class Totals:
     entropy: float = 0.0
     clipped: int = 0
     ratio_max: float = 0.0
-    logprob_gap_max: float = 0.0
+    logprob_gap_max: float | None = None
+    stale_logprob_gap_max: float | None = None
     correction: float | None = None
     capped: int = 0
 
@@ -117,9 +125,21 @@ class Totals:
         self.entropy += other.entropy
         self.clipped += other.clipped
         self.ratio_max = max(self.ratio_max, other.ratio_max)
-        self.logprob_gap_max = max(self.logprob_gap_max, other.logprob_gap_max)
+        self.logprob_gap_max = _max(self.logprob_gap_max, other.logprob_gap_max)
+        self.stale_logprob_gap_max = _max(self.stale_logprob_gap_max, other.stale_logprob_gap_max)
         self.correction = _sum(self.correction, other.correction)
         self.capped += other.capped
+
+    def see_gaps(self, gaps: Tensor, fresh: Tensor | None) -> None:
+        """gaps: [m] of some tokens. fresh: [m] bool, see MicroBatch."""
+        if fresh is None:
+            self.logprob_gap_max = _max(self.logprob_gap_max, float(gaps.max()))
+            return
+        for is_fresh, part in ((True, gaps[fresh]), (False, gaps[~fresh])):
+            if len(part) and is_fresh:
+                self.logprob_gap_max = _max(self.logprob_gap_max, float(part.max()))
+            elif len(part):
+                self.stale_logprob_gap_max = _max(self.stale_logprob_gap_max, float(part.max()))
 
     @staticmethod
     def of(parts: Iterable[Totals]) -> Totals:
@@ -142,8 +162,13 @@ class Totals:
             "policy/clip_fraction": self.per_token(self.clipped),
             "policy/ratio_max": self.ratio_max,
             "policy/logprob_gap_max": self.logprob_gap_max,
+            "policy/stale_logprob_gap_max": self.stale_logprob_gap_max,
         }
         return {tag: value for tag, value in values.items() if value is not None}
+
+
+def _max(a: float | None, b: float | None) -> float | None:
+    return a if b is None else max(a or 0.0, b)
 
 
 def _sum(a: float | None, b: float | None) -> float | None:

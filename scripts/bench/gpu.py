@@ -5,7 +5,10 @@
 
 Weights are random and made on the device; lengths are prescribed, so nothing depends on what is sampled. Measured are
 steps of three turns with tool calls, the floor of their rollouts (floor.py), and the same single-turn rollout by our
-engine and by transformers' `generate` on the same model, A B A B. A shape that does not fit is skipped with a line.
+engine and by transformers' `generate` on the same model, A B A B. The engine does not keep to deterministic bits, so
+that on cuda its decode steps are replayed from CUDA graphs; the single-turn rollout is measured without them as well,
+in the same alternation. On a CPU there are none: both are the same engine. A shape that does not fit is skipped with a
+line.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import torch
 from floor import Round, one_round
 from forwards import clock_of
 from measure import Now, peak_rss_mb
-from ours import learn, parts_of
+from ours import ScriptedHFEngine, ToolTurns, learn, parts_of
 from results import show
 from rich.table import Table
 from schedules import ObservedEngine
@@ -98,11 +101,19 @@ async def timed_step(parts: Parts, step: int, now: Now) -> StepTimes:
     return StepTimes(found, now() - began, int(tags["tokens/sampled"]))
 
 
-def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device) -> list[StepTimes]:
+def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device, *, graphs: bool) -> list[StepTimes]:
     """`steps` steps after one that warms up."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunSettings(dir=folder, max_steps=steps + 1)
-        parts = parts_of(work, run, engine_type=ObservedEngine, dtype=dtype, device=str(device))
+        parts = parts_of(
+            work,
+            run,
+            engine_type=ObservedEngine,
+            dtype=dtype,
+            device=str(device),
+            deterministic=False,
+            cuda_graphs=graphs,
+        )
 
         async def all_steps() -> list[StepTimes]:
             return [await timed_step(parts, step, clock_of(device)) for step in range(steps + 1)]
@@ -110,8 +121,8 @@ def steps_of(work: Work, steps: int, dtype: torch.dtype, device: torch.device) -
         return asyncio.run(all_steps())[1:]
 
 
-def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -> int:
-    """The single-turn rollout of a step by `generate`; the tokens that count."""
+def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -> None:
+    """The single-turn rollout of a step by `generate`."""
     texts = [prompt_text(q, with_tools=False) for q in questions for _ in range(script.work.group_size)]
     prompts = script.tokenizer(texts, padding=True, return_tensors="pt").to(policy.device)
     scripted = LogitsProcessorList([ScriptedLogits(script, step, 0)])
@@ -123,32 +134,54 @@ def generate(policy: Any, script: Script, questions: Sequence[str], step: int) -
             top_k=0,
             logits_processor=scripted,
         )
-    return sum(len(script.forced(step, row, 0)) for row in range(script.work.rows))
+
+
+def without_graphs(parts: Parts, script: Script) -> Parts:
+    """The same policy, sampled from by an engine that replays nothing."""
+    policy, engine = parts.trainer.policy, parts.engine
+    assert isinstance(engine, ScriptedHFEngine)
+    plain = ScriptedHFEngine(
+        script,
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        run_seed=0,
+        max_context=script.work.max_context,
+        slots=script.work.rows,
+        deterministic=False,
+        cuda_graphs=False,
+    )
+    plain.row_of = engine.row_of
+    return replace(parts, engine=plain, agent=ToolTurns(plain, script))
 
 
 def tokens_per_second(
-    work: Work, rounds: int, dtype: torch.dtype, device: torch.device
-) -> tuple[list[float], list[float]]:
-    """(our engine's, `generate`'s) on one turn of `work`, after a round that warms up."""
+    work: Work, rounds: int, dtype: torch.dtype, device: torch.device, *, graphs: bool
+) -> dict[str, list[float]]:
+    """Of our engine ("graphs", if they are wanted, and "plain") and of `generate` on one turn of `work`, after a round
+    that warms up."""
     single, now = replace(work, turns=1), clock_of(device)
-    ours, theirs = [], []
+    speeds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        parts = parts_of(single, RunSettings(dir=folder, max_steps=rounds + 1), dtype=dtype, device=str(device))
+        run = RunSettings(dir=folder, max_steps=rounds + 1)
+        parts = parts_of(single, run, dtype=dtype, device=str(device), deterministic=False, cuda_graphs=graphs)
         script = Script(single)
+        engines = {"graphs": parts, "plain": without_graphs(parts, script)} if graphs else {"plain": parts}
 
         async def alternate(step: int) -> None:
-            await parts.engine.load_weights(step)
-            began = now()
-            await roll_out(parts, step)
-            between = now()
             questions = [task.question for task in parts.order.take(step)]
-            sampled = generate(parts.trainer.policy.model, script, questions, step)
-            theirs.append(sampled / (now() - between))
-            ours.append(sampled / (between - began))
+            sampled = sum(len(script.forced(step, row, 0)) for row in range(single.rows))
+            for name, of_engine in engines.items():
+                await of_engine.engine.load_weights(step)
+                began = now()
+                await roll_out(of_engine, step)
+                speeds.setdefault(name, []).append(sampled / (now() - began))
+            began = now()
+            generate(parts.trainer.policy.model, script, questions, step)
+            speeds.setdefault("generate", []).append(sampled / (now() - began))
 
         for step in range(rounds + 1):
             asyncio.run(alternate(step))
-    return ours[1:], theirs[1:]
+    return {name: found[1:] for name, found in speeds.items()}
 
 
 def release(device: torch.device) -> None:
@@ -159,13 +192,20 @@ def release(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def row(work: Work, rounds: int, dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
-    """All figures of one shape, as cells."""
+def columns(*, graphs: bool) -> tuple[str, ...]:
+    names = ("shape", "tokens/s", "of floor", "of bound", "step, s", "update, s", "peak GiB")
+    names += ("tokens/s, 1 turn", "generate", "ratio")
+    return (*names, "no graphs", "ratio") if graphs else names
+
+
+def row(work: Work, rounds: int, dtype: torch.dtype, device: torch.device, *, graphs: bool) -> tuple[str, ...]:
+    """All figures of one shape, as cells of `columns`."""
     release(device)
-    steps = steps_of(work, rounds, dtype, device)
+    steps = steps_of(work, rounds, dtype, device, graphs=graphs)
     memory = peak_gib(device)
     release(device)
-    ours, theirs = tokens_per_second(work, rounds, dtype, device)
+    speeds = {n: median(s) for n, s in tokens_per_second(work, rounds, dtype, device, graphs=graphs).items()}
+    ours = speeds["graphs" if graphs else "plain"]
     rollouts = [s.floor for s in steps]
     return (
         work.name,
@@ -175,9 +215,10 @@ def row(work: Work, rounds: int, dtype: torch.dtype, device: torch.device) -> tu
         f"{median(s.step for s in steps):.2f}",
         f"{median(s.train for s in steps):.2f}",
         f"{memory:.1f}",
-        f"{median(ours):,.0f}",
-        f"{median(theirs):,.0f}",
-        f"{median(ours) / median(theirs):.2f}",
+        f"{ours:,.0f}",
+        f"{speeds['generate']:,.0f}",
+        f"{ours / speeds['generate']:.2f}",
+        *((f"{speeds['plain']:,.0f}", f"{ours / speeds['plain']:.2f}") if graphs else ()),
     )
 
 
@@ -186,22 +227,21 @@ def main() -> None:
     parser.add_argument("--shape", nargs="+", default=["0.5b", "7b"], choices=list(SHAPES))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--rounds", type=int, default=3, help="after one that warms up")
+    parser.add_argument("--no-graphs", dest="graphs", action="store_false", help="engine.cuda_graphs=false throughout")
     args = parser.parse_args()
     conditions.require_positive(rounds=args.rounds)
     if args.device == "cuda" and not torch.cuda.is_available():
         conditions.fail("device cuda was given; torch finds none here; --shape tiny --device cpu runs anywhere")
     device = torch.device(args.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    columns = ("shape", "tokens/s", "of floor", "of bound", "step, s", "update, s", "peak GiB")
-    columns += ("tokens/s, 1 turn", "generate", "ratio")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    shown = Table(*columns, title=f"{name}, {dtype}: medians of {args.rounds}")
+    shown = Table(*columns(graphs=args.graphs), title=f"{name}, {dtype}: medians of {args.rounds}")
     for shape in args.shape:
         need, free = needed_bytes(SHAPES[shape], dtype), free_bytes(device)
         if need > free:
             show(f"{shape}: skipped, it needs about {need / GIB:.0f} GiB and {free / GIB:.0f} GiB are free")
             continue
-        shown.add_row(*row(SHAPES[shape], args.rounds, dtype, device))
+        shown.add_row(*row(SHAPES[shape], args.rounds, dtype, device, graphs=args.graphs))
     if shown.row_count:
         show(shown)
 

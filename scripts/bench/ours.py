@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor
 from workload import Script, model, prompt_text, reply_text
 from works import Work, works
 
+from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.turns import Turn
@@ -88,6 +89,8 @@ def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
 class ToolTurns:
     """The agent: as many turns as the work has, a tool call between any two."""
 
+    figures = SEARCH_FIGURES
+
     def __init__(self, engine: ScriptedHFEngine, script: Script) -> None:
         self._engine, self._script = engine, script
 
@@ -141,6 +144,9 @@ class Dice:
         totals = [self._dice.random() for _ in group.episodes]
         rewards = tuple(RewardResult(total=t, terms={}, dimensions={}, correctness=t) for t in totals)
         return ScoredGroup(group=group, rewards=rewards, failures=(None,) * len(rewards))
+
+    def judge_counts(self) -> Mapping[str, float]:
+        return {}
 
 
 def parts_of(

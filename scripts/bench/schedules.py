@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+import torch
 from measure import Now
 from ours import ScriptedHFEngine
 from torch import Tensor
@@ -87,11 +88,13 @@ class Schedule:
 
 
 class ObservedEngine(ScriptedHFEngine):
-    """Notes its schedule and its seconds by stage; `begin` starts anew."""
+    """Notes its schedule and its seconds by stage; `begin` starts anew. Forwards that are replayed from a CUDA graph
+    are part of "compute" only."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.begin(time.process_time)
+        self._began = 0.0
         self._model.register_forward_pre_hook(self._forward_begins)
         self._model.register_forward_hook(self._forward_ends)
 
@@ -126,7 +129,13 @@ class ObservedEngine(ScriptedHFEngine):
         return forced
 
     def _forward_begins(self, *_: Any) -> None:
-        self._began = self._now()
+        if not self._captures():
+            self._began = self._now()
 
     def _forward_ends(self, *_: Any) -> None:
-        self.seconds["forward"] += self._now() - self._began
+        if not self._captures():
+            self.seconds["forward"] += self._now() - self._began
+
+    def _captures(self) -> bool:
+        """A CUDA graph: there the clock may not wait for the device."""
+        return self._shape.device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 
 from agentgrpo.judges.base import AnswerJudge, Verdict
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.rewards.base import RewardTerm
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.types import EpisodeGroup, Passage, ScoredGroup, Task
+from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.calculator import Calculator
+from agentgrpo.tools.files import Files
+from agentgrpo.tools.python import PythonTool
+from agentgrpo.types import EpisodeGroup, Outcome, Passage, ScoredGroup, Task
 
 
 def _draw(*key: object) -> int:
@@ -102,3 +108,32 @@ def empty_retrievers(
     *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
 ) -> dict[str, Retriever]:
     return {name: EmptyRetriever() for name in corpora}
+
+
+class RandomNumbers:
+    """A tool that succeeds where the real one does, with other numbers."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.spec, self._tool = tool.spec, tool
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        result = await self._tool.call(arguments, environment)
+        if result.outcome is not Outcome.SUCCESS:
+            return result
+        other = re.sub(r"\d+", lambda n: str(11 + _draw(environment.key, arguments, n.start()) % 89), result.text)
+        return replace(result, text=other)
+
+    async def close(self) -> None:
+        await self._tool.close()
+
+
+class RandomTools:
+    """Toolset: all tools of the workshop, lying."""
+
+    def __init__(self) -> None:
+        real: list[Tool] = [Calculator(), PythonTool(), *Files(offered=("lookup", "read_file"), max_lines=3).tools]
+        self.tools = tuple(RandomNumbers(tool) for tool in real)
+
+    async def close(self) -> None:
+        for tool in self.tools:
+            await tool.close()

@@ -48,6 +48,7 @@ def test_negative_controls_do_not_pass(train: Run, broken: str) -> None:
 
 async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     from agentgrpo.agents.search import SearchAgent
+    from agentgrpo.agents.search.figures import SEARCH_FIGURES
     from agentgrpo.engines.base import SamplingParams
     from agentgrpo.engines.scripted import ScriptedEngine
     from agentgrpo.judges.answers import ExactMatch
@@ -101,6 +102,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     assert searching.means()["correctness"] > 0.7
     assert silent.means()["search_rounds"] == 0
     result = Evaluation(
+        figures=SEARCH_FIGURES,
         baseline={"greedy": searching, "sampled": searching},
         trained={"greedy": silent, "sampled": silent},
         oracle=None,

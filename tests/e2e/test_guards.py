@@ -217,12 +217,14 @@ def test_steps_that_overlap_go_back_and_are_resumed_the_same(
 ) -> None:
     """What was begun ahead samples from the weights that are given up: it is done again from the others."""
     trouble_at({3}, monkeypatch.setattr, late=late)
-    overlap = [*SHORT, *ROLLBACK, "run.max_steps=6", "algorithm.max_staleness=1", "guards.logprob_gap.limit=10"]
+    overlap = [*SHORT, *ROLLBACK, "run.max_steps=6", "algorithm.max_staleness=1"]
     whole = train(*overlap, name="whole")
     metrics = rows(whole / "metrics.jsonl")
     assert metrics[3]["guard/rolled_back_to"] == 1  # step 2 sampled from these, no whole step from those of 2
     assert weights(whole, 4) == weights(whole, 1)
     assert [row.get("policy/staleness_max") for row in metrics] == [0, 1, 1, None, 0, 1]
+    assert ["policy/stale_logprob_gap_max" in row for row in metrics] == [False, True, True, late, False, True]
+    assert [row["step"] for row in metrics if "guard/fired/logprob_gap" in row] == []
     for step in (3, 4):
         again = train(*overlap, name=f"again-{step}")
         for later in range(step + 1, 7):

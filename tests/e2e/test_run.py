@@ -192,6 +192,11 @@ def test_a_run_without_an_evaluation_can_be_evaluated_and_extended(train: Run, t
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1, 2]
 
 
+def test_a_price_of_calls_that_nobody_makes_is_refused(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    train("+run.eval.prices.reranker=1", code=2)
+    assert "prices.reranker: this agent makes web, vdb, rerank; price these" in capsys.readouterr().err
+
+
 def test_shaped_sampling_is_refused_for_training(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
     train("rollout.top_p=0.9", code=2)
     assert "training scores the whole distribution" in capsys.readouterr().err

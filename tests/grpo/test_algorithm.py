@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,8 +171,21 @@ def test_what_is_refused(values: dict, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_allowed_together() -> None:
-    Algorithm(reference="ema", reference_decay=0.99, kl_coef=0.1, kl_importance=True)
-    Algorithm(reference="periodic", reference_every=10, kl_coef=0.1, kl_in="reward")
-    Algorithm(loss="sequence_clipped", clip_dual=2.0, correction="none", max_staleness=1, top_entropy_fraction=1.0)
-    Algorithm(loss="reinforce", mini_batches=2)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"reference": "ema", "reference_decay": 0.99, "kl_coef": 0.1, "kl_importance": True},
+        {"reference": "periodic", "reference_every": 10, "kl_coef": 0.1, "kl_in": "reward"},
+        {
+            "loss": "sequence_clipped",
+            "clip_dual": 2.0,
+            "correction": "none",
+            "max_staleness": 1,
+            "top_entropy_fraction": 1.0,
+        },
+        {"loss": "reinforce", "mini_batches": 2},
+    ],
+)
+def test_what_is_allowed_together(keys: dict[str, Any]) -> None:
+    made = dataclasses.asdict(Algorithm(**keys))
+    assert {key: made[key] for key in keys} == keys

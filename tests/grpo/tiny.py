@@ -112,3 +112,15 @@ def plain_logprobs(
     logprobs = (logits[:, :-1] / temperature).log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
     loss = torch.tensor([(*s.loss_mask[1:], *(0,) * p) for s, p in zip(samples, pad, strict=True)]).bool()
     return [row[m] for row, m in zip(logprobs, loss, strict=True)]
+
+
+def plain_gradient(model: PreTrainedModel, samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
+    """Of the policy gradient as a token mean, on-policy and by plain autograd; what does not train is not in it."""
+    weight = 1 / sum(sum(s.loss_mask) for s in samples)
+    total = torch.zeros((), dtype=torch.float64)
+    for sample, logprobs in zip(samples, plain_logprobs(model, samples), strict=True):
+        total = total - weight * sample.advantage * torch.exp(logprobs - logprobs.detach()).sum()
+    total.backward()
+    gradient = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return gradient

@@ -55,7 +55,12 @@ def test_verdicts(
     expected: Verdict,
 ) -> None:
     found, _ = verdict(
-        {"search_rounds": rounds, "correctness": correctness}, discrimination, margin=0.02, min_discrimination=0.05
+        {"search_rounds": rounds, "correctness": correctness},
+        discrimination,
+        quality="correctness",
+        thrift="search_rounds",
+        margin=0.02,
+        min_discrimination=0.05,
     )
     assert found is expected
 

@@ -18,6 +18,7 @@ from agentgrpo.retrievers.embedded import embedded
 from agentgrpo.retrievers.rerank import LexicalReranker
 from agentgrpo.settings import LoraSettings
 from agentgrpo.tasks.almanac import Almanac, thesaurus
+from agentgrpo.tasks.workshop import Workshop
 from agentgrpo.types import Exit, Passage
 from tests.builders import episode, given, sampled, task
 
@@ -90,7 +91,7 @@ def test_weights_by_author_and_place() -> None:
     settings = WarmStart(
         context_weight=0.25, decision_weight=1.0, action_weight=2.0, later_query_weight=3.0, answer_weight=4.0
     )
-    sample = settings.weigh(shown, renderer)
+    sample = settings.weigh(shown, renderer, "<answer>")
     assert sample.token_ids == (5, 6, *first, 7, *second, 8, 9, *answer)
     assert sample.weights == (
         *(0.25, 0.25),
@@ -100,6 +101,26 @@ def test_weights_by_author_and_place() -> None:
         *(0.25, 0.25),
         *(1.0, 4.0, 4.0),
     )
+
+
+def test_the_tokenizer_speaks_the_language_of_the_demonstrations() -> None:
+    texts = ["Ida orders 53 zirnuns.", "Ida orders 71 velmors."] * 50
+    tokenizer = TINY._tokenizer(texts, Workshop.language)
+    renderer = make_renderer(tokenizer)
+
+    def tokens(text: str) -> list[str]:
+        return [renderer.decode([i]) for i in renderer.encode_action(text)]
+
+    assert tokens('Action: lookup\nAction Input: {"table": "') == [
+        "Action: ",
+        "lookup",
+        "\nAction Input: ",
+        '{"table": "',
+    ]
+    assert tokens(" orders 53 zirnuns.") == [" order", "s", " 5", "3", " zir", "nun", "s", "."]
+    search = make_renderer(TINY._tokenizer(texts, Almanac.language))
+    assert len(search.encode_action('<search retriever="vdb">')) == 3
+    assert search.encode_action("Action: ") != renderer.encode_action("Action: ")
 
 
 def test_demonstrations_are_episodes_of_the_real_agent(world: Almanac) -> None:

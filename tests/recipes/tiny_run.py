@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.recipes.carried import Carried, of_optimizer
+from agentgrpo.recipes.carried import of_optimizer
 from agentgrpo.recipes.guards import Guard, Guards
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.rollback import restore
@@ -67,6 +68,8 @@ def share_of_even_tokens(episode: Episode) -> float:
 class OneTurn:
     """The agent: a question, and one sampled turn."""
 
+    figures = SEARCH_FIGURES
+
     def __init__(self, engine: Engine, before: Before) -> None:
         self._engine, self._before = engine, before
 
@@ -116,6 +119,9 @@ class Graded:
         totals = [self._grade(e) for e in group.episodes]
         rewards = [RewardResult(total=t, terms={"grade": t}, dimensions={}, correctness=t) for t in totals]
         return ScoredGroup(group=group, rewards=tuple(rewards), failures=(None,) * len(rewards))
+
+    def judge_counts(self) -> Mapping[str, float]:
+        return {}
 
 
 @dataclass
@@ -210,15 +216,7 @@ class TinyRun:
         progress = Progress()
         if checkpoint is not None:
             store.rewind(checkpoint)
-            progress = Progress(
-                step=checkpoint.step,
-                skipped_in_a_row=checkpoint.state["skipped_in_a_row"],
-                good_step=checkpoint.state["good_step"],
-                unproven_steps=checkpoint.state["unproven_steps"],
-                rollbacks=checkpoint.state["rollbacks"],
-                saved_step=checkpoint.step,
-                carried=Carried.restored(checkpoint.state["carried"], checkpoint.tensors),
-            )
+            progress = Progress.restored(checkpoint)
         await self.train(self.parts(checkpoint), progress)
         return progress
 

@@ -268,3 +268,12 @@ def test_no_text_reaches_a_terminal_unsanitised(one: str, other: str) -> None:
     assert "\x1b[2J" not in file.getvalue()
     assert "\x1b]0;" not in file.getvalue()
     assert "\x07" not in file.getvalue()
+
+
+def test_what_the_agent_does_stands_after_how_it_fares() -> None:
+    of, file = console()
+    with Screen("plain", of) as screen:
+        screen.show({"agent/tool_calls": "calls", "agent/absent": "absent"})
+        screen.stage("training", 1)
+        screen.metrics(0, {"policy/kl": 0.5, "agent/tool_calls": 3.0, "agent/looping": 1.0, "reward/mean": 0.25})
+    assert file.getvalue().splitlines()[1:] == ["training step 0/1  reward 0.250  calls 3.000  kl 0.500"]

@@ -134,7 +134,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
     write(tmp_path / "train-000012.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train-000012.jsonl").read_bytes().splitlines()]
     assert lines[0] == {
-        "schema_version": 1,
+        "schema_version": 2,
         "split": "train",
         "step": 12,
         "total": 3,
@@ -156,6 +156,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
         "policy_version": 11,
         "seed": 7,
         "status": "completed",
+        "group_status": "failed",
         "finish_reason": "stop",
         "error": None,
         "dropped": None,
@@ -202,6 +203,9 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
                     "result_ids": ["d1", "d2"],
                     "cached": False,
                     "detail": "",
+                    "num_bytes": 0,
+                    "was_cut": False,
+                    "cost": 0.0,
                 }
             ],
         },
@@ -223,6 +227,28 @@ def test_seconds_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
         '{"id":"q7/3","time_generate":1.5,"time_tools":0.25}\n{"id":"q7/4"}\n{"id":"q8/0"}\n'
     )
     assert b"time_generate" not in (tmp_path / "train-000012.jsonl").read_bytes()
+
+
+def test_what_a_call_cost_and_took(tmp_path: Path) -> None:
+    """The bytes of the line do not depend on a clock; the companion says how long each call took."""
+    lines, clocks = [], []
+    for seconds in (0.5, 0.25):
+        calls = (
+            ToolRecord(name="python", arguments={}, outcome=Outcome.TIMEOUT, turn=0, num_bytes=21, cost=0.2),
+            ToolRecord(name="add", arguments={"a": 1}, outcome=Outcome.SUCCESS, turn=1, was_cut=True, seconds=seconds),
+        )
+        scored = [ScoredGroup(group=group(dataclasses.replace(ANSWERED, tool_records=calls)), rewards=(reward(0.0),))]
+        path = tmp_path / f"{seconds}.jsonl"
+        write_trajectories(path, scored=scored, advantages=[[0.0]], dropped=[None], step=0, seed=0)
+        lines.append(path.read_bytes())
+        clocks.append(json.loads(path.with_suffix(".timings.jsonl").read_bytes())["tools"])
+    (record,) = read_trajectories(tmp_path / "0.5.jsonl")
+    assert [(t["num_bytes"], t["was_cut"], t["cost"]) for t in record.agent["tools"]] == [
+        (21, False, 0.2),
+        (0, True, 0.0),
+    ]
+    assert lines[0] == lines[1]
+    assert clocks == [[0.0, 0.5], [0.0, 0.25]]
 
 
 def test_segments_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -424,7 +450,7 @@ def edited(path: Path, number: int, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("number", "changes", "reason"),
     [
-        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 1"),
+        (1, {"schema_version": 1}, ":1: schema_version 1; this version reads 2"),
         (1, {"total": 4}, ":1: the summary counts 4 episodes, but 3 follow"),
         (2, {"reward": "gone"}, ":2: KeyError: 'reward'"),
         (3, {"reward": "high"}, ":3: ValueError: reward is a str, not float | None"),

@@ -7,7 +7,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder
+from agentgrpo.types import Message, Piece
+from tests.renderers import families
 
 ADDED = ("<tool_call>", "</tool_call>", "<think>", '<search retriever="', "\n<information>\n", "[R1Q1D1]")
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -101,3 +104,28 @@ def test_equal_strings_are_encoded_once(tokenizer: PreTrainedTokenizerFast) -> N
     outside = OutsideEncoder(tokenizer)
     assert outside.encode("a page") is outside.encode("a page")
     assert outside.encode.cache_info().maxsize == 8192
+
+
+def test_added_tokens_of_white_space_are_plain_text() -> None:
+    """Gemma's are also words of its vocabulary; refusing them would refuse the tokenizer."""
+    gemma = families.tokenizer("gemma, pieces")
+    newline, html = gemma.convert_tokens_to_ids(["\n", "<td>"])
+    outside = OutsideEncoder(gemma, control={"<start_of_turn>", "<end_of_turn>"})
+    assert outside.encode("\n<td>") == (newline, html)
+    assert outside.protected == set(range(len(families.SPECIAL["gemma"])))
+    with pytest.raises(ConfigError, match="plain text that spells '<td>'"):
+        OutsideEncoder(gemma)  # to whom every added token may mean something
+    with pytest.raises(ConfigError, match="plain text that spells '<td>'"):
+        OutsideEncoder(gemma, control={"<td>"})
+
+
+def test_a_text_that_continues_a_context_gets_no_space_of_its_own() -> None:
+    mistral = families.tokenizer("mistral, pieces")
+    continues, begins = OutsideEncoder(mistral), OutsideEncoder(mistral, begins=True)
+    space = mistral.convert_tokens_to_ids("\u2581")
+    assert begins.encode("ab") == (space, *continues.encode("ab"))
+    assert TrustedEncoder(mistral).encode("ab") == continues.encode("ab")
+    plain = PlainRenderer(tokenizer=mistral, chat_template="never")
+    bos, *opening = plain.open((Message(role="user", content="ab"),))
+    assert (bos, opening) == (mistral.bos_token_id, [*begins.encode("ab"), *continues.encode("\n")])
+    assert plain.observe([Piece("a", True), Piece("b", False)]) == continues.encode("ab")

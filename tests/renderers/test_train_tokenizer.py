@@ -1,10 +1,12 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentgrpo.errors import ConfigError
-from agentgrpo.renderers.train_tokenizer import labels, train_tokenizer
+from agentgrpo.renderers.train_tokenizer import digits_and_plurals, labels, train_tokenizer
 
 FIRST = ("Vel", "Cas", "Dor", "Tak", "Mer", "Sol", "Ban", "Ril")
 SECOND = ("mor", "tin", "sin", "bus", "dan", "lox", "pek", "gur")
@@ -69,3 +71,30 @@ def test_labels() -> None:
 def test_a_vocabulary_without_room_is_refused() -> None:
     with pytest.raises(ConfigError, match="vocab_size=100; bytes, control strings and words alone take 289"):
         train_tokenizer(TEXTS, vocab_size=100)
+
+
+def test_digits_and_plurals_are_tokens_of_their_own() -> None:
+    texts = ["orders 29 verdrens at 1276"] * 50
+    trained = train_tokenizer(
+        texts, vocab_size=400, control_strings=('{"key": "',), words=(), pre_tokenizer=digits_and_plurals
+    )
+    text = 'orders 29 verdrens at 1276{"key": " verdren'
+    ids = trained(text)["input_ids"]
+    assert [trained.decode([i]) for i in ids] == [
+        *("order", "s", " 2", "9", " verdren", "s", " at", " 1", "2", "7", "6", '{"key": "', " verdren"),
+    ]
+    assert trained.decode(ids) == text
+
+
+def test_of_control_strings_that_begin_alike_the_longest_cuts() -> None:
+    texts = ["Action Input: Vel", "Action Vel"] * 20
+    for strings in (("Action", "Action Input: "), ("Action Input: ", "Action")):
+        trained = train_tokenizer(texts, vocab_size=300, control_strings=strings, words=())
+        assert "Input" not in {trained.decode([i]) for i in range(len(trained))}
+        assert [trained.decode([i]) for i in trained("Action Input: Vel")["input_ids"]] == ["Action Input: ", "Vel"]
+
+
+def test_the_cut_that_was_not_asked_for_is_the_byte_levels(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Warm starts are made again when the embedded example's tokenizer changes."""
+    cut = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
+    assert cut == {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -28,6 +28,7 @@ class Server:
         self.live = self.most_live = 0
         self._change = asyncio.Condition()
         self._connections: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Server:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -39,6 +40,9 @@ class Server:
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()  # what nobody reads any more would keep its socket open
+        await asyncio.sleep(0)
         await self._server.wait_closed()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -55,6 +59,7 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        self._writers.append(writer)
         await self._count(1)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()

@@ -134,6 +134,9 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     ),
     "search_r1": (1.0, 0.0, 0.0),
     "search_r1_structured": (1.0, 0.1, 0.0),
+    # 3 calls, 2 of them successful; 1 invalid call and a format error; no answer
+    "react": (1.0, -0.1 - 0.3, -0.3),
+    "tools": (1.0 + 0.2 * 2 / 3 - 3 * 0.1, -0.1 - 0.3, -0.3),
     # answer + format + tools
     "artist": (2.0 + (4 * 0.125 + 0.5) + 2 / 3, 0.0 + 3 * 0.125 + 0.0, 0.0),
 }

@@ -99,7 +99,7 @@ def test_every_other_term_comes_with_the_last_turn() -> None:
     known = {name for name, term in TERMS.items() if hasattr(term, "per_turn")}
     assert known == {
         "per_search", "unnecessary_search", "duplicate_query", "budget", "retriever_cost", "rerank_cost", "overlong",
-        "artist_tools", "evidence_gain",
+        "artist_tools", "evidence_gain", "tool_success", "milestones", "tool_cost", "invalid_calls",
     }  # fmt: skip
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import RetrieverError, TooManyFailures
+from agentgrpo.records.trajectories import read_trajectories, write_trajectories
 from agentgrpo.rollout import (
     Drop,
     episode_failures,
@@ -18,8 +20,9 @@ from agentgrpo.rollout import (
     rollout_metrics,
     run_episode,
     run_groups,
+    score_groups,
 )
-from agentgrpo.types import Episode, Exit, Failure, RewardResult, ScoredGroup, Task
+from agentgrpo.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from tests.builders import episode, given, group, sampled, task
 
 SAMPLING = SamplingParams()
@@ -138,6 +141,46 @@ def scored(*totals: float | None, failed: Failure | None = None) -> ScoredGroup:
     )
 
 
+class ByIndex:
+    """The reward: the number of the sample; nothing for an episode that failed."""
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        rewards = [None if e.failure else reward(float(e.sample_index)) for e in group.episodes]
+        return ScoredGroup(group=group, rewards=tuple(rewards))
+
+
+async def test_what_is_not_done_in_time_has_failed_is_dropped_and_is_recorded(tmp_path: Path) -> None:
+    """One episode of `some` hangs, all of `all` do, none of `none`."""
+
+    async def hang(task: Task, sample_index: int, number: int) -> None:
+        if task.id == "all" or (task.id == "some" and sample_index == 1):
+            await asyncio.Event().wait()
+
+    groups = await run_groups(
+        Attempt(hang),  # type: ignore[arg-type]
+        [task(id=name) for name in ("some", "all", "none")],
+        group_size=2,
+        stream="s",
+        sampling=SAMPLING,
+        episode_timeout_s=0.02,
+    )
+    scored = await score_groups(ByIndex(), groups)  # type: ignore[arg-type]
+    kept, reasons = keep_informative(scored)
+    assert [g.group.task.id for g in kept] == ["none"]
+    assert reasons == [Drop.INFRASTRUCTURE, Drop.INFRASTRUCTURE, None]
+    path = tmp_path / "train-000000.jsonl"
+    write_trajectories(path, scored=scored, advantages=[[None] * 2] * 3, dropped=reasons, step=0, seed=0)
+    records = list(read_trajectories(path))
+    assert [(r.id, r.status, r.finish_reason, r.group_status, r.dropped, r.reward) for r in records] == [
+        ("some/0", "completed", "stop", "failed", "infrastructure", 0.0),
+        ("some/1", "failed", "timeout", "failed", "infrastructure", None),
+        ("all/0", "failed", "timeout", "failed", "infrastructure", None),
+        ("all/1", "failed", "timeout", "failed", "infrastructure", None),
+        ("none/0", "completed", "stop", "completed", None, 0.0),
+        ("none/1", "completed", "stop", "completed", None, 1.0),
+    ]
+
+
 JUDGE_DOWN = Failure(kind="JudgeError", stage="judge", message="no verdict")
 
 
@@ -167,7 +210,7 @@ def test_truncated_episodes_are_counted() -> None:
     made = [whole, overflown, at_the_end, on_the_way, after_all]
     assert [e.is_truncated for e in made] == [False, True, True, False, True]
     one = ScoredGroup(group=group(*made), rewards=tuple(reward(float(i)) for i in range(5)))
-    assert rollout_metrics([one], [None], {"web": 0.0, "vdb": 0.0, "rerank": 0.0})["episodes/truncated"] == 3.0
+    assert rollout_metrics([one], [None], lambda metrics: 0.0)["episodes/truncated"] == 3.0
 
 
 def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
@@ -178,10 +221,23 @@ def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
     assert episode_failures(half) == [JUDGE_DOWN]
 
 
+def test_calls_have_the_tags_that_trl_users_know() -> None:
+    """tools/call_frequency: calls per episode; tools/failure_frequency: failed calls per call."""
+
+    def tags(*counts: tuple[float, float]) -> dict[str, float]:
+        made = [episode(metrics={"tool_calls": calls, "failed_calls": failed}) for calls, failed in counts]
+        one = ScoredGroup(group=group(*made), rewards=(reward(0.0),) * len(made))
+        found = rollout_metrics([one], [None], lambda metrics: 0.0)
+        return {tag: value for tag, value in found.items() if tag.startswith("tools/")}
+
+    assert tags((3.0, 2.0), (1.0, 0.0)) == {"tools/call_frequency": 2.0, "tools/failure_frequency": 0.5}
+    assert tags((0.0, 0.0), (0.0, 0.0)) == {"tools/call_frequency": 0.0, "tools/failure_frequency": 0.0}
+
+
 def test_tags_by_hand() -> None:
     groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
     _, reasons = keep_informative(groups)
-    assert rollout_metrics(groups, reasons, {"web": 0.05, "vdb": 0.01, "rerank": 0.02}) == {
+    assert rollout_metrics(groups, reasons, lambda metrics: 0.05 * metrics["web_searches"]) == {
         "episodes/total": 4.0,
         "episodes/scored": 3.0,
         "groups/total": 2.0,

@@ -59,6 +59,16 @@ def test_a_users_files(tmp_path: Path) -> None:
     }
 
 
+def test_tasks_for_tools_need_no_corpus(tmp_path: Path) -> None:
+    row = {"id": "a", "question": "q", "answers": "b", "split": "train", "files": {"prices.txt": "nut 4"}}
+    questions = write(tmp_path / "q.jsonl", row)
+    data = JsonlTasks(questions=questions)
+    assert data.corpora() == {}
+    assert data.split("train")[0].metadata == {"files": {"prices.txt": "nut 4"}}
+    with pytest.raises(ConfigError, match=r"task\.web_corpus=w\.jsonl without task\.corpus"):
+        JsonlTasks(questions=questions, web_corpus="w.jsonl")
+
+
 def test_keys_can_be_renamed(tmp_path: Path, corpus: str) -> None:
     questions = write(tmp_path / "q.jsonl", {"qid": "x", "query": "Where?", "golden": ["here"], "split": "dev"})
     data = JsonlTasks(questions=questions, corpus=corpus, id_key="qid", question_key="query", answers_key="golden")

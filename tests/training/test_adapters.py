@@ -32,7 +32,7 @@ from agentgrpo.training.sharding import gathered, shard
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.world import Alone, World
 from tests.engines import tiny as engines
-from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model, tiny_tokenizer
+from tests.grpo.tiny import exact_model, plain_gradient, plain_logprobs, random_samples, tiny_model, tiny_tokenizer
 from tests.training.several import on
 from tests.training.test_trainer import RecordingAdamW, distance, gradient_of, make_trainer, same_bits
 
@@ -95,14 +95,8 @@ def test_the_gradient_is_that_of_plain_autograd(
     """Packed rows, narrow last layer and chunked head against padded rows and full logits, in float64."""
     samples = random_samples()
     model = with_adapter(exact_model(family, kv_heads=kv_heads), settings)
-    weight = 1 / sum(sum(s.loss_mask) for s in samples)
-    total = torch.zeros((), dtype=torch.float64)
-    for sample, logprobs in zip(samples, plain_logprobs(model, samples), strict=True):
-        total = total - weight * sample.advantage * torch.exp(logprobs - logprobs.detach()).sum()
-    total.backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    expected = plain_gradient(model, samples)
     assert expected.keys() == adapter_tensors(model).keys()
-    model.zero_grad()
     algorithm = Algorithm(aggregation="token_mean", clip_low=1.0, clip_high=1e6)
     trainer = make_trainer(
         model, algorithm, activation_checkpointing=recompute, tokens_per_micro_batch=24, head_chunk_tokens=5

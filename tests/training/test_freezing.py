@@ -11,7 +11,7 @@ from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.settings import LoraSettings
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.freezing import freeze
-from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model
+from tests.grpo.tiny import exact_model, plain_gradient, random_samples, tiny_model
 from tests.training.test_trainer import distance, gradient_of, make_trainer
 
 TIED = ["model.freeze: the embeddings are also the output layer of this model; both are frozen"]
@@ -81,13 +81,7 @@ def test_the_rest_has_the_gradient_of_plain_autograd_and_what_is_frozen_keeps_it
     samples = random_samples()
     model = exact_model(tied=False)
     freeze(model, given)
-    weight = 1 / sum(sum(s.loss_mask) for s in samples)
-    total = torch.zeros((), dtype=torch.float64)
-    for sample, logprobs in zip(samples, plain_logprobs(model, samples), strict=True):
-        total = total - weight * sample.advantage * torch.exp(logprobs - logprobs.detach()).sum()
-    total.backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
+    expected = plain_gradient(model, samples)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     trainer = make_trainer(model, Algorithm(aggregation="token_mean", clip_low=1.0, clip_high=1e6))
     assert distance(gradient_of(trainer, samples), expected) < 1e-12

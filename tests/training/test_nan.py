@@ -143,7 +143,8 @@ def test_a_log_prob_of_any_forward_pass(
 def test_an_entropy(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm, value: float) -> None:
     trainer = trained(algorithm)
     Poison(monkeypatch, 0, "entropy", value)
-    refused(trainer)
+    where = "the loss" if algorithm.entropy_coef else "policy/entropy"
+    assert f"epoch 0, mini-batch 0: {where} is" in refused(trainer)
 
 
 def hooked(trainer: Trainer, call: int, value: float) -> None:
@@ -185,7 +186,7 @@ def test_a_weight(algorithm: Algorithm, value: float) -> None:
     trainer = trained(algorithm)
     with torch.no_grad():
         trainer.policy.model.model.layers[1].mlp.up_proj.weight[3, 3] = value
-    refused(trainer)
+    assert "epoch 0, mini-batch 0: the loss is nan" in refused(trainer)
 
 
 @pytest.mark.parametrize("algorithm", [ON_POLICY, TWO_PASSES])

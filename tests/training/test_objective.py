@@ -60,6 +60,8 @@ def token_losses(loss: str, x: Tensor, old: Tensor, a: float, weights: Tensor, m
         return -torch.minimum(r * a, r.clamp(0.98, 1.03) * a) * weights
     if loss == "sequence_clipped":
         s = (x - old).mean().exp()
+        if mode.startswith("token"):  # with a weight for each token it is a constant, as GSPO-token has it
+            s = s.detach() * (x - x.detach()).exp()
         return -torch.minimum(s * a, s.clamp(0.999, 1.002) * a) * weights
     w = (x - old).sum().exp() * (weights[0] if mode.startswith("sequence") else weights.prod())
     k, scale = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
@@ -96,9 +98,7 @@ def test_an_on_policy_gradient_with_a_correction(loss: str, mode: str) -> None:
     algorithm = Algorithm(loss=loss, aggregation="token_mean", correction=mode, correction_cap=1.2, **CLIPS[loss])
     logprobs = plain_logprobs(model, samples)
     old = [x.detach() for x in logprobs]
-    # With a weight for each token, the sample's ratio is a constant, as GSPO-token has it.
-    form = token_form if loss == "sequence_clipped" and mode.startswith("token") else total_loss
-    form(algorithm, logprobs, old, samples).backward()
+    total_loss(algorithm, logprobs, old, samples).backward()
     expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     weights = torch.cat([correction(mode, 1.2, o, rollout(s)) for o, s in zip(old, samples, strict=True)])
@@ -151,8 +151,7 @@ def test_two_epochs_of_two_mini_batches(loss: str, mode: str, aggregation: str) 
     old = [[x.detach() for x in plain_logprobs(plain, part)] for part in parts]
     losses = []
     for part, part_old in [*zip(parts, old, strict=True)] * 2:
-        form = token_form if loss == "sequence_clipped" and mode.startswith("token") else total_loss
-        value = form(algorithm, plain_logprobs(plain, part), part_old, part)
+        value = total_loss(algorithm, plain_logprobs(plain, part), part_old, part)
         optimizer.zero_grad()
         value.backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
@@ -163,18 +162,6 @@ def test_two_epochs_of_two_mini_batches(loss: str, mode: str, aggregation: str) 
     assert metrics.loss == pytest.approx(sum(losses) / 4, rel=1e-6, abs=1e-8)
     assert metrics.optimizer_steps == 4
     assert metrics.ratio_max > 1.01
-
-
-def token_form(
-    algorithm: Algorithm, now: Sequence[Tensor], old: Sequence[Tensor], samples: Sequence[TrainingSample]
-) -> Tensor:
-    total = sum(len(x) for x in now)
-    shares = []
-    for x, o, s in zip(now, old, samples, strict=True):
-        ratio = (x - o).mean().exp().detach() * (x - x.detach()).exp()
-        loss = -torch.minimum(ratio * s.advantage, ratio.clamp(0.999, 1.002) * s.advantage)  # type: ignore[operator]
-        shares.append((loss * correction(algorithm.correction, 1.2, o, rollout(s))).sum() / total)
-    return sum(shares, torch.zeros((), dtype=torch.float64))
 
 
 def plain_entropies(model: PreTrainedModel, samples: Sequence[TrainingSample]) -> list[Tensor]:

@@ -370,6 +370,26 @@ def test_the_gap_to_the_rollout_is_seen_wherever_it_is(algorithm: Algorithm) -> 
     assert gap == pytest.approx(0.01, abs=1e-5)
 
 
+@pytest.mark.parametrize("stale", [{"g0"}, {"g0", "g1", "g2"}, set()], ids=["some", "all", "none"])
+@pytest.mark.parametrize("tokens", [8, 4096])
+def test_the_gap_of_older_weights_is_told_apart(stale: set[str], tokens: int) -> None:
+    """Stale samples are far from the trainer, as they may be; fresh ones are not."""
+    samples = [dataclasses.replace(s, policy_version=2 if s.group_id in stale else 3) for s in random_samples()]
+    policy = Policy(model=tiny_model(), tokenizer=tiny_tokenizer())
+    logprobs = [[x + 0.5 * (s.policy_version == 2) for x in found.tolist()] for s, found in policy.logprobs(samples)]
+    shifted = [with_logprobs(s, x) for s, x in zip(samples, logprobs, strict=True)]
+    algorithm = Algorithm(max_staleness=1, kl_coef=0.1)
+    trainer = make_trainer(tiny_model(), algorithm, tokens_per_micro_batch=tokens, sampler_differs=True)
+    told: list[dict[str, float]] = []
+    tags = trainer.update(shifted, step=3, guard=lambda seen: told.append(dict(seen))).tags()
+    for found in (tags, *told):
+        gaps = {tag: value for tag, value in found.items() if "gap" in tag}
+        assert gaps == (
+            ({"policy/logprob_gap_max": pytest.approx(0.0, abs=1e-6)} if len(stale) < 3 else {})
+            | ({"policy/stale_logprob_gap_max": pytest.approx(0.5, abs=1e-5)} if stale else {})
+        )
+
+
 def test_the_first_epoch_off_policy_is_exactly_on_policy() -> None:
     trainer = make_trainer(tiny_model(), Algorithm(aggregation="token_mean", mini_batches=2))
     one_group = [s for s in random_samples() if s.group_id == "g0"]

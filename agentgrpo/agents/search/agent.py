@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from agentgrpo.agents.base import Figures
 from agentgrpo.agents.search.attempt import Attempt
+from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.agents.search.options import SearchOptions
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.types import Episode, Task
@@ -16,6 +18,10 @@ class SearchAgent(SearchOptions):
     failing engine, vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is served
     by vdb and counted. A page that cannot be fetched is told to the policy.
     """
+
+    @property
+    def figures(self) -> Figures:
+        return SEARCH_FIGURES
 
     async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
         """One attempt; see agents.base.Agent. Releases its engine context however it ends."""

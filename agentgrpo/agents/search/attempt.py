@@ -8,10 +8,8 @@ context is their concatenation and nothing else. An observation that does not fi
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from agentgrpo.agents.search import observations as say
 from agentgrpo.agents.search.actions import (
@@ -29,11 +27,9 @@ from agentgrpo.agents.search.observations import Block
 from agentgrpo.agents.search.options import SearchOptions
 from agentgrpo.agents.search.state import SearchState
 from agentgrpo.agents.search.tool_turns import ToolTurns
-from agentgrpo.engines.base import SamplingParams, SeedKey
-from agentgrpo.errors import EngineError, boundary
-from agentgrpo.types import Branch, Episode, Exit, FinishReason, Message, Segment, Task
-
-T = TypeVar("T")
+from agentgrpo.agents.transcript import Transcript
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.types import Episode, Exit, Message, Task
 
 
 class Attempt:
@@ -42,17 +38,20 @@ class Attempt:
     def __init__(
         self, options: SearchOptions, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams
     ) -> None:
-        self.options, self.task, self.sample_index, self.stream = options, task, sample_index, stream
+        self.options, self.task, self.sample_index = options, task, sample_index
         self.tags = options.planner.tags
-        self.sampling = replace(
-            sampling, stop=self.tags.stop_strings, stop_token_ids=tuple(options.renderer.stop_token_ids)
+        self.transcript = Transcript(
+            engine=options.engine,
+            decode=options.renderer.decode,
+            task=task,
+            sample_index=sample_index,
+            stream=stream,
+            sampling=replace(
+                sampling, stop=self.tags.stop_strings, stop_token_ids=tuple(options.renderer.stop_token_ids)
+            ),
         )
         self.state = SearchState(question=task.question)
         self.tools = ToolTurns(options, task, self.state)
-        self.context: list[int] = []
-        self.segments: list[Segment] = []
-        self.timings = {"time_generate": 0.0, "time_tools": 0.0, "time_queue": 0.0}
-        self.turn = -1
         self.shown: tuple[str, ...] = ()
         self.answer: str | None = None
         self.format_errors = 0  # in a row
@@ -63,20 +62,20 @@ class Attempt:
             self._open()
             exit = await self._turns()
         finally:
-            self.options.engine.release(self._seed_key())
+            self.transcript.release()
         metrics = episode_metrics(self.state, exit=exit, limit=self.tools.limit, answered=self.answer is not None)
         return Episode(
             task=self.task,
             sample_index=self.sample_index,
-            branches=(Branch(segments=tuple(self.segments)),),
+            branches=(self.transcript.branch,),
             answer=self.answer,
             exit=exit,
             metrics=metrics,
-            metrics_by_turn={"evidence_gain_total": tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))},
+            metrics_by_turn={"evidence_gain_total": tuple(self.tools.gains.get(t, 0.0) for t in range(self._turn + 1))},
             citations=self.state.citations,
             retrieved_ids=self.shown,
             tool_records=tuple(self.tools.records),
-            timings=self.timings,
+            timings=self.transcript.timings,
         )
 
     async def _turns(self) -> Exit:
@@ -96,61 +95,28 @@ class Attempt:
         messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
         if self.options.system_prompt is not None:
             messages.insert(0, Message(role="system", content=self.options.system_prompt))
-        ids = self.options.renderer.open(messages)
-        self.context.extend(ids)
-        text = self.options.renderer.decode(ids)
-        self.segments.append(Segment(role="user", token_ids=tuple(ids), sampled=False, text=text))
+        self.transcript.open(self.options.renderer.open(messages))
 
     async def _sample(self) -> ParsedTurn | None:
         """The next turn; None where not one token would fit. A turn may be cut short by the end of the context."""
-        room = self.options.engine.max_context - len(self.context)
-        if room < 1:
-            return None
-        self.turn += 1
-        sampling = self.sampling if room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
-        with boundary(EngineError, "engine"):
-            completion = await self.options.engine.generate(tuple(self.context), sampling, self._seed_key())
-        self.timings["time_queue"] += completion.time_queue
-        self.timings["time_generate"] += completion.time_generate
-        self.context.extend(completion.token_ids)
-        text = self.options.renderer.decode(completion.token_ids)
-        self.segments.append(
-            Segment(
-                role="assistant",
-                token_ids=completion.token_ids,
-                sampled=True,
-                logprobs=completion.logprobs,
-                policy_version=completion.policy_version,
-                text=text,
-                cut_short=completion.finish_reason is FinishReason.LENGTH,
-            )
-        )
-        return self.options.planner.parse(text)
+        segment = await self.transcript.sample()
+        return None if segment is None else self.options.planner.parse(segment.text)
 
     def _observe(self, blocks: Sequence[Block]) -> Exit | None:
         """Append the blocks, if there is room for them and for one more token."""
         pieces = say.pieces(blocks)
-        ids = self.options.renderer.observe(pieces)
-        if len(self.context) + len(ids) >= self.options.engine.max_context:
-            return Exit.CONTEXT_OVERFLOW
-        self.context.extend(ids)
         text = "".join(piece.text for piece in pieces)
-        self.segments.append(Segment(role="tool", token_ids=tuple(ids), sampled=False, text=text))
+        if not self.transcript.observe(self.options.renderer.observe(pieces), text):
+            return Exit.CONTEXT_OVERFLOW
         self.shown = tuple(self.state.labels.documents)
         return None
 
     def _tell(self, tag: str, sentence: str) -> Exit | None:
         return self._observe([Block(tag, [say.sentence(sentence), *say.uncovered(self.state.uncovered)])])
 
-    def _seed_key(self) -> SeedKey:
-        return SeedKey(self.stream, self.task.id, self.sample_index, max(self.turn, 0))
-
-    async def _timed(self, work: Awaitable[T]) -> T:
-        began = time.perf_counter()
-        try:
-            return await work
-        finally:
-            self.timings["time_tools"] += time.perf_counter() - began
+    @property
+    def _turn(self) -> int:
+        return self.transcript.turn
 
     # --- acts
 
@@ -169,10 +135,10 @@ class Attempt:
                 return await self._search(queries)
             case RerankAction():
                 self.state.counts["tool_turns"] += 1
-                return self._observe(await self._timed(self.tools.rerank(self.turn)))
+                return self._observe(await self.transcript.timed(self.tools.rerank(self._turn)))
             case FetchAction(urls=urls):
                 self.state.counts["tool_turns"] += 1
-                return self._observe(await self._timed(self.tools.fetch(urls, self.turn)))
+                return self._observe(await self.transcript.timed(self.tools.fetch(urls, self._turn)))
 
     def _plan_noted(self, parsed: ParsedTurn) -> Exit | None:
         """A turn that only plans is no format error: it is told to go on."""
@@ -196,12 +162,12 @@ class Attempt:
         return self._tell(self.tags.decision_feedback, say.NO_ACTION)
 
     async def _search(self, queries: Sequence[Query]) -> Exit | None:
-        searched = await self._timed(self.tools.search(queries, self.turn))
+        searched = await self.transcript.timed(self.tools.search(queries, self._turn))
         if searched.sent and self.options.on_turn is not None:
-            await self.options.on_turn(self.turn, "search", searched.num_shown)
+            await self.options.on_turn(self._turn, "search", searched.num_shown)
         if (exit := self._observe(searched.blocks)) is not None:
             return exit
-        if searched.plateau and self.turn < self.options.max_turns - 1:
+        if searched.plateau and self._turn < self.options.max_turns - 1:
             self.state.counts["early_stops"] += 1
             return await self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
         if searched.over_limit and not searched.sent:
@@ -237,7 +203,7 @@ class Attempt:
         self.state.citations = self.state.labels.cite(text)
         self.answer = strip_markers(text)
         if self.options.on_turn is not None:
-            await self.options.on_turn(self.turn, None, 0)
+            await self.options.on_turn(self._turn, None, 0)
 
     # --- ends
 

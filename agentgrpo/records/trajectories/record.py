@@ -7,8 +7,11 @@ from typing import Any
 
 from agentgrpo.types import Branch
 
-SCHEMA_VERSION = 1
-"""Raised whenever a field changes its name or meaning."""
+SCHEMA_VERSION = 2
+"""Raised whenever a field comes, goes, or changes its name or meaning.
+
+2: group_status; num_bytes, was_cut and cost of a call.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,10 @@ class TrajectoryRecord:
     step: int
     split: str
     status: str
-    """completed | failed (by the infrastructure; such an episode has no reward)."""
+    """As protocol.status_of: completed | failed. An episode that failed (by the infrastructure, its judge included, or
+    the time limit) has no reward: training drops its group, an evaluation counts it as wrong in `denominator`."""
+    group_status: str
+    """As protocol.group_status, of all episodes of its group: completed | failed (one of them did)."""
     finish_reason: str
     """stop | length (the context was full) | timeout | error."""
     error: dict[str, Any] | None

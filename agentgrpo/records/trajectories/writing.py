@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.durable import write_each_atomic
+from agentgrpo.protocol import Status, group_status, status_of
 from agentgrpo.records.trajectories.encoding import foreign, line, members, numbers, string
 from agentgrpo.records.trajectories.packing import pack
 from agentgrpo.records.trajectories.record import SCHEMA_VERSION
@@ -35,16 +36,20 @@ def write_trajectories(
     clocks: list[str] = []
     lengths: list[int] = []
     for group, group_advantages, reason in zip(scored, advantages, dropped, strict=True):
-        failures = group.failures or (None,) * len(group.rewards)
-        of_group = members(_task(group.group.task) | {"step": step, "split": split, "seed": seed, "dropped": reason})
-        for episode, reward, advantage, failure in zip(
-            group.group.episodes, group.rewards, group_advantages, failures, strict=True
+        ends = _ends(group)
+        of_group = members(
+            _task(group.group.task)
+            | {"step": step, "split": split, "seed": seed, "dropped": reason}
+            | {"group_status": group_status(end["status"] for end in ends)}
+        )
+        for episode, reward, advantage, end in zip(
+            group.group.episodes, group.rewards, group_advantages, ends, strict=True
         ):
             identity = f"{episode.task.id}/{episode.sample_index}"
             row = {
                 "id": identity,
                 "sample_index": episode.sample_index,
-                **_end(episode, episode.failure or failure),
+                **end,
                 **_texts(episode),
                 "correctness": reward.correctness if reward else None,
                 "reward": reward.total if reward else None,
@@ -53,7 +58,7 @@ def write_trajectories(
             }
             texts = (members(row), of_group, _numbers(episode, reward), f'"agent":{_agent(episode, agent_name)}')
             lines.append(f"{{{','.join(texts)}}}")
-            clocks.append(line({"id": identity, **episode.timings}))
+            clocks.append(line({"id": identity, **episode.timings, **_seconds(episode)}))
             lengths.append(row["response_len"])
     rewards = [reward.total for group in scored for reward in group.rewards if reward]
     summary = {
@@ -80,10 +85,17 @@ def _task(task: Task) -> dict[str, Any]:
     }
 
 
+def _ends(group: ScoredGroup) -> list[dict[str, Any]]:
+    """How each episode ended. One that its judge failed on has failed, however it was finished."""
+    judged = group.failures or (None,) * len(group.rewards)
+    return [_end(e, e.failure or failure) for e, failure in zip(group.group.episodes, judged, strict=True)]
+
+
 def _end(episode: Episode, failure: Failure | None) -> dict[str, Any]:
+    finish_reason = _FINISH_REASONS.get(episode.exit, "stop")
     return {
-        "status": "failed" if failure else "completed",
-        "finish_reason": _FINISH_REASONS.get(episode.exit, "stop"),
+        "status": Status.FAILED if failure else status_of(finish_reason),
+        "finish_reason": finish_reason,
         "error": {"kind": failure.kind, "stage": failure.stage, "message": failure.message} if failure else None,
     }
 
@@ -135,12 +147,21 @@ def _agent(episode: Episode, name: str) -> str:
                 "result_ids": r.result_ids,
                 "cached": r.cached,
                 "detail": r.detail,
+                "num_bytes": r.num_bytes,
+                "was_cut": r.was_cut,
+                "cost": r.cost,
             }
             for r in episode.tool_records
         ],
     }
     messages = ",".join([_segment(i, s) for i, branch in enumerate(episode.branches) for s in branch.segments])
     return f'{{{members(rest)},"messages":[{messages}]}}'
+
+
+def _seconds(episode: Episode) -> dict[str, list[float]]:
+    """Of each entry of "tools", where an agent takes the time of single calls."""
+    seconds = [r.seconds for r in episode.tool_records]
+    return {"tools": seconds} if any(seconds) else {}
 
 
 def _segment(branch: int, s: Segment) -> str:

@@ -12,7 +12,7 @@ from agentgrpo.tasks.almanac.demonstrator import Habits, Oracle, Spendthrift
 from agentgrpo.tasks.almanac.names import Pool, names
 from agentgrpo.tasks.almanac.thesaurus import thesaurus
 from agentgrpo.tasks.almanac.world import Question, World, draw_world
-from agentgrpo.tasks.base import Demonstrator
+from agentgrpo.tasks.base import Demonstrator, Language
 from agentgrpo.tasks.chance import generator
 from agentgrpo.types import Passage, Task
 
@@ -31,6 +31,8 @@ class Almanac:
     Demonstrations (`demonstration_worlds`) are drawn from the train pool and do not depend on `world_seed`: worlds of
     `demonstration_companies`, each with facts of its own, so that a policy can learn to look up but nothing by heart.
     Two-hop kinds come `two_hop_weight` times as often. `habits`: see demonstrator.Habits. Raises ConfigError."""
+
+    language = Language(answer="<answer>")
 
     def __init__(
         self,

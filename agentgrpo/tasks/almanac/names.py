@@ -23,14 +23,14 @@ def pool_of(name: str) -> Pool:
 
 
 @cache
+def syllables() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(first, second) of which names are made."""
+    read = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
+    return tuple(read["first"]), tuple(read["second"])
+
+
+@cache
 def names(pool: Pool) -> tuple[str, ...]:
     """Every name of the pool, in alphabetical order."""
-    syllables = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
-    return tuple(
-        sorted(
-            first + second
-            for first in syllables["first"]
-            for second in syllables["second"]
-            if pool_of(first + second) == pool
-        )
-    )
+    firsts, seconds = syllables()
+    return tuple(sorted(a + b for a in firsts for b in seconds if pool_of(a + b) == pool))

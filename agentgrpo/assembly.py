@@ -1,0 +1,159 @@
+"""The assembly: a wiring to the session that trains what it has built.
+
+Wiring --> optimizer, reference, trainer, checkpoint store, records --> Parts --> Session
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentgrpo import __version__
+from agentgrpo.build import build_node
+from agentgrpo.errors import ConfigError
+from agentgrpo.recipes.carried import of_optimizer
+from agentgrpo.recipes.diagnostics import Watch
+from agentgrpo.recipes.loading import open_policy, open_reference
+from agentgrpo.recipes.parts import RNG, Parts
+from agentgrpo.recipes.rollback import restore
+from agentgrpo.recipes.session import Session
+from agentgrpo.recipes.showing import show_episode
+from agentgrpo.recipes.together import once, only_first, refuse_unequal
+from agentgrpo.records.card import model_card
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.stages import NoClock
+from agentgrpo.tasks.curriculum import curriculum_of
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.optimizer import AdamW
+from agentgrpo.training.reference import Reference, reference_state
+from agentgrpo.training.sharding import shard
+from agentgrpo.training.trainer import Trainer
+from agentgrpo.wiring import Wiring
+
+
+def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch) -> Session:
+    """The whole run; with a checkpoint, its optimizer and generator states restored. Raises ConfigError where sampled
+    and recomputed log-probs could not agree."""
+    _refuse_untrainable(wiring)
+    reference = open_reference(wiring.policy, wiring.algorithm, checkpoint, wiring.hardware)
+    if wiring.is_sharded:
+        shard(wiring.policy.model, wiring.world.size)
+    optimizer: AdamW = build_node("optimizer", wiring.config["optimizer"], model=wiring.policy.model)
+    trainer = _trainer(wiring, reference, optimizer)
+    if checkpoint is not None:
+        wiring.guards.load_state(checkpoint.state["guards"])
+        torch.set_rng_state(checkpoint.tensors[RNG])
+        optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))
+    start = checkpoint.state["start"] if checkpoint else wiring.start.state()
+    fixed = wiring.fixed_state(start)
+    refuse_unequal(wiring.world, "start weights or data", (start["sha256"], fixed["fingerprints"]))
+    examiner = wiring.examiner(test=wiring.run.final_eval, dev=bool(wiring.run.eval_every))
+    parts = Parts(
+        order=_order(wiring),
+        agent=wiring.agent,
+        agent_name=str(wiring.config["agent"]["name"]),
+        engine=wiring.engine,
+        reward=wiring.reward,
+        trainer=trainer,
+        run=wiring.run,
+        rollout=wiring.rollout,
+        sampling=wiring.sampling,
+        store=_store(wiring, reference, optimizer),
+        metrics=only_first(wiring.world, lambda: MetricsLog(Path(wiring.run.dir))),
+        trackers=_trackers(wiring, start_step=checkpoint.step if checkpoint else 0),
+        screen=wiring.screen,
+        guards=wiring.guards,
+        restore=lambda saved: restore(trainer, reference, open_policy(saved.path, wiring.hardware), saved),
+        reference=reference,
+        canary_ids=wiring.renderer.open(wiring.dataset.split("train")[0].messages),
+        dev_score=examiner.dev_score,
+        show=partial(show_episode, wiring.screen),
+        card=partial(_card, wiring),
+        fixed_state=fixed,
+        clock=wiring.clock,
+        watch=watch,
+        world=wiring.world,
+    )
+    return Session(parts=parts, examiner=examiner, eval_key=_eval_key(wiring, start))
+
+
+def _refuse_untrainable(wiring: Wiring) -> None:
+    rollout = wiring.rollout
+    if not wiring.engine.trainable:
+        raise ConfigError(f"engine={wiring.config['engine']['name']} gives no exact log-probs: evaluate with it")
+    if (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):
+        raise ConfigError(
+            f"rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}: training "
+            "scores the whole distribution, so only 1.0, 0 and 0.0 are allowed; shape it with rollout.temperature"
+        )
+
+
+def _trainer(wiring: Wiring, reference: Reference | None, optimizer: AdamW) -> Trainer:
+    algorithm, hardware = wiring.algorithm, wiring.hardware
+    return Trainer(
+        policy=wiring.policy,
+        reference=None if reference is None else reference.policy,
+        optimizer=optimizer,
+        algorithm=algorithm,
+        total_steps=wiring.run.max_steps,
+        temperature=wiring.rollout.temperature,
+        tokens_per_micro_batch=hardware.tokens_per_micro_batch,
+        head_chunk_tokens=hardware.head_chunk_tokens,
+        mixed_precision=hardware.mixed_precision,
+        activation_checkpointing=hardware.activation_checkpointing,
+        clock=NoClock() if algorithm.max_staleness else wiring.clock,  # a clock is for one thread
+        world=wiring.world,
+        sampler_differs=algorithm.has_old_samples or hardware.mixed_precision != "no",
+    )
+
+
+def _order(wiring: Wiring) -> TaskOrder:
+    return TaskOrder(
+        wiring.dataset.split("train"),
+        tasks_per_step=wiring.rollout.tasks_per_step,
+        seed=wiring.run.seed,
+        stratify_by=wiring.rollout.stratify_by,
+        curriculum=curriculum_of(wiring.rollout),
+    )
+
+
+def _store(wiring: Wiring, reference: Reference | None, optimizer: AdamW) -> CheckpointStore:
+    """Where the run's checkpoints go; the disk must hold one."""
+    run = wiring.run
+    store = CheckpointStore(run_dir=Path(run.dir), keep_last=run.keep_last, keep_best=run.keep_best)
+    if run.checkpoint_every:
+        held = [*wiring.policy.saved, *optimizer.state_tensors().values(), *reference_state(reference).values()]
+        if wiring.algorithm.max_staleness:  # the sampler's
+            held += [p for p in wiring.policy.model.parameters() if p.requires_grad]
+        once(wiring.world, lambda: store.preflight(sum(x.numel() * x.element_size() for x in held)))
+    return store
+
+
+def _trackers(wiring: Wiring, *, start_step: int) -> Trackers:
+    run, config = wiring.run, dict(wiring.snapshot)
+    make = partial(Trackers, log_with=run.log_with, run_dir=Path(run.dir), config=config, start_step=start_step)
+    return only_first(wiring.world, make)
+
+
+def _card(wiring: Wiring, step: int, tags: Mapping[str, float]) -> str:
+    return model_card(
+        task=str(wiring.config["task"]["name"]),
+        base=str(wiring.config["model"].get("path") or wiring.config["model"]["name"]),
+        step=step,
+        metrics=tags,
+        config=wiring.snapshot,
+        version=__version__,
+    )
+
+
+def _eval_key(wiring: Wiring, start: Mapping[str, Any]) -> str:
+    """Of what an evaluation of the start weights depends on."""
+    of = [start["sha256"], wiring.dataset.fingerprint, wiring.config["run"]["eval"], wiring.run.seed]
+    return sha256(repr(of).encode()).hexdigest()

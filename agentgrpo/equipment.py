@@ -1,0 +1,114 @@
+"""The equipment: what an agent works with, built from the configuration as far as the agent and its tools ask for it.
+
+agent asks for retrievers, or a tool does --> retriever over the corpora
+agent asks for tools ------------------------> tools by the names that the policy calls them by, environments
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from agentgrpo.build import build_node, takes
+from agentgrpo.errors import ConfigError
+from agentgrpo.recipes.examine import Closing
+from agentgrpo.recipes.profile import observed
+from agentgrpo.retrievers.base import Retriever
+from agentgrpo.stages import Clock
+from agentgrpo.tools.base import Tool, Toolset
+from agentgrpo.tools.environment import Environments
+from agentgrpo.types import Passage
+
+Corpora = Mapping[str, Sequence[Passage]]
+
+
+class Equipment:
+    """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled."""
+
+    def __init__(self, config: Mapping[str, Any], corpora: Corpora, clock: Clock | None = None) -> None:
+        """Raises ConfigError, for two tools of one name too, and for tools that the agent would not call."""
+        self._config, self._clock = config, clock
+        if config["tools"] and not self._has_tools:
+            raise ConfigError(f"agent={config['agent']['name']} calls no tools; use agent=tool, or tools=none")
+        self.retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
+        self.environments = Environments() if self._has_tools else None
+        self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
+        by_name(self._parts)  # names that clash are an error of construction
+
+    def over(self, corpora: Corpora) -> Mapping[str, Any]:
+        """What `for_agent` is, over corpora of their own, which no server has; tools that search nothing stay the
+        same. For demonstrations: nobody closes it."""
+        node = self._config["retriever"]
+        node = node if node["name"] == "embedded" else {"name": "embedded"}
+        retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
+        parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
+        return self._injected(retrievers, parts)
+
+    @property
+    def for_agent(self) -> Mapping[str, Any]:
+        """Arguments of an agent's constructor."""
+        return self._injected(self.retrievers, self._parts)
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Of what the policy is told of its tools, which a server may change between two runs; empty without tools."""
+        specs = [tool.spec for tool in by_name(self._parts).values()]
+        told = json.dumps([[s.name, s.description, s.parameters] for s in specs], default=repr)
+        return {"tools": sha256(told.encode()).hexdigest()} if specs else {}
+
+    @property
+    def closing(self) -> tuple[Closing, ...]:
+        """What is to be closed at the end of the run."""
+        environments = () if self.environments is None else (self.environments,)
+        return (*self.retrievers.values(), *self._parts.values(), *environments)
+
+    def _injected(self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset]) -> Mapping[str, Any]:
+        tools = by_name(parts)
+        if self._clock is not None:
+            tools = {name: observed("tool", tool, self._clock) for name, tool in tools.items()}
+        return {"retrievers": retrievers, "tools": tools, "environments": self.environments}
+
+    @property
+    def _has_tools(self) -> bool:
+        return takes("agent", self._config["agent"], "tools")
+
+    @property
+    def _nodes(self) -> Mapping[str, Any]:
+        return self._config["tools"] if self._has_tools else {}
+
+    def _searches(self, key: str) -> bool:
+        return takes("tool", self._nodes[key], "retrievers", name=key)
+
+    def _asks_for(self, argument: str) -> bool:
+        return takes("agent", self._config["agent"], argument) or any(map(self._searches, self._nodes))
+
+    def _retrievers(self, node: Mapping[str, Any], corpora: Corpora) -> Mapping[str, Retriever]:
+        if not corpora and node["name"] == "embedded":
+            who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the agent"]
+            raise ConfigError(
+                f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
+                "server's (retriever=http), or leave the tool out"
+            )
+        finish = () if self._clock is None else (partial(observed, clock=self._clock),)
+        retrievers: Mapping[str, Retriever] = build_node("retriever", node, *finish, corpora=corpora)
+        return retrievers
+
+    def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
+        part: Tool | Toolset = build_node("tool", {"name": key, **self._nodes[key]}, retrievers=retrievers)
+        return part
+
+
+def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:
+    """Every tool of `parts` by its own name. Raises ConfigError for two of one name."""
+    found: dict[str, Tool] = {}
+    brought: dict[str, str] = {}
+    for key, part in parts.items():
+        for tool in part.tools if isinstance(part, Toolset) else (part,):
+            name = tool.spec.name
+            if name in found:
+                raise ConfigError(f"tools.{key} and tools.{brought[name]} are both called {name}; leave one out")
+            found[name], brought[name] = tool, key
+    return found

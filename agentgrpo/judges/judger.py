@@ -1,0 +1,250 @@
+"""The judger contract: how code of yours grades responses (SPEC 3.3).
+
+    class Judger:
+        def preprocess(self, case): ...            # optional: a JudgeCase in, a JudgeCase out
+        def judge(self, instruction, response, reward_model, extra_fields): ...    # {"score": 0.7, ...}
+        def batch_judge(self, cases): ...          # optional: a whole group in one call, a list of such dicts
+        def postprocess(self, case, result): ...   # optional: result in, result out
+
+A function with the arguments of `judge` is a judger too. All of it may be `async`, and none of it runs on the event
+loop's thread. Named by a dotted path: judge.name=my_judges:Judger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agentgrpo.errors import ConfigError, JudgeError, boundary
+from agentgrpo.judges.base import Verdict
+from agentgrpo.judges.off_loop import OffLoop
+from agentgrpo.protocol import AgentMessage
+from agentgrpo.types import Episode, Exit, Task, ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeCase:
+    """One completed response, as a judger sees it."""
+
+    instruction: str
+    """The task's question."""
+    response: str
+    """The answer."""
+    reward_model: Mapping[str, Any]
+    """The data set's own `reward_model`, untouched; where it has none {"ground_truth": the first reference or None,
+    "references": all}."""
+    extra_fields: Mapping[str, Any]
+    """agent_messages: a tuple of AgentMessage, one for each turn; response_message: the one with the answer;
+    data_source, task_id and metadata of the task."""
+
+
+class JudgerJudge:
+    """A judger as the judge of answers: scores are taken as they are and must lie in [0, 1]."""
+
+    def __init__(self, judger: Any, *, timeout_s: float = 60.0, max_concurrent: int = 8) -> None:
+        """timeout_s: of one call, be it of a response or of a group. Raises ConfigError for what is no judger."""
+        self._judger = judger
+        self._name = getattr(judger, "__name__", type(judger).__name__)
+        self._judge = _method(judger, "judge") or (judger if callable(judger) else None)
+        self._batch_judge = _method(judger, "batch_judge")
+        if self._judge is None and self._batch_judge is None:
+            raise ConfigError(
+                f"judger {self._name} has neither judge nor batch_judge and cannot be called; give it "
+                "judge(instruction, response, reward_model, extra_fields), which returns a dict with score"
+            )
+        self.canaries_per_eval = int(getattr(judger, "canaries_per_eval", 0))
+        self._threads = OffLoop(timeout_s=timeout_s, max_concurrent=max_concurrent)
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+        """Answers alone: agent_messages is then the answer's message."""
+        messages = [AgentMessage(content=answer, finish_reason="stop") for answer in answers]
+        return await self._grade([_case(task, (message,)) for message in messages])
+
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+        return await self._grade([_case(task, messages_of(episode)) for episode in episodes])
+
+    async def _grade(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+        if not cases:
+            return []
+        with boundary(JudgeError, f"judger {self._name}"):
+            if self._batch_judge is not None:
+                verdicts: list[Verdict] = await self._threads.run(self._name, partial(self._batch, cases))
+                return verdicts
+            return await self._each(cases)
+
+    async def _each(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+        calls = (self._threads.run(self._name, partial(self._one, case)) for case in cases)
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        for verdict in found:
+            if isinstance(verdict, BaseException):
+                raise verdict
+        return [verdict for verdict in found if isinstance(verdict, Verdict)]
+
+    async def _one(self, case: JudgeCase) -> Verdict:
+        case = await self._preprocessed(case)
+        assert self._judge is not None
+        result = await _settled(
+            self._judge(
+                instruction=case.instruction,
+                response=case.response,
+                reward_model=case.reward_model,
+                extra_fields=case.extra_fields,
+            )
+        )
+        return await self._verdict(case, result)
+
+    async def _batch(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+        cases = [await self._preprocessed(case) for case in cases]
+        assert self._batch_judge is not None
+        results = await _settled(self._batch_judge(cases))
+        if not isinstance(results, Sequence) or len(results) != len(cases):
+            raise JudgeError(
+                f"judger {self._name}: batch_judge returned {_short(results)} for {len(cases)} cases; a list with one "
+                "dict for each is needed",
+                kind="bad_verdict",
+            )
+        return [await self._verdict(case, result) for case, result in zip(cases, results, strict=True)]
+
+    async def _preprocessed(self, case: JudgeCase) -> JudgeCase:
+        preprocess = _method(self._judger, "preprocess")
+        changed = case if preprocess is None else await _settled(preprocess(case))
+        if not isinstance(changed, JudgeCase):
+            raise JudgeError(
+                f"judger {self._name}: preprocess returned {_short(changed)}; return the JudgeCase, changed with "
+                "dataclasses.replace",
+                kind="bad_verdict",
+            )
+        return changed
+
+    async def _verdict(self, case: JudgeCase, result: Any) -> Verdict:
+        postprocess = _method(self._judger, "postprocess")
+        if postprocess is not None:
+            result = await _settled(postprocess(case, result))
+        score = result.get("score") if isinstance(result, Mapping) else None
+        if isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1:
+            return Verdict(score=float(score), detail=str(result.get("reason", "")))
+        raise JudgeError(
+            f"judger {self._name} returned {_short(result)}; a dict with a number from 0 to 1 under 'score' is needed",
+            kind="bad_verdict",
+        )
+
+
+def as_judge(given: Any) -> Any:
+    """What a user's class has made, as a judge of answers: as it is where it can `grade`, else as a judger, with the
+    timeout_s and max_concurrent that it says itself."""
+    if _method(given, "grade") is not None:
+        return given
+    settings = {key: getattr(given, key) for key in ("timeout_s", "max_concurrent") if hasattr(given, key)}
+    return JudgerJudge(given, **settings)
+
+
+class Merged:
+    """Several judgers as one, also one that routes: merge by non-negative weights, sum w·score / sum w; 0.0 where they
+    weigh nothing together. Raises ConfigError for a weight that is negative or not finite."""
+
+    def __init__(self, *, parts: Mapping[str, tuple[Any, float]]) -> None:
+        for name, (_, weight) in parts.items():
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ConfigError(f"judger '{name}': weight {weight}; a finite number >= 0 is allowed; correct it")
+        self._parts = dict(parts)
+
+    async def judge(
+        self, instruction: str, response: str, reward_model: Mapping[str, Any], extra_fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        case = JudgeCase(
+            instruction=instruction, response=response, reward_model=reward_model, extra_fields=extra_fields
+        )
+        total = math.fsum(weight for _, weight in self._parts.values())
+        if total == 0:
+            return {"score": 0.0, "reason": "no judger has a weight"}
+        verdicts = {}
+        for name, (judger, _) in self._parts.items():
+            part = JudgerJudge(judger)
+            verdicts[name] = (await part._batch([case]))[0] if part._judge is None else await part._one(case)
+        score = math.fsum(self._parts[name][1] * verdict.score for name, verdict in verdicts.items()) / total
+        return {"score": score, "reason": ", ".join(f"{n} {v.score:g}" for n, v in verdicts.items())}
+
+
+class GroundTruth:
+    """A judger to begin with: 1 where the response is reward_model["ground_truth"], or one of them, white space
+    aside."""
+
+    def judge(
+        self, instruction: str, response: str, reward_model: Mapping[str, Any], extra_fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        truth = reward_model.get("ground_truth")
+        accepted = truth if isinstance(truth, list | tuple) else [] if truth is None else [truth]
+        if not accepted:
+            raise JudgeError(
+                f"task {extra_fields['task_id']}: its reward_model has no ground_truth", kind="no_reference"
+            )
+        return {"score": float(response.split() in [str(text).split() for text in accepted])}
+
+
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's is a judger."""
+    return function
+
+
+def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
+    """An episode as its agent's messages, a turn each; the last one has the answer for content."""
+    calls: dict[int, list[ToolCall]] = {}
+    for record in episode.tool_records:
+        calls.setdefault(record.turn, []).append(ToolCall(name=record.name, arguments=record.arguments))
+    messages = [
+        AgentMessage(
+            content=turn.text,
+            finish_reason="tool_calls" if number in calls else "length" if turn.cut_short else "stop",
+            tool_calls=tuple(calls.get(number, ())),
+        )
+        for number, turn in enumerate(episode.turns)
+    ]
+    forced = episode.exit is not Exit.ANSWERED
+    answer = AgentMessage(
+        content=episode.answer or "",
+        finish_reason="length" if forced else "stop",
+        finish_info=episode.exit.value,
+        extra_info=episode.metrics,
+    )
+    return (*messages[:-1], answer)
+
+
+def _case(task: Task, messages: Sequence[AgentMessage]) -> JudgeCase:
+    references = task.references
+    own = {"ground_truth": references[0] if references else None, "references": references}
+    return JudgeCase(
+        instruction=task.question,
+        response=messages[-1].content,
+        reward_model=task.metadata.get("reward_model", own),
+        extra_fields={
+            "agent_messages": tuple(messages),
+            "response_message": messages[-1],
+            "data_source": source_of(task),
+            "task_id": task.id,
+            "metadata": task.metadata,
+        },
+    )
+
+
+def source_of(task: Task) -> str:
+    """Where the task is from: the data set's own field, where it has one."""
+    return str(task.metadata.get("data_source") or task.data_source)
+
+
+def _method(judger: Any, name: str) -> Callable[..., Any] | None:
+    method = getattr(judger, name, None)
+    return method if callable(method) else None
+
+
+async def _settled(value: Any | Awaitable[Any]) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."

@@ -1,0 +1,208 @@
+"""Pages from the open web, at URLs that a stranger chose: nothing inside this network can be reached by one.
+
+    URL --checks--> host --resolved once, every address checked--> address --pinned connection--> answer
+     ^                                                                                              |
+     +---------------------------- at most max_redirects, each checked again -----------------------+
+
+The request goes to the checked address, with the name in the Host header and in TLS, where the certificate must fit.
+No proxy, cookie, credential, cache or script has a part in it; a <meta> refresh is text. One deadline spans all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import zlib
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+
+import httpx
+
+from agentgrpo.concurrency import Limiter, PerLoop
+from agentgrpo.errors import ConfigError
+from agentgrpo.network.addresses import Address, Forbidden, Reachable
+
+MAX_URL_CHARS = 2048
+MAX_RATIO = 100
+"""Decoded to received bytes past the first 64 KiB: no page compresses so well."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEAD_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN)
+
+
+class PageError(Exception):
+    """`kind`: timeout, transport, name (it has no address), http_NNN, redirects, oversize, garbage; and dead_network
+    where it is this machine that has no network or no name server."""
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    url: str
+    """Where the redirects ended."""
+    content_type: str
+    """As the server says it: "text/html; charset=utf-8"."""
+    body: bytes
+    """Decoded, at most max_bytes long."""
+
+
+class PageClient:
+    """At most max_concurrent pages are on their way at a time, first come first served; `timeout_s` spans waiting for a
+    slot, name lookups, redirects and the body."""
+
+    def __init__(
+        self,
+        *,
+        reachable: Reachable,
+        ports: Collection[int] = (80, 443),
+        timeout_s: float = 20.0,
+        max_bytes: int = 2 * 2**20,
+        max_redirects: int = 5,
+        max_concurrent: int = 8,
+        user_agent: str = "agentgrpo",
+    ) -> None:
+        if not (timeout_s > 0 and max_bytes > 0 and max_redirects >= 0):
+            raise ConfigError(
+                f"timeout_s={timeout_s}, max_bytes={max_bytes}, max_redirects={max_redirects}; allowed are "
+                "timeout_s > 0, max_bytes > 0, max_redirects >= 0"
+            )
+        self._reachable = reachable
+        self._ports = frozenset(ports)
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._max_redirects = max_redirects
+        self._headers = {
+            "User-Agent": user_agent,
+            "Accept": "text/html,text/plain,application/json,application/xml;q=0.9,*/*;q=0.1",
+            "Accept-Encoding": "gzip",
+        }
+        self._slots = Limiter(max_concurrent)
+        self._transport = PerLoop(self._open)
+
+    async def close(self) -> None:
+        """Ends the running loop's connections; the next page would open others."""
+        transport = self._transport.pop()
+        if transport is not None:
+            await transport.aclose()
+
+    async def get(self, url: str) -> Page:
+        """Raises Forbidden for what may not be reached (by this URL or a redirect), PageError for the rest."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._slots:
+                return await self._follow(url)
+        except TimeoutError as e:
+            raise PageError(f"no complete page within {self._timeout_s:g} s", kind="timeout") from e
+
+    def _open(self) -> httpx.AsyncHTTPTransport:
+        # The transport alone: a client would keep cookies, and one episode's would be another's, and use the proxies of
+        # the environment. Certificates are the usual ones, or those of SSL_CERT_FILE.
+        return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
+
+    async def _follow(self, url: str) -> Page:
+        target = self._checked(url)
+        for _ in range(self._max_redirects + 1):
+            response = await self._request(target)
+            try:
+                location = response.headers.get("Location")
+                if response.status_code not in _REDIRECTS or location is None:
+                    return await self._page(target, response)
+            finally:
+                await response.aclose()
+            target = self._checked(location, base=target)
+        raise PageError(f"more than {self._max_redirects} redirects", kind="redirects")
+
+    def _checked(self, url: str, base: httpx.URL | None = None) -> httpx.URL:
+        """`url`, relative to `base`, without its fragment. Raises Forbidden where it is no plain web address."""
+        # Parsers disagree on backslashes, spaces and control characters: what one takes for the host, another does not.
+        if len(url) > MAX_URL_CHARS or "\\" in url or any(c.isspace() or not c.isprintable() for c in url):
+            raise Forbidden(f"a URL has at most {MAX_URL_CHARS} characters and no spaces, backslashes or line breaks")
+        try:
+            target = httpx.URL(url) if base is None else base.join(url)
+            host = target.host
+        except (httpx.InvalidURL, ValueError) as e:
+            raise Forbidden(f"not a URL: {e}") from e
+        if target.scheme not in _DEFAULT_PORTS or not host:
+            raise Forbidden("only http:// and https:// URLs can be fetched")
+        if target.userinfo:
+            raise Forbidden("a URL with a user name or password cannot be fetched")
+        if (target.port or _DEFAULT_PORTS[target.scheme]) not in self._ports:
+            raise Forbidden(f"only ports {', '.join(map(str, sorted(self._ports)))} can be reached")
+        return target.copy_with(fragment=None)
+
+    async def _request(self, target: httpx.URL) -> httpx.Response:
+        """The answer's head, of the first of the host's addresses that takes the connection."""
+        host, port = target.raw_host.decode("ascii"), target.port or _DEFAULT_PORTS[target.scheme]
+        try:
+            addresses = await self._reachable.addresses(host, port)
+        except OSError as e:
+            dead = isinstance(e, socket.gaierror) and e.errno == socket.EAI_AGAIN
+            raise PageError(f"{host} has no address: {e}", kind="dead_network" if dead else "name") from e
+        for i, address in enumerate(addresses):
+            try:
+                return await self._ask(target, host, address)
+            except httpx.ConnectError as e:
+                if i + 1 == len(addresses):
+                    raise PageError(f"{host} takes no connection: {e}", kind=_kind(e)) from e
+            except (httpx.HTTPError, OSError) as e:
+                raise PageError(f"{type(e).__name__}: {e}", kind="transport") from e
+        raise AssertionError("addresses() gives at least one")
+
+    async def _ask(self, target: httpx.URL, host: str, address: Address) -> httpx.Response:
+        request = httpx.Request(
+            "GET",
+            target.copy_with(host=str(address)),
+            headers={"Host": target.netloc.decode("ascii"), **self._headers},
+            extensions={"sni_hostname": host.removesuffix(".")},
+        )
+        return await self._transport.get().handle_async_request(request)
+
+    async def _page(self, target: httpx.URL, response: httpx.Response) -> Page:
+        status = response.status_code
+        if not 200 <= status < 300:
+            raise PageError(f"HTTP {status}", kind=f"http_{status}")
+        body = bytearray()
+        try:
+            async for part in _decoded(response, self._max_bytes):
+                body += part
+                if len(body) > self._max_bytes:
+                    raise PageError(f"the page has more than {self._max_bytes} bytes", kind="oversize")
+        except (httpx.HTTPError, OSError) as e:
+            raise PageError(f"{type(e).__name__}: {e}", kind="transport") from e
+        return Page(url=str(target), content_type=response.headers.get("Content-Type", ""), body=bytes(body))
+
+
+async def _decoded(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    """The body in parts of which none is larger than max_bytes + 1, however well it was compressed."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding == "identity":
+        async for chunk in response.aiter_raw():
+            yield chunk
+        return
+    if encoding not in ("gzip", "x-gzip"):  # also "gzip, gzip": one layer was asked for
+        raise PageError(f"a body encoded as {encoding[:40]!r}, not asked for", kind="garbage")
+    unzip, num_in, num_out = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), 0, 0
+    async for chunk in response.aiter_raw():
+        num_in += len(chunk)
+        try:
+            part = unzip.decompress(chunk, max_bytes + 1)
+        except zlib.error as e:
+            raise PageError(f"a broken gzip body: {e}", kind="garbage") from e
+        num_out += len(part)
+        if unzip.unconsumed_tail or num_out > max(64 * 1024, MAX_RATIO * num_in):
+            raise PageError(f"more than {max_bytes} bytes, or {MAX_RATIO} times its compressed size", kind="oversize")
+        yield part
+    if not unzip.eof:
+        raise PageError("a gzip body that ends too early", kind="garbage")
+
+
+def _kind(error: BaseException) -> str:
+    """Whether a connection failed because there is no network here, or because of the host."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _DEAD_NETWORK:
+            return "dead_network"
+        cause = cause.__cause__ or cause.__context__
+    return "transport"

@@ -1,0 +1,222 @@
+"""What a run that seems to hang is at, asked from outside or by itself, without disturbing it.
+
+    kill -USR1 PID   every task of the event loop: its stack and what it waits for
+    kill -USR2 PID   the stack of every thread; the C library's doing, so also where the interpreter is stuck
+    run.watchdog_s   both, when one step takes longer than that, and again each time as long has passed
+
+All of it is appended to <run>/diagnostics/<pid>.txt, and a line on the screen says so. Nothing here stops, skips or
+changes anything: a run that is asked computes the same bits as one that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType, TracebackType
+from typing import Protocol
+
+from agentgrpo.errors import ConfigError, StorageError
+from agentgrpo.recipes.await_chains import describe_tasks
+from agentgrpo.recipes.loop_lag import LoopLag
+
+TASKS, THREADS = signal.SIGUSR1, signal.SIGUSR2
+FOLDER = "diagnostics"
+_AFTER_S = 0.1
+"""The tasks follow the threads' stacks, which the C library writes piece by piece."""
+_WAKE, _END = "", "\0"
+
+
+class Watch(Protocol):
+    """What a training run tells of itself."""
+
+    def step(self, label: str) -> AbstractContextManager[None]:
+        """Inside, the watchdog is awake."""
+        ...
+
+    def responsive(self, label: str) -> AbstractContextManager[None]:
+        """Inside, the event loop is expected to take its turns; entered on it."""
+        ...
+
+    def lap(self) -> dict[str, float]:
+        """Clocks of the event loop's lag since the last lap."""
+        ...
+
+
+class Unwatched:
+    def step(self, label: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def responsive(self, label: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def lap(self) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    label: str
+    began: float
+    loop: asyncio.AbstractEventLoop
+
+
+class Diagnostics:
+    """A context manager for the main thread; on leaving, the signals' former handlers are back. Signals reach this
+    process alone: one that it forks has the former handlers, and a program that it starts the system's.
+
+    say: prints a line; called from a thread of its own."""
+
+    def __init__(
+        self, run_dir: Path, *, watchdog_s: float | None, max_loop_lag_s: float | None, say: Callable[[str], None]
+    ) -> None:
+        for name, value in (("watchdog_s", watchdog_s), ("max_loop_lag_s", max_loop_lag_s)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"run.{name}={value}; null (never), or more than 0 seconds is allowed")
+        self.path = run_dir / FOLDER / f"{os.getpid()}.txt"
+        self._watchdog_s, self._say = watchdog_s, say
+        self._lag = LoopLag(max_s=max_loop_lag_s, say=self._tell)
+        self._lines: SimpleQueue[str] = SimpleQueue()  # its put may be interrupted by a handler that puts
+        self._thread = threading.Thread(target=self._run, name="agentgrpo-diagnostics", daemon=True)
+        self._step: _Step | None = None
+        self._due = 0.0
+        self._is_describing = False
+
+    def __enter__(self) -> Diagnostics:
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise StorageError(f"{self.path}: {e.strerror}; the run directory must be writable") from e
+        handlers = {TASKS: self._on_tasks, THREADS: self._on_threads}
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        faulthandler.register(THREADS, file=self._file, all_threads=True, chain=True)
+        _INSTALLED.append(self)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _INSTALLED.remove(self)
+        self.uninstall()
+        self._lines.put(_END)
+        self._thread.join()
+        is_empty = os.fstat(self._file).st_size == 0
+        os.close(self._file)
+        with suppress(OSError):  # somebody has tidied up
+            if is_empty:
+                self.path.unlink()
+                self.path.parent.rmdir()  # only if it is empty
+
+    def uninstall(self) -> None:
+        """The former handlers are back."""
+        faulthandler.unregister(THREADS)
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[None]:
+        if self._watchdog_s is None:
+            yield
+            return
+        self._step = _Step(label, time.monotonic(), asyncio.get_running_loop())
+        self._due = self._step.began + self._watchdog_s + _AFTER_S
+        faulthandler.dump_traceback_later(self._watchdog_s, repeat=True, file=self._file)
+        self._lines.put(_WAKE)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            self._step = None
+
+    @contextmanager
+    def responsive(self, label: str) -> Iterator[None]:
+        with self._lag.measured(label):
+            self._lines.put(_WAKE)
+            yield
+
+    def lap(self) -> dict[str, float]:
+        return self._lag.lap()
+
+    def _on_tasks(self, number: int, frame: FrameType | None) -> None:
+        if self._is_describing:  # a second signal within the first
+            return
+        self._is_describing = True
+        try:
+            loop = asyncio._get_running_loop()
+            text = "no event loop is running\n" if loop is None else describe_tasks(loop, frame)
+            self._append(f"SIGUSR1, {text}")
+            self._tell(f"SIGUSR1: the tasks of the event loop are in {self.path}")
+        except Exception as e:  # whatever it is, it is not the run's concern
+            self._tell(f"SIGUSR1: the tasks cannot be written down: {type(e).__name__}: {e}")
+        finally:
+            self._is_describing = False
+
+    def _on_threads(self, number: int, frame: FrameType | None) -> None:
+        """The stacks have been written by now."""
+        try:
+            self._append("SIGUSR2, the stacks of all threads are above\n")
+            self._tell(f"SIGUSR2: the stacks of all threads are in {self.path}")
+        except Exception as e:
+            self._tell(f"SIGUSR2: the stacks cannot be marked: {type(e).__name__}: {e}")
+
+    def _append(self, text: str) -> None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        os.write(self._file, f"=== {at}, {text}\n".encode("utf-8", "replace"))
+
+    def _tell(self, line: str) -> None:
+        """From any thread and any handler: where that was interrupted while printing, it must not print."""
+        self._lines.put(line)
+
+    def _run(self) -> None:
+        line = _WAKE
+        while line != _END:
+            try:
+                if line:
+                    self._say(line)
+                self._watch()
+                self._lag.look()
+            except Exception as e:
+                self._lines.put(f"diagnostics: {type(e).__name__}: {e}")
+            try:
+                line = self._lines.get(timeout=self._patience())
+            except Empty:
+                line = _WAKE
+
+    def _patience(self) -> float | None:
+        watchdog = None if self._step is None else max(0.0, self._due - time.monotonic())
+        return min((s for s in (watchdog, self._lag.patience) if s is not None), default=None)
+
+    def _watch(self) -> None:
+        step, now = self._step, time.monotonic()
+        if step is None or self._watchdog_s is None or now < self._due:
+            return
+        self._due = max(self._due + self._watchdog_s, now)
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        self._append(f"{step.label} has taken {now - step.began:.1f} s, {describe_tasks(step.loop, frame)}")
+        self._say(
+            f"note: {step.label} has taken {now - step.began:.0f} s so far (run.watchdog_s={self._watchdog_s:g}); what "
+            f"all tasks and threads are at is in {self.path}. The run goes on"
+        )
+
+
+_INSTALLED: list[Diagnostics] = []
+
+
+def _in_a_forked_child() -> None:
+    while _INSTALLED:
+        _INSTALLED.pop().uninstall()
+
+
+os.register_at_fork(after_in_child=_in_a_forked_child)

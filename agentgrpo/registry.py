@@ -1,0 +1,127 @@
+"""What may be named in YAML: which name leads to which class, and which node may stand where. Texts only.
+
+Whoever adds a part adds one line here and one file to configs/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REGISTRY: Mapping[str, Mapping[str, str] | str] = {
+    "task": {
+        "almanac": "agentgrpo.tasks.almanac:Almanac",
+        "jsonl": "agentgrpo.tasks.jsonl:JsonlTasks",
+        "workshop": "agentgrpo.tasks.workshop:Workshop",
+    },
+    "model": {
+        "almanac_tiny": "agentgrpo.recipes.warm_start:WarmStart",
+        "path": "agentgrpo.build:ModelPath",
+        "workshop_tiny": "agentgrpo.recipes.warm_start:WarmStart",
+    },
+    "engine": {"hf": "agentgrpo.engines.hf:HFEngine"},
+    "agent": {"search": "agentgrpo.agents.search:SearchAgent", "tool": "agentgrpo.agents.tool:ToolAgent"},
+    "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
+    "tool": {
+        "calculator": "agentgrpo.tools.calculator:Calculator",
+        "fetch": "agentgrpo.tools.fetch:Fetch",
+        "files": "agentgrpo.tools.files:Files",
+        "mcp": "agentgrpo.tools.mcp:Mcp",
+        "python": "agentgrpo.tools.python:PythonTool",
+        "search": "agentgrpo.tools.search:Search",
+    },
+    "fetcher": {"none": "agentgrpo.build:nothing", "http": "agentgrpo.retrievers.http:HttpPageFetcher"},
+    "reranker": {
+        "none": "agentgrpo.build:nothing",
+        "lexical": "agentgrpo.retrievers.rerank:LexicalReranker",
+        "http": "agentgrpo.retrievers.http:HttpReranker",
+    },
+    "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
+    "judge": {
+        "exact_match": "agentgrpo.judges.answers:ExactMatch",
+        "token_f1": "agentgrpo.judges.answers:TokenF1",
+        "contains": "agentgrpo.judges.answers:Contains",
+        "gold_agreement": "agentgrpo.judges.answers:GoldAgreement",
+        "composite": "agentgrpo.judges.composite:Composite",
+        "route": "agentgrpo.judges.route:Route",
+        "llm": "agentgrpo.judges.llm.judge:LLMJudge",
+        "judger": "agentgrpo.judges.judger:JudgerJudge",
+    },
+    "judger": {"ground_truth": "agentgrpo.judges.judger:GroundTruth"},
+    "completer": {
+        "http": "agentgrpo.judges.llm.http:HttpCompleter",
+        "local": "agentgrpo.recipes.local_completer:LocalCompleter",
+    },
+    "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
+    "term": "agentgrpo.rewards:TERMS",
+    "algorithm": dict.fromkeys(
+        (
+            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
+            *("search_r1", "mem_alpha"),
+        ),
+        "agentgrpo.grpo.algorithm:Algorithm",
+    ),
+    "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
+}
+"""kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
+
+UNNAMED: Mapping[str, str] = {
+    "rollout": "agentgrpo.settings:RolloutSettings",
+    "run": "agentgrpo.settings:RunSettings",
+    "eval": "agentgrpo.settings:EvalSettings",
+    "hardware": "agentgrpo.hardware:Hardware",
+    "judge_part": "agentgrpo.build:judge_part",
+    "lora": "agentgrpo.settings:LoraSettings",
+    "guard": "agentgrpo.recipes.guards:Guard",
+}
+"""Kinds with one implementation: their nodes say no `name`."""
+
+ROOT: Mapping[str, str] = {
+    "task": "task",
+    "model": "model",
+    "engine": "engine",
+    "agent": "agent",
+    "retriever": "retriever",
+    "tools": "tool*",
+    "judge": "judge",
+    "reward": "reward",
+    "rollout": "rollout",
+    "algorithm": "algorithm",
+    "optimizer": "optimizer",
+    "guards": "guard*",
+    "hardware": "hardware",
+    "run": "run",
+}
+NESTED: Mapping[str, Mapping[str, str]] = {
+    "": ROOT,
+    "model": {"lora": "lora"},
+    "reward": {"terms": "term*"},
+    "agent": {"evidence": "evidence", "reranker": "reranker", "fetcher": "fetcher"},
+    "judge": {"parts": "judge_part*", "routes": "judge*", "completer": "completer", "judger": "judger"},
+    "judge_part": {"judge": "judge"},
+    "run": {"eval": "eval"},
+}
+"""kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
+
+PROVIDED: Mapping[str, frozenset[str]] = {
+    "agent": frozenset({"prices"}),
+    "engine": frozenset({"run_seed", "own_weights"}),
+    "reranker": frozenset({"thesaurus"}),
+}
+"""kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
+
+WRAPPERS: Mapping[str, str] = {
+    "tool": "agentgrpo.tools.functions:FunctionTool",
+    "judge": "agentgrpo.judges.judger:JudgerJudge",
+    "judger": "agentgrpo.judges.judger:as_it_is",
+}
+"""kind -> the class that makes such a part of a plain function of the user's, which it gets as its first argument."""
+
+ADAPTERS: Mapping[str, str] = {"judge": "agentgrpo.judges.judger:as_judge"}
+"""kind -> what makes such a part of whatever was built; it leaves alone what is one."""
+
+PROGRAMS: Mapping[str, tuple[object, ...]] = {
+    "command": (None, "", []),
+    "python": (None,),
+    "sandbox": ("bubblewrap",),
+}
+"""Keys of a tool that start programs of this machine, or let those of the policy out -> their values that do not."""

@@ -1,0 +1,151 @@
+"""Calls in sampled text: JSON read strictly, whatever is wrong said in one line. Nothing here raises on any text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from agentgrpo.protocol import AnyCall, MalformedCall
+from agentgrpo.types import ToolCall
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[ \t\r\n;]*")
+_KEYS = re.compile(r'"(?:name|parameters|arguments)"\s*:')
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]{1,64})"')
+_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+class Unreadable(ValueError):
+    """Its text is the problem, for the policy: one line."""
+
+
+def read_json(text: str, start: int = 0) -> tuple[Any, int]:
+    """The JSON value that begins at `start` (after white space) and the index behind it.
+
+    Strict: no NaN or Infinity, no key twice, no number that is not finite, no half of a surrogate pair, since what is
+    read here is recorded as JSON and handed to tools. Raises Unreadable."""
+    begin = _SPACE.match(text, start).end()  # type: ignore[union-attr]  # matches everywhere
+    if begin == len(text):
+        raise Unreadable("there is no JSON")
+    try:
+        value, end = _DECODER.raw_decode(text, begin)
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as e:
+        raise Unreadable(f"this is not JSON: {e.msg.removesuffix(' at')} at character {e.pos - begin + 1}") from e
+    except UnicodeEncodeError as e:
+        raise Unreadable("this is not JSON: half of a surrogate pair in a string") from e
+    except RecursionError as e:
+        raise Unreadable("this is not JSON: nested too deeply") from e
+    except Unreadable:
+        raise
+    except ValueError as e:  # Python's own limit on the digits of an integer
+        raise Unreadable("this is not JSON: a number with too many digits") from e
+    return value, end
+
+
+def read_object(text: str, start: int = 0) -> tuple[Mapping[str, Any], int]:
+    """`read_json` for an object and nothing else."""
+    value, end = read_json(text, start)
+    if not isinstance(value, dict):
+        raise Unreadable(f"a JSON object is needed, not {kind_of(value)}")
+    return value, end
+
+
+def call_of(value: Any, *, argument_keys: Sequence[str], id: str = "") -> ToolCall:
+    """The call that {"name": ..., argument_keys[0]: {...}} is. Any one of `argument_keys` will do, none means no
+    arguments. Raises Unreadable."""
+    if not isinstance(value, dict):
+        raise Unreadable(f"a call is a JSON object, not {kind_of(value)}")
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise Unreadable('the call has no "name"' if "name" not in value else f'"name" must be {_needed(name)}')
+    given = [key for key in argument_keys if key in value]
+    if len(given) > 1:
+        raise Unreadable(f"arguments are given twice: {' and '.join(given)}")
+    if unknown := sorted(set(value) - {"name", "id", "type", *argument_keys}):
+        raise Unreadable(f'a call has "name" and "{argument_keys[0]}", not {shown(", ".join(unknown))}')
+    arguments = value[given[0]] if given else {}
+    if not isinstance(arguments, dict):
+        raise Unreadable(f'"{given[0]}" must be a JSON object, not {kind_of(arguments)}')
+    return ToolCall(name=name, arguments=arguments, id=id)
+
+
+def one_call(text: str, *, argument_keys: Sequence[str], whole: str, id: str = "") -> AnyCall:
+    """The call that `text` is, with nothing after it; `whole` is how it was sampled, markup included."""
+    try:
+        value, end = read_json(text)
+        if rest := text[end:].strip():
+            raise Unreadable(f"text after the call: {shown(rest)}")
+        return call_of(value, argument_keys=argument_keys, id=id)
+    except Unreadable as e:
+        return malformed(whole, str(e), id=id)
+
+
+def calls_in_row(text: str, *, argument_keys: Sequence[str]) -> tuple[AnyCall, ...]:
+    """JSON calls one after the other, with white space or ";" between them; what cannot be read ends the row."""
+    calls: list[AnyCall] = []
+    end = 0
+    while (start := _BETWEEN.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # matches everywhere
+        try:
+            value, end = read_json(text, start)
+        except Unreadable as e:
+            return (*calls, malformed(text[start:], str(e)))
+        try:
+            calls.append(call_of(value, argument_keys=argument_keys))
+        except Unreadable as e:
+            calls.append(malformed(text[start:end], str(e)))
+    return tuple(calls)
+
+
+def seems_call(text: str) -> bool:
+    """Whether text that nothing marks as a call is meant as one: an object with a name or with arguments."""
+    return text.lstrip().startswith("{") and _KEYS.search(text) is not None
+
+
+def malformed(text: str, problem: str, *, name: str = "", id: str = "") -> MalformedCall:
+    """A MalformedCall with the name that a "name" in `text` gives, where none is known."""
+    found = _NAME.search(text)
+    return MalformedCall(text=text, problem=problem, name=name or (found[1] if found else ""), id=id)
+
+
+def written(call: ToolCall, argument_key: str) -> str:
+    """The JSON of a call as chat templates write it."""
+    return json.dumps({"name": call.name, argument_key: dict(call.arguments)}, ensure_ascii=False)
+
+
+def shown(text: str) -> str:
+    """Sampled text inside a problem: quoted, one line, at most 40 characters of it."""
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls it."""
+    return _KINDS.get(type(value), "a number")
+
+
+def _needed(name: Any) -> str:
+    return "a string, not " + kind_of(name) if not isinstance(name, str) else "the name of a tool, not empty"
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise Unreadable(f"this is not JSON: {shown(digits)} is too large for a number")
+    return number
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise Unreadable(f"this is not JSON: {word}")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise Unreadable("this is not JSON: a key is given twice")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once_each, parse_float=_finite, parse_constant=_no_constant)

@@ -1,0 +1,181 @@
+"""The renderer of every family with chat turns: opened by the tokenizer's own template, continued by appending.
+
+    opening  = chat template(messages, tools), up to where the policy's turn begins
+    context  = opening + A0 (sampled) + end, replies, opener + A1 (sampled) + ...
+
+Rendering the whole conversation again for every turn would change tokens that the policy has seen or sampled: templates
+drop reasoning, move the tools, and text tokenises otherwise than it was sampled. What is appended is the family's fixed
+text, and a probe at construction compares it with what the template itself writes there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.renderers import describe
+from agentgrpo.renderers.family import Family, Markup, Splitter
+from agentgrpo.renderers.template import ChatTemplate, function
+from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, added_tokens, encode_pieces
+from agentgrpo.types import Message, Piece, ToolCall
+
+_ASK = {"role": "user", "content": "probe"}
+_SPEC = ToolSpec(
+    name="probe",
+    description="Probe.",
+    parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+)
+_REPLY = '"41"\nprobe'  # tells whether results are written as JSON strings
+
+
+class ChatRenderer:
+    """Implements renderers.base.ToolRenderer for one family."""
+
+    stop_strings: tuple[str, ...] = ()
+
+    def __init__(self, *, tokenizer: FastTokenizer, family: Family) -> None:
+        """Raises ConfigError for a tokenizer that lacks the family's control tokens or its chat template, and where
+        the template continues a conversation otherwise than the family does."""
+        added = added_tokens(tokenizer)
+        if missing := [text for text in family.added if text not in added]:
+            raise ConfigError(
+                f"renderer {family.name}: this tokenizer has no added tokens {' '.join(missing)}; choose the family "
+                "that the model was trained with, or react"
+            )
+        if not tokenizer.chat_template:
+            raise ConfigError(f"renderer {family.name}: this tokenizer has no chat template; choose react")
+        self._family = family
+        self._trusted = TrustedEncoder(tokenizer)
+        self._outside = OutsideEncoder(tokenizer, control={*family.added, *family.ends, *family.marks})
+        self._template = ChatTemplate(tokenizer=tokenizer, trusted=self._trusted, outside=self._outside)
+        self._ends = tuple(added[text] for text in family.ends if text in added)
+        eos = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._ends, *eos)))
+        self._splitter = Splitter(family.marks, added=added.get, decode=self._trusted.decode)
+        self._system_role = self._accepts({"role": "system", "content": "probe"}, _ASK)
+        self._markup = self._agreed(self._opener())
+
+    def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._template.encode(messages)
+
+    def open_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """By the template's own description of tools; in words where it has none."""
+        if self._family.has_tools:
+            return self._template.encode(messages, tools=tools)
+        if tools:
+            text = describe.describe(tools, describe.FENCED)
+            messages = describe.put_first(text, messages, system_role=self._system_role)
+        return self._template.encode(messages)
+
+    def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return encode_pieces(pieces, trusted=self._trusted, outside=self._outside)
+
+    def encode_action(self, text: str) -> tuple[int, ...]:
+        return self._trusted.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._trusted.decode(token_ids)
+
+    def parse(self, token_ids: Sequence[int]) -> ParsedTurn:
+        """Text without calls is the answer, if the policy ended it: one that was cut short is none."""
+        ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
+        spans = self._splitter.split(token_ids[:-1] if ended else token_ids)
+        turn = self._family.read(spans, self._markup)
+        if turn.calls or not ended or not turn.content:
+            return turn
+        return replace(turn, answer=turn.content, content="")
+
+    def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        return self.observe((*self._end(sampled), *_replies(self._markup, replies)))
+
+    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
+        before, after = self._markup.word
+        return self.observe((*self._end(sampled), Piece(before + text + after + self._markup.opener, True)))
+
+    def write(self, turn: ParsedTurn) -> str:
+        return self._family.write(turn, self._markup) + self._markup.end
+
+    def _end(self, sampled: Sequence[int]) -> tuple[Piece, ...]:
+        """The end of a turn that was cut short, or that ended with another token than the family's."""
+        return () if sampled and sampled[-1] in self._ends else (Piece(self._markup.end, True),)
+
+    # --- what the template writes
+
+    def _opener(self) -> str | None:
+        """What the template adds to begin the policy's turn; None where that is no plain addition."""
+        closed = self._template.text([_ASK], opened=False)
+        opened = self._template.text([_ASK])
+        return opened.removeprefix(closed) if opened.startswith(closed) else None
+
+    def _agreed(self, opener: str | None) -> Markup:
+        """The first of the family's markups with which appending equals rendering, for a call (two, where the template
+        takes two in one turn) and what answers it. Only the end of the conversation is compared: what the template
+        makes of the turns before it is never used."""
+        both = [ToolCall(name="probe", arguments={"text": text}, id=f"probe000{i}") for i, text in enumerate("ab")]
+        told = [{"role": "assistant", "content": "probe"}, _ASK]
+        calls = both if self._accepts(_ASK, *self._asked(both, self._family.markups[0])) else both[:1]
+        differing = ""
+        for markup in self._family.markups:
+            if opener is not None and opener.startswith(markup.opener):
+                markup = replace(markup, opener=opener)
+            asked = self._asked(calls, markup)
+            ours = self._family.write(ParsedTurn(calls=tuple(calls)), replace(markup, opener="")) + markup.end
+            ours += "".join(p.text for p in _replies(markup, [ToolReply(call=c, text=_REPLY) for c in calls]))
+            theirs = self._template.text([_ASK, *asked], tools=[function(_SPEC)] if self._family.has_tools else ())
+            word = markup.end + markup.word[0] + "probe" + markup.word[1] + markup.opener
+            rendered = self._template.text([_ASK, *told])
+            if theirs.endswith(ours) and rendered.endswith(word):
+                return markup
+            differing = differing or (_difference(ours, theirs) or _difference(word, rendered))
+        raise ConfigError(
+            f"renderer {self._family.name}: the chat template does not continue a conversation as this family does: "
+            f"{differing}; choose the family that the model was trained with, or react"
+        )
+
+    def _asked(self, calls: Sequence[ToolCall], markup: Markup) -> list[dict[str, Any]]:
+        """The messages of a turn that makes `calls`, and of the replies."""
+        if not self._family.has_tools:
+            text = self._family.write(ParsedTurn(calls=tuple(calls)), markup)
+            shown = "".join(p.text for p in _texts(markup, [ToolReply(call=c, text=_REPLY) for c in calls]))
+            return [{"role": "assistant", "content": text}, {"role": "user", "content": shown}]
+        made = [
+            {"type": "function", "id": c.id, "function": {"name": c.name, "arguments": dict(c.arguments)}}
+            for c in calls
+        ]
+        results = [{"role": "tool", "name": c.name, "tool_call_id": c.id, "content": _REPLY} for c in calls]
+        return [{"role": "assistant", "content": "", "tool_calls": made}, *results]
+
+    def _accepts(self, *turns: dict[str, Any]) -> bool:
+        try:
+            self._template.text(turns)
+        except ConfigError:
+            return False
+        return True
+
+
+def _replies(markup: Markup, replies: Sequence[ToolReply]) -> Iterator[Piece]:
+    """From behind the end of a turn up to the policy's next token."""
+    yield Piece(markup.replies[0], True)
+    yield from _texts(markup, replies)
+    yield Piece(markup.replies[1] + markup.opener, True)
+
+
+def _texts(markup: Markup, replies: Sequence[ToolReply]) -> Iterator[Piece]:
+    before, after = markup.reply
+    for i, reply in enumerate(replies):
+        yield Piece((markup.between if i else "") + before, True)
+        yield Piece(json.dumps(reply.text, ensure_ascii=False) if markup.quoted else reply.text, False)
+        yield Piece(after.replace("{id}", reply.call.id), True)
+
+
+def _difference(ours: str, theirs: str) -> str:
+    """Where two texts that should end alike first differ, read from the end; "" where they do not."""
+    if theirs.endswith(ours):
+        return ""
+    pairs = zip(reversed(ours), reversed(theirs), strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+    return f"it writes {theirs[: len(theirs) - same][-40:]!r} where {ours[: len(ours) - same][-40:]!r} belongs"

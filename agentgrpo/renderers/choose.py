@@ -1,0 +1,50 @@
+"""Which renderer speaks to a policy: the one that `model.renderer` names, or the one its tokenizer was trained with."""
+
+from __future__ import annotations
+
+from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.chat import ChatRenderer
+from agentgrpo.renderers.chatml import CHATML
+from agentgrpo.renderers.family import Family
+from agentgrpo.renderers.gemma import GEMMA
+from agentgrpo.renderers.llama3 import LLAMA3
+from agentgrpo.renderers.mistral import MISTRAL
+from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.renderers.qwen3 import QWEN3
+from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.renderers.tokens import FastTokenizer
+
+# in the order in which auto asks: Qwen3's templates contain all that ChatML's do
+FAMILIES: tuple[Family, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, GEMMA)
+NAMES = ("auto", "plain", "react", *(family.name for family in FAMILIES))
+
+
+def choose(name: str, *, tokenizer: FastTokenizer) -> Renderer:
+    """The renderer `name` for an agent without tools; auto is plain. Raises ConfigError for an unknown name and for a
+    tokenizer that the renderer cannot use."""
+    return (
+        PlainRenderer(tokenizer=tokenizer) if name in ("auto", "plain") else choose_for_tools(name, tokenizer=tokenizer)
+    )
+
+
+def choose_for_tools(name: str, *, tokenizer: FastTokenizer, describe_tools: bool = False) -> ToolRenderer:
+    """The renderer `name` for an agent with tools; auto is the family of the tokenizer's chat template, react where
+    there is none that is known. `describe_tools` is for react, which describes them only if asked; the families always
+    do. Raises ConfigError as `choose` does, and for plain."""
+    if name not in NAMES:
+        raise ConfigError(f"renderer '{name}'; {', '.join(NAMES)} are allowed.{did_you_mean(name, NAMES)}")
+    if name == "plain":
+        raise ConfigError(
+            "renderer 'plain' cannot speak of tools; choose react, or auto for the tokenizer's own format"
+        )
+    family = recognise(tokenizer) if name == "auto" else next((f for f in FAMILIES if f.name == name), None)
+    if family is None:
+        return ReactRenderer(tokenizer=tokenizer, describe_tools=describe_tools)
+    return ChatRenderer(tokenizer=tokenizer, family=family)
+
+
+def recognise(tokenizer: FastTokenizer) -> Family | None:
+    """The family that the chat template's own marks tell; None for another, and where there is no template."""
+    template = str(tokenizer.chat_template or "")  # a mapping of several templates is spelled out
+    return next((f for f in FAMILIES if all(mark in template for mark in f.recognised_by)), None)

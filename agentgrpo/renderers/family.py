@@ -1,0 +1,94 @@
+"""What is particular to a family of chat models: how it writes calls, and what stands around the replies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from agentgrpo.protocol import ParsedTurn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markup:
+    """The fixed texts that the environment adds. After a sampled turn follow: `end` where the turn lacks it, then
+    replies[0] + (reply[0] TEXT reply[1], with `between` between them) + replies[1], or word[0] TEXT word[1], and
+    `opener`."""
+
+    end: str
+    opener: str
+    """The beginning of the policy's turn."""
+    reply: tuple[str, str]
+    """Around the text of each reply; "{id}" stands for the id of its call."""
+    replies: tuple[str, str] = ("", "")
+    between: str = ""
+    word: tuple[str, str]
+    """Around a word of the environment: a user message."""
+    quoted: bool = False
+    """The text of a reply is written as a JSON string."""
+    calls: str = ""
+    """What the policy writes before its calls, where the family has variants."""
+
+
+class Span(NamedTuple):
+    """Sampled text after one of the family's marks; "" before the first."""
+
+    mark: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    name: str
+    recognised_by: tuple[str, ...]
+    """What all of its chat templates contain and no earlier family's of renderers.choose does."""
+    added: tuple[str, ...]
+    """Control strings that must be added tokens of the tokenizer, or untrusted text could spell them."""
+    ends: tuple[str, ...]
+    """Control strings that end a turn; those the tokenizer lacks do not count, the first is Markup.end."""
+    marks: tuple[str, ...]
+    """Control strings that tell calls and reasoning from text. Where they are added tokens, only these tokens count."""
+    markups: tuple[Markup, ...]
+    """The published variants; the first one that the chat template agrees with is used."""
+    has_tools: bool = True
+    """The chat template takes tools, tool calls and tool results."""
+    read: Callable[[Sequence[Span], Markup], ParsedTurn]
+    """The turn without its answer: what is content may be one. Never raises. The first span's mark is ""."""
+    write: Callable[[ParsedTurn, Markup], str]
+    """The text that `read` reads as the given turn, up to Markup.end."""
+
+
+class Splitter:
+    """Cuts sampled tokens at the family's marks."""
+
+    def __init__(
+        self, marks: Iterable[str], *, added: Callable[[str], int | None], decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        """`added(mark)`: its token id, None where it is plain text to the tokenizer and has to be found as such."""
+        ids = {mark: added(mark) for mark in marks}
+        self._by_id = {i: mark for mark, i in ids.items() if i is not None}
+        plain = [re.escape(mark) for mark, i in ids.items() if i is None]
+        self._plain = re.compile(f"({'|'.join(plain)})") if plain else None
+        self._decode = decode
+
+    def split(self, token_ids: Sequence[int]) -> tuple[Span, ...]:
+        cut: list[tuple[str, list[int]]] = [("", [])]
+        for i in token_ids:
+            if i in self._by_id:
+                cut.append((self._by_id[i], []))
+            else:
+                cut[-1][1].append(i)
+        return tuple(chain.from_iterable(self._found(mark, self._decode(ids)) for mark, ids in cut))
+
+    def _found(self, mark: str, text: str) -> Iterable[Span]:
+        if self._plain is None:
+            return (Span(mark, text),)
+        first, *rest = self._plain.split(text)  # text, mark, text, mark, ...
+        return (Span(mark, first), *map(Span, rest[::2], rest[1::2]))
+
+
+def spelled(spans: Iterable[Span]) -> str:
+    """The text as it was sampled."""
+    return "".join(chain.from_iterable(spans))

@@ -1,0 +1,97 @@
+"""Gemma-style: a template without tools and without a system role, so that calls are JSON in a code block.
+
+    <start_of_turn>model
+    ```tool_code
+    {"name": "lookup", "arguments": {"key": "nut"}}
+    ```<end_of_turn>
+    <start_of_turn>user
+    ```tool_output
+    41
+    ```<end_of_turn>
+
+Blocks named tool_call, function_call and json are read too, and so is a turn that is such an object and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
+from agentgrpo.renderers.calls import calls_in_row, malformed, seems_call, written
+from agentgrpo.renderers.family import Family, Markup, Span, spelled
+
+ARGUMENTS = ("arguments", "parameters")
+_FENCE = re.compile(r"^```([A-Za-z_0-9+-]*)[ \t]*$", re.MULTILINE)
+_CALLS = ("tool_code", "tool_call", "function_call")
+
+
+def read(spans: Sequence[Span], markup: Markup) -> ParsedTurn:
+    text = spelled(spans)
+    if seems_call(text):
+        return ParsedTurn(calls=calls_in_row(text, argument_keys=ARGUMENTS))
+    calls: list[AnyCall] = []
+    rest: list[str] = []
+    name, begin = "", 0  # of the block that is open, and where its fence or the text outside blocks begins
+    for fence in _FENCE.finditer(text):
+        closes = bool(name) and not fence[1]
+        end = fence.end() if closes else fence.start()
+        _take(name, text[begin:end], closed=closes, calls=calls, rest=rest)
+        name, begin = ("", fence.end()) if closes else (fence[1] or "text", fence.start())
+    _take(name, text[begin:], closed=False, calls=calls, rest=rest)
+    return ParsedTurn(calls=tuple(calls), content="".join(rest).strip())
+
+
+def write(turn: ParsedTurn, markup: Markup) -> str:
+    texts = [turn.content, turn.answer or "", *map(_written, turn.calls)]
+    return "\n".join(text for text in texts if text)
+
+
+def _take(name: str, text: str, *, closed: bool, calls: list[AnyCall], rest: list[str]) -> None:
+    """Adds a block, fences included, or the text between blocks to what it is."""
+    inside = text.partition("\n")[2].removesuffix("```") if closed else text.partition("\n")[2]
+    if name not in _CALLS and not (name == "json" and seems_call(inside)):
+        rest.append(text)
+    elif not closed:
+        calls.append(malformed(text, "the code block of the call does not end with a line ```"))
+    else:
+        found = calls_in_row(inside, argument_keys=ARGUMENTS)
+        calls.extend(_in_block(call) for call in found)
+        if not found:
+            calls.append(malformed(text, "the code block holds no call"))
+
+
+def _in_block(call: AnyCall) -> AnyCall:
+    """A malformed call with its block around it, as it would be written."""
+    return replace(call, text=_block(call.text.strip())) if isinstance(call, MalformedCall) else call
+
+
+def _block(text: str) -> str:
+    return f"```tool_code\n{text}\n```"
+
+
+def _written(call: AnyCall) -> str:
+    return call.text if isinstance(call, MalformedCall) else _block(written(call, ARGUMENTS[0]))
+
+
+GEMMA = Family(
+    name="gemma",
+    recognised_by=("<start_of_turn>",),
+    added=("<start_of_turn>", "<end_of_turn>"),
+    ends=("<end_of_turn>",),
+    marks=(),
+    markups=(
+        Markup(
+            end="<end_of_turn>",
+            opener="<start_of_turn>model\n",
+            replies=("\n<start_of_turn>user\n", "<end_of_turn>\n"),
+            reply=("```tool_output\n", "\n```"),
+            between="\n",
+            word=("\n<start_of_turn>user\n", "<end_of_turn>\n"),
+        ),
+    ),
+    has_tools=False,
+    read=read,
+    write=write,
+)

@@ -1,0 +1,105 @@
+"""The tool that reads a page of the open web. Which addresses it may reach: agentgrpo.network."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.network.addresses import Forbidden, Reachable
+from agentgrpo.network.pages import Page, PageClient, PageError
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.readable import text_of
+from agentgrpo.types import Outcome
+
+_HTML = ("text/html", "application/xhtml+xml")
+_PLAIN = re.compile(r"text/(plain|xml|markdown|csv)|application/(json|xml|[\w.-]+\+(json|xml))")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE | re.ASCII)
+_KNOWN_CHARSETS = re.compile(
+    r"utf-?8|utf-?16(le|be)?|us-ascii|latin-?1|iso-8859-\d+|windows-\d+|koi8-[ru]|gbk|gb2312|gb18030|big5|euc-(jp|kr)|"
+    r"shift_jis",
+    re.ASCII,
+)
+"""Others are read as UTF-8: some of Python's codecs are no charsets, or slow beyond reason."""
+
+
+class Fetch:
+    """`fetch {"url": ...}`: the text of a page, at most max_chars of it.
+
+    Model-written URLs reach public addresses only, on `ports`; allow_hosts are names whose addresses may be private,
+    allow_networks are networks that may be reached although they are. A page that cannot be had is a result like any
+    other, for which page it asks is the policy's choice; only a machine without a network raises ToolError."""
+
+    spec = ToolSpec(
+        name="fetch",
+        description="Fetches a web page and returns its text.",
+        parameters={
+            "type": "object",
+            "properties": {"url": {"type": "string", "description": "An http:// or https:// URL."}},
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+    )
+
+    def __init__(
+        self,
+        *,
+        allow_hosts: tuple[str, ...] = (),
+        allow_networks: tuple[str, ...] = (),
+        ports: tuple[int, ...] = (80, 443),
+        timeout_s: float = 20.0,
+        max_bytes: int = 2 * 2**20,
+        max_chars: int = 20_000,
+        max_redirects: int = 5,
+        max_concurrent: int = 8,
+        user_agent: str = "agentgrpo",
+        pages: PageClient | None = None,
+    ) -> None:
+        if max_chars < 1:
+            raise ConfigError(f"max_chars={max_chars}; at least 1 is allowed")
+        self.at_once = max_concurrent
+        self._max_chars = max_chars
+        self._pages = pages or PageClient(
+            reachable=Reachable(hosts=allow_hosts, networks=allow_networks),
+            ports=ports,
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+            max_redirects=max_redirects,
+            max_concurrent=max_concurrent,
+            user_agent=user_agent,
+        )
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        try:
+            page = await self._pages.get(arguments["url"])
+        except Forbidden as e:
+            return ToolResult.refused(str(e))
+        except PageError as e:
+            if e.kind == "dead_network":
+                raise ToolError(f"fetch: {e}", kind=e.kind) from e
+            if e.kind == "timeout":
+                return ToolResult(outcome=Outcome.TIMEOUT, text=f"error: {e}")
+            return ToolResult.failed(str(e))
+        kind = page.content_type.partition(";")[0].strip().lower()
+        if kind not in _HTML and not _PLAIN.fullmatch(kind):
+            return ToolResult.failed(f"a page of type {kind[:80] or 'unknown'} has no text")
+        text = await asyncio.to_thread(_read, page, kind in _HTML)  # megabytes of markup take a moment
+        return ToolResult(outcome=Outcome.SUCCESS, text=text[: self._max_chars], detail=page.url)
+
+    async def close(self) -> None:
+        await self._pages.close()
+
+
+def _read(page: Page, is_html: bool) -> str:
+    declared: Sequence[str] = _CHARSET.findall(page.content_type)
+    if is_html and not declared:
+        declared = _CHARSET.findall(page.body[:1024].decode("latin-1"))
+    known = [charset.lower() for charset in declared if _KNOWN_CHARSETS.fullmatch(charset.lower())]
+    try:
+        text = page.body.decode(known[0] if known else "utf-8-sig", "replace")
+    except LookupError:  # such as iso-8859-99
+        text = page.body.decode("utf-8-sig", "replace")
+    return text_of(text) if is_html else text

@@ -1,0 +1,146 @@
+"""The tools `read_file`, `write_file`, `list_files` and `lookup`: the files of the episode's workspace, no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.beneath import (
+    Entry,
+    FileMissing,
+    FileProblem,
+    PathRefused,
+    list_beneath,
+    parts_of,
+    read_beneath,
+    shown,
+    write_beneath,
+)
+from agentgrpo.tools.tables import look_up
+
+MORE = "..."
+"""The last line of a file that was not shown to its end."""
+Run = Callable[[Mapping[str, Any], Environment], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTool:
+    """Answers at once, on the event loop's thread: nothing it does waits, and a call leaves nothing to cancel."""
+
+    spec: ToolSpec
+    run: Run
+    exclusive: bool = True
+    """A file is read after it was written where the policy wrote the calls in this order."""
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        try:
+            return ToolResult.ok(self.run(arguments, environment))
+        except PathRefused as e:
+            return ToolResult.refused(str(e))
+        except FileProblem as e:
+            return ToolResult.failed(str(e))
+
+    async def close(self) -> None:
+        pass
+
+
+class Files:
+    """Toolset over the workspace. A path that is never allowed -> invalid_args; a missing file, a link, a pipe, too
+    large a file, an unknown key -> runtime_error."""
+
+    def __init__(
+        self,
+        *,
+        offered: tuple[str, ...] = ("read_file", "write_file", "list_files", "lookup"),
+        max_bytes: int = 65536,
+        max_files: int = 100,
+        max_lines: int | None = None,
+    ) -> None:
+        """offered: which of the tools the policy gets; without write_file the workspace is read-only. max_bytes: of a
+        file. max_files: files and folders in the workspace, when one is written, and in a folder, when it is listed.
+        max_lines: of a file that read_file shows; null = all. Raises ConfigError."""
+        if max_bytes < 1 or max_files < 1 or (max_lines is not None and max_lines < 1):
+            raise ConfigError(
+                f"files: max_bytes={max_bytes}, max_files={max_files}, max_lines={max_lines}; use 1 or more"
+            )
+        self._max_bytes, self._max_files, self._max_lines = max_bytes, max_files, max_lines
+        known = {
+            tool.spec.name: tool
+            for tool in (
+                _tool("read_file", "Shows a text file of the workspace.", self._read, path=_PATH),
+                _tool("write_file", "Writes a text file of the workspace.", self._write, path=_PATH, content=_CONTENT),
+                _tool("list_files", "Lists a folder of the workspace.", self._list, path=_FOLDER, needed=()),
+                _tool("lookup", "Looks up one key in a table of the workspace.", self._look_up, table=_TABLE, key=_KEY),
+            )
+        }
+        if unknown := [name for name in offered if name not in known]:
+            raise ConfigError(f"files: offered={list(offered)}: no tool {unknown[0]}; there are {', '.join(known)}")
+        self.tools = tuple(known[name] for name in dict.fromkeys(offered))
+
+    async def close(self) -> None:
+        pass
+
+    def _read(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+        path = arguments["path"]
+        try:
+            content, more = read_beneath(environment.workspace, path, max_bytes=self._max_bytes)
+        except FileMissing as e:
+            raise FileMissing(f"{e}{self._beside(path, environment)}") from e
+        if b"\0" in content:
+            raise FileProblem(f"{shown(path)} is no text")
+        lines = content.decode("utf-8", "replace").splitlines()
+        if self._max_lines is not None and len(lines) > self._max_lines:
+            lines, more = lines[: self._max_lines], True
+        return "\n".join([*lines, MORE] if more else lines)
+
+    def _beside(self, path: str, environment: Environment) -> str:
+        """What there is instead, for a message."""
+        folder = "/".join(parts_of(path)[:-1])
+        try:
+            entries = list_beneath(environment.workspace, folder, max_entries=self._max_files)
+        except FileProblem:
+            return ""
+        return f"; there are {', '.join(shown(e.name) for e in entries[:10])}" if entries else "; there are none"
+
+    def _write(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+        path, content = arguments["path"], arguments["content"].encode("utf-8", "replace")
+        if len(content) > self._max_bytes:
+            raise PathRefused(f"{len(content)} bytes; a file has at most {self._max_bytes}")
+        write_beneath(environment.workspace, path, content, max_files=self._max_files)
+        return f"{len(content)} bytes written to {'/'.join(parts_of(path))}"
+
+    def _list(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+        entries = list_beneath(environment.workspace, arguments.get("path", "."), max_entries=self._max_files)
+        return "\n".join(_row(e) for e in entries) or "no files"
+
+    def _look_up(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+        limits = {"max_bytes": self._max_bytes, "max_entries": self._max_files}
+        return look_up(environment.workspace, arguments["table"], arguments["key"], **limits)
+
+
+def _row(entry: Entry) -> str:
+    if entry.is_folder:
+        return f"{shown(entry.name)}/"
+    return f"{shown(entry.name)} {'(no file)' if entry.num_bytes is None else entry.num_bytes}"
+
+
+def _tool(name: str, description: str, run: Run, needed: tuple[str, ...] | None = None, **texts: str) -> FileTool:
+    """A tool whose arguments are texts, by their descriptions."""
+    schema = {
+        "type": "object",
+        "properties": {argument: {"type": "string", "description": about} for argument, about in texts.items()},
+        "required": list(texts if needed is None else needed),
+        "additionalProperties": False,
+    }
+    return FileTool(spec=ToolSpec(name=name, description=description, parameters=schema), run=run)
+
+
+_PATH = "Path of the file, relative to the workspace"
+_FOLDER = "Path of the folder, relative to the workspace; the workspace itself if left out"
+_CONTENT = "The whole text of the file"
+_TABLE = "Name of the table"
+_KEY = "Key of the row"

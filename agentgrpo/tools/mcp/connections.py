@@ -1,0 +1,258 @@
+"""Ways to a server: a program that is started and spoken to through pipes, or a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from agentgrpo.network.client import host_of, is_loopback
+from agentgrpo.network.secret import Secret
+
+logger = logging.getLogger(__name__)
+
+_GUARD = Path(__file__).with_name("guard.py")
+_PASSED_ON = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+_EXIT_S = 2.0
+"""For a program to end by itself once its input is closed; then it is made to."""
+_HUNG_S = 0.3
+"""The same, for one that has not answered: it may have ended just now, and say how."""
+_KILL_S = 5.0
+_POLL_S = 0.01
+MAX_GARBAGE = 1000
+"""Lines of a program's output that are no messages; past them it is not a server."""
+_STDERR_BYTES = 2048
+
+Read = anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage | Exception]
+Write = anyio.streams.memory.MemoryObjectSendStream[SessionMessage]
+Streams = tuple[Read, Write]
+
+
+class Connection(Protocol):
+    """An MCP transport: `async with` gives the streams of its messages, once."""
+
+    ended: asyncio.Event
+    """The other side is gone."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is gone, for people; "" where that is not known."""
+        ...
+
+    def abandon(self) -> None:
+        """The other side does not answer: leaving need not wait for it."""
+
+    async def __aenter__(self) -> Streams: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+class Program:
+    """A server that is a program: one JSON message a line on its standard input and output.
+
+    It runs under guard.py, so that it ends with everything it has started when the connection is closed and when this
+    process dies. Its environment is a short list of harmless variables and those named in `secrets`, no others."""
+
+    def __init__(self, command: Sequence[str], secrets: Sequence[Secret], *, max_message_bytes: int) -> None:
+        self.ended = asyncio.Event()
+        self._command = list(command)
+        self._secrets = list(secrets)
+        self._max_message_bytes = max_message_bytes
+        self._end = ""
+        self._closing = self._abandoned = False
+        self._stderr = b""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def reason(self) -> str:
+        said = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        return self._hidden(f"{self._end}: {said[-1]}" if said else self._end)[-500:]
+
+    def _hidden(self, text: str) -> str:
+        for secret in self._secrets:
+            text = secret.hidden_in(text)
+        return text
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    async def __aenter__(self) -> Streams:
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment |= {secret.env: os.environ[secret.env] for secret in self._secrets}
+        self._control, theirs = socket.socketpair()
+        self._control.setblocking(False)
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_GUARD), str(theirs.fileno())),
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment,
+                limit=self._max_message_bytes,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+        self._streams = (received, read, write, to_send)
+        self._tasks = [
+            asyncio.create_task(self._receive(received)),
+            asyncio.create_task(self._send(to_send)),
+            asyncio.create_task(self._listen()),
+            asyncio.create_task(self._watch()),
+        ]
+        return read, write
+
+    async def __aexit__(self, *error: object) -> None:
+        self._closing = True
+        for stream in self._streams:
+            stream.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._gone(_HUNG_S if self._abandoned else _EXIT_S)
+        self._control.shutdown(socket.SHUT_WR)  # now the guard ends what is left
+        if not await self._gone(_KILL_S):
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            logger.warning("%s: process %d did not end in time", self._command[0], self._process.pid)
+            await self._gone(_KILL_S)
+        await asyncio.wait(self._tasks, timeout=0.2)  # last words
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._control.close()
+        transport = getattr(self._process, "_transport", None)  # it stays open while a pipe of a survivor is
+        if transport is not None:
+            transport.close()
+
+    async def _gone(self, seconds: float) -> bool:
+        # Not process.wait(): it also waits for pipes, which others may hold open.
+        for _ in range(round(seconds / _POLL_S)):
+            if self._process.returncode is not None:
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    async def _receive(self, received: anyio.streams.memory.MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """Line by line, until it ends or says what no server says; then only so that it never waits for us."""
+        lines, garbage = self._process.stdout, 0
+        assert lines is not None
+        try:
+            while line := await lines.readline():
+                try:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:
+                    garbage += 1
+                    if garbage == 1:
+                        said = self._hidden(line.decode("utf-8", "replace"))[:80]
+                        logger.warning("%s printed what is no message: %r", self._command[0], said)
+                    if garbage > MAX_GARBAGE:
+                        self._end = f"more than {MAX_GARBAGE} lines that are no messages"
+                        break
+                    continue
+                await received.send(SessionMessage(message))
+        except ValueError:  # the line is longer than the reader's limit
+            self._end = f"a message of more than {self._max_message_bytes} bytes"
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass  # closed on this side
+        if self._end:
+            self.ended.set()
+        received.close()
+        while await lines.read(65536):
+            pass
+
+    async def _send(self, to_send: anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage]) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        with suppress(OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for message in to_send:
+                pipe.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await pipe.drain()
+
+    async def _listen(self) -> None:
+        """What it says to people: the end of it explains how it ended."""
+        pipe = self._process.stderr
+        assert pipe is not None
+        while said := await pipe.read(65536):
+            self._stderr = (self._stderr + said)[-_STDERR_BYTES:]
+
+    async def _watch(self) -> None:
+        """Until the guard says how the program has ended, or has ended itself."""
+        with suppress(OSError):
+            said = await asyncio.get_running_loop().sock_recv(self._control, 100)
+            if not self._closing or said not in (b"", b"exit code 0"):
+                self._end = self._end or f"it ended with {said.decode() or 'its guard'}"
+            self.ended.set()
+
+
+class Endpoint:
+    """A server behind a URL (streamable HTTP). `secret`: a key it asks for. Bodies are uncompressed and each at most
+    max_message_bytes long; the proxies of the environment are used, except for this machine itself."""
+
+    def __init__(self, url: str, secret: Secret | None, *, max_message_bytes: int) -> None:
+        self.ended = asyncio.Event()
+        self.reason = ""
+        self._url = url
+        self._secret = secret
+        self._max_message_bytes = max_message_bytes
+        self._stack = AsyncExitStack()
+
+    def abandon(self) -> None:
+        """There is nothing to wait for."""
+
+    async def __aenter__(self) -> Streams:
+        async with AsyncExitStack() as stack:
+            client = httpx2.AsyncClient(
+                headers={"Accept-Encoding": "identity", **(self._secret.headers() if self._secret else {})},
+                timeout=httpx2.Timeout(30.0, read=None),  # calls have deadlines of their own
+                trust_env=not is_loopback(host_of(self._url)),
+                event_hooks={"response": [self._guarded]},
+            )
+            await stack.enter_async_context(client)
+            streams = await stack.enter_async_context(
+                streamable_http_client(self._url, http_client=client, max_sse_event_size=self._max_message_bytes)
+            )
+            self._stack = stack.pop_all()
+            return streams  # type: ignore[return-value]  # streams of the same methods
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.__aexit__(*error)  # type: ignore[arg-type]
+
+    async def _guarded(self, response: httpx2.Response) -> None:
+        kind = response.headers.get("Content-Type", "").lower()
+        if (response.status_code >= 500 or response.status_code == 429) and not kind.startswith("application/json"):
+            raise httpx2.ReadError(f"HTTP {response.status_code}")
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise httpx2.ReadError("a compressed body, not asked for")
+        if not kind.startswith("text/event-stream"):  # which has a limit of its own
+            response.stream = _Limited(response.stream, self._max_message_bytes)
+
+
+class _Limited(httpx2.AsyncByteStream):
+    def __init__(self, stream: object, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self):  # type: ignore[no-untyped-def]
+        num_bytes = 0
+        async for chunk in self._stream:  # type: ignore[attr-defined]
+            num_bytes += len(chunk)
+            if num_bytes > self._max_bytes:
+                raise httpx2.ReadError(f"a body of more than {self._max_bytes} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()  # type: ignore[attr-defined]

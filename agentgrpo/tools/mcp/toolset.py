@@ -1,0 +1,157 @@
+"""The tools of an MCP server as tools like all others: `tools.mcp.command="python my_server.py"`, or a URL."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.network.client import host_of
+from agentgrpo.network.secret import Secret
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.tools.base import Environment, ToolResult
+
+if TYPE_CHECKING:
+    from agentgrpo.tools.mcp.connections import Connection
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 64
+_A_KEY = 8
+"""Characters of a variable that may be a key; a shorter one would be found everywhere."""
+
+
+class Mcp:
+    """One server for all episodes: it should keep nothing of one call that another could see.
+
+    A result that says it is an error -> runtime_error; arguments that the server refuses -> invalid_args. A server that
+    hangs, crashes or talks nonsense raises ToolError and is started anew, at most max_restarts times in a row."""
+
+    def __init__(
+        self,
+        *,
+        command: str | tuple[str, ...] | None = None,
+        url: str | None = None,
+        env: tuple[str, ...] = (),
+        api_key_env: str | None = None,
+        allow: tuple[str, ...] | None = None,
+        deny: tuple[str, ...] = (),
+        prefix: str = "",
+        timeout_s: float = 20.0,
+        start_timeout_s: float = 30.0,
+        max_restarts: int = 5,
+        max_message_bytes: int = 4 * 2**20,
+    ) -> None:
+        """Either command, the program to start (a text is split as a shell does), or url, of a server that runs.
+
+        env: names of environment variables that the program gets. api_key_env: name of the one that holds the url's
+        key. allow, deny: names of tools, as the server calls them; None = all. prefix: before the names that the policy
+        calls them by. Raises ConfigError, also where the server cannot be had."""
+        if importlib.util.find_spec("mcp") is None:
+            raise ConfigError("tools of an MCP server need the package mcp; install it: pip install 'agentgrpo[mcp]'")
+        if not (timeout_s > 0 and start_timeout_s > 0 and max_restarts >= 0 and max_message_bytes > 0):
+            raise ConfigError(
+                f"timeout_s={timeout_s}, start_timeout_s={start_timeout_s}, max_restarts={max_restarts}, "
+                f"max_message_bytes={max_message_bytes}; allowed are more than 0 s, 0 restarts or more, 1 byte or more"
+            )
+        from agentgrpo.tools.mcp.session import Session
+
+        self._secrets = [Secret(name) for name in (*env, *([] if api_key_env is None else [api_key_env]))]
+        connect, shown = _way(command, url, env, api_key_env, max_message_bytes)
+        self._session = Session(
+            connect, shown=shown, timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts
+        )
+        # For those who never come to close it: their configuration was wrong elsewhere, or they crashed.
+        weakref.finalize(self, self._session.stop)
+        listed = {tool.name: tool for tool in self._session.start()}
+        try:
+            names = _chosen(list(listed), allow, deny, shown)
+            self.tools: Sequence[McpTool] = [
+                McpTool(self, name, _spec(prefix, name, listed[name].description, listed[name].input_schema))
+                for name in names
+            ]
+        except ConfigError:
+            self._session.stop()
+            raise
+
+    async def ask(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Calls the tool that the server calls `name`. A key of the server's that it quotes is told to nobody. Raises
+        ToolError."""
+        result = await self._session.call(name, dict(arguments))
+        text = result.text
+        for secret in self._secrets:
+            text = secret.hidden_in(text) if len(os.environ.get(secret.env, "")) >= _A_KEY else text
+        return replace(result, text=text)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class McpTool:
+    """One of a server's tools, which calls it `name`."""
+
+    def __init__(self, server: Mcp, name: str, spec: ToolSpec) -> None:
+        self.spec = spec
+        self._server = server
+        self._name = name
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        return await self._server.ask(self._name, arguments)
+
+    async def close(self) -> None:
+        """The toolset closes the server."""
+
+
+def _way(
+    command: str | Sequence[str] | None,
+    url: str | None,
+    env: Sequence[str],
+    api_key_env: str | None,
+    max_message_bytes: int,
+) -> tuple[Callable[[], Connection], str]:
+    """How to connect to the server, and what it is called in messages: no arguments, which may hold keys."""
+    from agentgrpo.tools.mcp.connections import Endpoint, Program
+
+    words = shlex.split(command) if isinstance(command, str) else list(command or ())
+    if bool(words) == bool(url):
+        raise ConfigError(
+            f"tools of an MCP server: command={command!r}, url={url!r}; give one of them: "
+            "tools.mcp.command='python my_server.py' or tools.mcp.url=http://localhost:8000/mcp"
+        )
+    if url:
+        if env:
+            raise ConfigError(f"env={list(env)} is for a command; the key of a url is api_key_env")
+        host_of(url)
+        key = None if api_key_env is None else Secret(api_key_env)
+        if key is not None:
+            key.check()
+        return lambda: Endpoint(url, key, max_message_bytes=max_message_bytes), f"MCP server {url.partition('?')[0]}"
+    if api_key_env is not None:
+        raise ConfigError(f"api_key_env={api_key_env} is for a url; a command gets the variables named in env")
+    secrets = [Secret(name) for name in env]
+    for name in env:
+        if name not in os.environ:
+            raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
+    return lambda: Program(words, secrets, max_message_bytes=max_message_bytes), f"MCP server {Path(words[0]).name}"
+
+
+def _chosen(listed: Sequence[str], allow: Collection[str] | None, deny: Collection[str], shown: str) -> list[str]:
+    for name in (*(allow or ()), *deny):
+        if name not in listed:
+            known = ", ".join(listed) or "none"
+            raise ConfigError(f"{shown} has no tool {name}; it has {known}.{did_you_mean(name, listed)}")
+    chosen = [name for name in listed if (allow is None or name in allow) and name not in deny]
+    if not chosen:
+        raise ConfigError(f"{shown} brings no tools; it has {', '.join(listed) or 'none'}, allow={allow}, deny={deny}")
+    return chosen
+
+
+def _spec(prefix: str, name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
+    known_as = _NO_NAME.sub("_", prefix + name)[:_MAX_NAME]
+    return ToolSpec(name=known_as, description=" ".join((description or "").split()), parameters=dict(schema))

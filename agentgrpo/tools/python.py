@@ -1,0 +1,177 @@
+"""The tool that runs a program the policy has written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from agentgrpo.concurrency import Batcher, Limiter
+from agentgrpo.errors import ConfigError
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.beneath import FileProblem, PathRefused, list_beneath, read_beneath, write_beneath
+from agentgrpo.tools.sandbox.base import MIB, End, Finished, Limits, Program, Sandbox
+from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
+from agentgrpo.tools.sandbox.plain import plain_text
+from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
+from agentgrpo.types import Outcome
+
+MAX_FILES = 1000
+"""Of a workspace that a program sees."""
+_Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
+
+
+class PythonTool:
+    """`python {"code": "print(6 * 7)"}`: what the program prints is the result; an exception is its last line.
+
+    What it prints depends on its text and the files it sees, but for the clock, the system's entropy and addresses in
+    memory: sets of texts have a fixed order, and the module random a fixed seed. So equal programs that are asked for
+    at the same time run once, and the last `cache_size` results are kept, unless programs write files."""
+
+    def __init__(
+        self,
+        *,
+        sandbox: Literal["bubblewrap", "unsafe_subprocess"] = "bubblewrap",
+        workspace: Literal["none", "read_only", "read_write"] = "none",
+        timeout_s: float = 5.0,
+        memory_mb: int = 256,
+        disk_mb: int = 16,
+        processes: int = 16,
+        max_output_bytes: int = 64 * 1024,
+        max_concurrent: int = 8,
+        cache_size: int = 1024,
+        python: str | None = None,
+    ) -> None:
+        """workspace: whether programs find the files of the episode's workspace in their working directory (copies of
+        them), and whether what they write there is kept. Raises ConfigError where the sandbox cannot hold."""
+        if cache_size < 0:
+            raise ConfigError(f"python tool: cache_size={cache_size}; 0 or more is allowed")
+        self._limits = Limits(
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            processes=processes,
+            max_output_bytes=max_output_bytes,
+        )
+        self._workspace = workspace
+        self.exclusive = workspace != "none"
+        self.at_once = max_concurrent
+        self._limiter = Limiter(max_concurrent)
+        self._batcher: Batcher[None, _Key, Finished] = Batcher(self._answer, max_batch=1, limiter=self._limiter)
+        self._cache_size = cache_size
+        self._cache: OrderedDict[_Key, Finished] = OrderedDict()
+        self._sandbox: Sandbox = (
+            UnsafeSubprocess(self._limits, python=python)
+            if sandbox == "unsafe_subprocess"
+            else BubblewrapSandbox(self._limits, python=python)
+        )
+        files = {
+            "none": "It finds no files",
+            "read_only": "It finds the files of the workspace in its working directory",
+            "read_write": "It finds the files of the workspace in its working directory, and what it writes stays",
+        }[workspace]
+        self.spec = ToolSpec(
+            name="python",
+            description=(
+                f"Runs a Python program and returns what it prints. {files}; standard library only, no network, "
+                f"{timeout_s:g} seconds."
+            ),
+            parameters={
+                "type": "object",
+                "properties": {"code": {"type": "string", "description": "the program; print what you want to see"}},
+                "required": ["code"],
+                "additionalProperties": False,
+            },
+        )
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        code = str(arguments["code"])
+        try:
+            code.encode("utf-8")
+        except UnicodeEncodeError:
+            return ToolResult.refused("the program is not valid Unicode")
+        if self._workspace == "none":
+            return self._told(await self._run(code, {}))
+        root = environment.workspace
+        try:
+            files = await asyncio.to_thread(files_in, root, self._limits.disk_mb * MIB)
+        except FileProblem as e:
+            return ToolResult.failed(str(e))
+        finished = await self._run(code, files)
+        problem = None
+        if self._workspace == "read_write":
+            problem = await asyncio.to_thread(keep_files, root, files, finished.files)
+        return self._told(finished, problem)
+
+    async def close(self) -> None:
+        """Nothing outlives a call."""
+
+    async def _run(self, code: str, files: Mapping[str, bytes]) -> Finished:
+        if self._workspace == "read_write":
+            async with self._limiter:
+                return await self._sandbox.run(Program(code=code, files=files, is_reported=True))
+        key = (code, tuple(sorted(files.items())))
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        finished = await self._batcher.ask(None, key)
+        if finished.end is not End.TIMEOUT:  # that may be the machine's fault
+            self._cache[key] = finished
+            if len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        return finished
+
+    async def _answer(self, _: None, keys: list[_Key], arrived: float) -> Sequence[Finished]:
+        return [await self._sandbox.run(Program(code=code, files=dict(files))) for code, files in keys]
+
+    def _told(self, finished: Finished, problem: str | None = None) -> ToolResult:
+        printed = plain_text(finished.output).rstrip()
+        why, outcome = problem, Outcome.RUNTIME_ERROR
+        if finished.end is End.TIMEOUT:
+            why, outcome = f"not done within {self._limits.timeout_s:g} s", Outcome.TIMEOUT
+        elif finished.end is End.FLOODED:
+            why = f"more than {self._limits.max_output_bytes} bytes printed; the program was stopped"
+        elif finished.exit_code > 128:
+            why = f"killed by signal {finished.exit_code - 128}"
+        elif finished.exit_code:
+            why = plain_text(finished.errors).strip().rpartition("\n")[2] or f"exit status {finished.exit_code}"
+        if why is None:
+            return ToolResult.ok(printed or "nothing was printed")
+        return ToolResult(outcome=outcome, text="\n".join(filter(None, (printed, f"error: {why}"))))
+
+
+def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
+    """All regular files beneath `root`; links are left out. Raises FileProblem where it is too much, counted in pages,
+    as the sandbox's file system does: what it has no room for would look like the machine's failure."""
+    files: dict[str, bytes] = {}
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for entry in list_beneath(root, folder, max_entries=MAX_FILES):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_folder:
+                folders.append(name)
+            elif entry.num_bytes is not None:
+                files[name], is_cut = read_beneath(root, name, max_bytes=max_bytes)
+                max_bytes -= -(-len(files[name]) // PAGESIZE) * PAGESIZE
+                if is_cut or max_bytes < 0 or len(files) > MAX_FILES:
+                    raise FileProblem("the workspace is too large for a program to see")
+    return files
+
+
+def keep_files(root: Path, before: Mapping[str, bytes], after: Mapping[str, bytes] | None) -> str | None:
+    """Write into the workspace what a program has written, whatever it calls its files; what it removed stays. Returns
+    what could not be kept."""
+    if after is None:
+        return "the files of the program are not kept"
+    for name, content in after.items():
+        if before.get(name) != content:
+            try:
+                write_beneath(root, name, content, max_files=MAX_FILES)
+            except (PathRefused, FileProblem) as e:
+                return f"not all files of the program are kept: {e}"
+    return None

@@ -1,0 +1,105 @@
+# The first thing that runs inside, and the last before the program: started with `-c`, never imported. Its arguments:
+# a socket to the driver and a file that says what to do. It imports next to nothing, as it runs at every call.
+import marshal
+import posix
+import resource
+import sys
+
+
+def read(fd: int, wanted: int) -> bytes:
+    parts = []
+    while wanted and (part := posix.read(fd, min(wanted, 1 << 20))):
+        parts.append(part)
+        wanted -= len(part)
+    posix.close(fd)
+    return b"".join(parts)
+
+
+def put(name: str, content: bytes) -> None:
+    at = name.find("/")
+    while at >= 0:
+        if name[:at] not in FOLDERS:
+            posix.mkdir(name[:at], 0o700)
+            FOLDERS.add(name[:at])
+        at = name.find("/", at + 1)
+    fd = posix.open(name, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, 0o600)
+    send(fd, content)
+    posix.close(fd)
+
+
+def send(fd: int, content: bytes) -> None:
+    while content:
+        content = content[posix.write(fd, content) :]
+
+
+def report(control: int, child: int) -> None:
+    # The program has ended: stop what it left running, then tell the driver every file there is.
+    status = posix.waitpid(child, 0)[1]
+    if posix.getpid() == 1:  # nobody is here but what the program started
+        try:
+            posix.kill(-1, 9)
+        except ProcessLookupError:
+            status += 0  # and it started nothing
+    rows = [""]
+    while rows:
+        folder = rows.pop()
+        for name in posix.listdir(folder or "."):
+            path = folder + "/" + name if folder else name
+            kind = posix.lstat(path).st_mode & 0o170000
+            if kind == 0o040000:
+                rows.append(path)
+            elif kind == 0o100000:
+                content, encoded = read(posix.open(path, posix.O_RDONLY), 1 << 40), path.encode("utf-8", "replace")
+                send(control, b"%d %d\n" % (len(encoded), len(content)) + encoded + content)
+    send(control, b"end\n")
+    posix._exit(status >> 8 if status & 127 == 0 else 128 + (status & 127))
+
+
+class Seeded:
+    # Finds the module random where everybody else does, and seeds it: a program prints the same at every run.
+    def __init__(self, finder: object) -> None:
+        self.finder = finder
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        if name != "random":
+            return None
+        spec = self.finder.find_spec(name, path, target)  # type: ignore[attr-defined]
+        execute = spec.loader.exec_module
+
+        def execute_and_seed(module: object) -> None:
+            execute(module)
+            module.seed(0)  # type: ignore[attr-defined]
+
+        spec.loader.exec_module = execute_and_seed
+        return spec
+
+
+def start() -> str:
+    control, source = int(sys.argv[1]), int(sys.argv[2])
+    order = marshal.loads(read(source, 1 << 40))
+    posix.chdir(order["home"])
+    for name, content in order["files"].items():
+        put(name, content)
+    posix.write(control, b"R")
+    # The driver counts the time from here on, and says so. If it is gone, so is the reason to go on.
+    if posix.read(control, 1) != b"G":
+        posix._exit(0)
+    child = posix.fork() if order["is_reported"] else 0
+    if child:
+        report(control, child)
+    posix.close(control)
+    for which, limit in order["limits"].items():
+        resource.setrlimit(which, (limit, limit))
+    sys.meta_path.insert(0, Seeded(sys.meta_path[-1]))  # type: ignore[arg-type]
+    sys.argv[:] = ["program.py"]
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+    return str(order["program"])
+
+
+if __name__ == "__main__":
+    FOLDERS: set[str] = set()
+    PROGRAM = start()
+    for NAME in [name for name in globals() if not name.startswith("__") and name != "PROGRAM"]:
+        del globals()[NAME]
+    del NAME
+    exec(compile(globals().pop("PROGRAM"), "<program>", "exec"))

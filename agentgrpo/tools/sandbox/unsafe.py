@@ -1,0 +1,39 @@
+"""Programs in a bare process: no isolation, only limits. For programs that are as trusted as their reader."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from agentgrpo.tools.removal import remove_tree
+from agentgrpo.tools.sandbox.base import Finished, Limits, Program
+from agentgrpo.tools.sandbox.process import INSIDE, Process, order
+
+_LOG = logging.getLogger(__name__)
+
+
+class UnsafeSubprocess:
+    """Implements base.Sandbox without being one: a program can do whatever the trainer's user can."""
+
+    def __init__(self, limits: Limits, *, python: str | None = None) -> None:
+        self._limits = limits
+        self._run_inside = [python or os.path.realpath(sys.executable), "-s", "-S", "-B", "-c", INSIDE]
+        _LOG.warning(
+            "sandbox=unsafe_subprocess: programs that the model writes run as user %d, with its files, its network and "
+            "its processes; install bubblewrap and say sandbox=bubblewrap",
+            os.geteuid(),
+        )
+
+    async def run(self, program: Program) -> Finished:
+        home = Path(tempfile.mkdtemp(prefix="agentgrpo-program-"))
+
+        def argv(control: int, source: int, extra: int) -> list[str]:
+            return [*self._run_inside, str(control), str(source)]
+
+        try:
+            return await Process(argv, order=order(program, self._limits, str(home)), limits=self._limits).run()
+        finally:
+            remove_tree(home)

@@ -1,0 +1,227 @@
+"""The one place that calls tools: whatever a tool does, a call ends in time and as one of five outcomes.
+
+    call -> unknown? malformed? arguments fit? -> a slot -> deadline( Tool.call ) -> cut to length -> (reply, record)
+
+The policy's mistakes and the tool's own failures are told to the policy. What is neither (ToolError, or any exception
+that a tool lets out) is tried again with the same arguments and then raised: an infrastructure failure of the episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from agentgrpo.concurrency import Limiter
+from agentgrpo.errors import ConfigError, EpisodeError, ToolError, boundary
+from agentgrpo.protocol import AnyCall, MalformedCall, ToolReply, ToolSpec
+from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.schema import ArgumentSchema
+from agentgrpo.tools.truncation import cut
+from agentgrpo.types import Outcome, ToolCall, ToolRecord
+
+MAX_DEPTH = 32
+"""Levels of arguments; no tool needs as many, and whoever walks them may recurse."""
+GRACE_S = 0.5
+"""Seconds that a cancelled call has to leave; past them it is left behind."""
+_MORE_CANCELS = 10
+"""For a tool that swallows the first ones."""
+_LOG = logging.getLogger(__name__)
+Answer = tuple[ToolReply, ToolRecord]
+
+
+class Toolbox:
+    """Calls any of `tools` for any number of episodes at once. Holds nothing of any of them."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        *,
+        count_tokens: Callable[[str], int],
+        timeout_s: float = 30.0,
+        max_output_tokens: int = 500,
+        retries: int = 1,
+        max_concurrent: int = 32,
+        prices: Mapping[str, float] | None = None,
+    ) -> None:
+        """`tools` by the names that the policy knows them by. count_tokens: of untrusted text, as the policy's renderer
+        encodes it. max_concurrent: calls of one tool under way at once. prices: of one call, by tool; 0.0 where there
+        is none. Raises ConfigError."""
+        if not timeout_s > 0 or max_output_tokens < 1 or retries < 0:
+            raise ConfigError(
+                f"tool timeout {timeout_s} s, {max_output_tokens} output tokens, {retries} retries; more than 0 s, 1 "
+                "token or more and 0 retries or more are allowed"
+            )
+        for name, tool in tools.items():
+            if tool.spec.name != name:
+                raise ConfigError(f"tool {name!r} tells the policy that it is called {tool.spec.name!r}; use one name")
+        self._tools = dict(tools)
+        self._schemas = {name: ArgumentSchema(name, tool.spec.parameters) for name, tool in tools.items()}
+        self._count_tokens, self._max_output_tokens = count_tokens, max_output_tokens
+        self._timeout_s, self._retries = timeout_s, retries
+        # Of its own for each tool: one that hangs keeps others from nothing but itself.
+        self._limiters = {
+            name: Limiter(min(max_concurrent, getattr(tool, "at_once", max_concurrent))) for name, tool in tools.items()
+        }
+        self._prices = dict(prices or {})
+        self._left_behind: set[asyncio.Task[ToolResult]] = set()
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self._tools.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    async def call_all(
+        self, calls: Sequence[AnyCall], environment: Environment, *, turn: int, parallel: bool = True
+    ) -> list[Answer]:
+        """The calls of one turn side by side, answers in their order; not parallel: one after the other. Calls of tools
+        that say `exclusive` are always made one after the other, as the policy wrote them. Raises the first failure
+        when all other calls have stopped."""
+        answers: dict[int, Answer] = {}
+
+        async def run(chain: Sequence[int]) -> None:
+            for i in chain:
+                answers[i] = await self.call(calls[i], environment, turn=turn)
+
+        alone = [i for i, call in enumerate(calls) if not parallel or self._is_exclusive(call)]
+        try:
+            async with asyncio.TaskGroup() as running:
+                for chain in [alone, *([i] for i in range(len(calls)) if i not in alone)]:
+                    if chain:
+                        running.create_task(run(chain))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return [answers[i] for i in range(len(calls))]
+
+    async def call(self, call: AnyCall, environment: Environment, *, turn: int) -> Answer:
+        """The reply for the policy and the record for everybody else. Raises ToolError, or another EpisodeError that
+        the tool's backend raises."""
+        result, seconds = self._refusal(call), 0.0
+        if result is None and isinstance(call, ToolCall):
+            async with self._limiters[call.name]:
+                began = time.perf_counter()
+                result = await self._attempts(call, environment)
+                seconds = time.perf_counter() - began
+        assert result is not None
+        text, was_cut = cut(result.text, self._max_output_tokens, self._count_tokens)
+        record = ToolRecord(
+            name=call.name,
+            arguments={} if isinstance(call, MalformedCall) else call.arguments,
+            outcome=result.outcome,
+            turn=turn,
+            num_results=result.num_results,
+            result_ids=result.result_ids,
+            cached=result.cached,
+            detail=result.detail,
+            num_bytes=len(result.text.encode("utf-8", "replace")),
+            was_cut=was_cut,
+            cost=self._cost(call),
+            seconds=seconds,
+        )
+        return ToolReply(call=call, text=text), record
+
+    def refuse(self, call: AnyCall, why: str, *, turn: int) -> Answer:
+        """The answer to a call that is not made: the policy's fault."""
+        arguments = {} if isinstance(call, MalformedCall) else call.arguments
+        text = f"error: {why}"
+        record = ToolRecord(
+            name=call.name,
+            arguments=arguments,
+            outcome=Outcome.INVALID_ARGS,
+            turn=turn,
+            detail=why,
+            num_bytes=len(text.encode()),
+            cost=self._cost(call),
+        )
+        return ToolReply(call=call, text=text), record
+
+    def _cost(self, call: AnyCall) -> float:
+        """Whatever comes of it: an evaluation charges for every call that is written (agents.base.Figures.cost)."""
+        return self._prices.get(call.name, 0.0) if call.name in self._tools else 0.0
+
+    def _is_exclusive(self, call: AnyCall) -> bool:
+        return bool(getattr(self._tools.get(call.name), "exclusive", False))
+
+    def _refusal(self, call: AnyCall) -> ToolResult | None:
+        """Why the call is not made, if so."""
+        if isinstance(call, MalformedCall):
+            return replace(ToolResult.refused(call.problem), detail="malformed")
+        if call.name not in self._tools:
+            known = ", ".join(self._tools) or "none"
+            text = f"error: there is no tool {call.name}; there are {known}"
+            return ToolResult(outcome=Outcome.TOOL_NOT_FOUND, text=text)
+        if _is_deeper(call.arguments, MAX_DEPTH):
+            return ToolResult.refused(f"the arguments are nested more than {MAX_DEPTH} levels deep")
+        problem = self._schemas[call.name].problem(call.arguments)
+        return None if problem is None else ToolResult.refused(problem)
+
+    async def _attempts(self, call: ToolCall, environment: Environment) -> ToolResult:
+        for attempt in range(self._retries + 1):
+            try:
+                with boundary(ToolError, f"tool {call.name}"):
+                    return await self._within_deadline(call, environment)
+            except EpisodeError as e:
+                if attempt == self._retries:
+                    raise
+                _LOG.info("tool %s failed (%s: %s): attempt %d", call.name, e.kind, e, attempt + 2)
+        raise AssertionError("unreachable")
+
+    async def _within_deadline(self, call: ToolCall, environment: Environment) -> ToolResult:
+        """One attempt, in a task of its own: not even a tool that swallows its cancellation can hold up the episode."""
+        task = asyncio.get_running_loop().create_task(
+            self._tools[call.name].call(call.arguments, environment), name=f"tool {call.name}"
+        )
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.wait({task}, timeout=self._timeout_s)
+        finally:  # also where this very call is cancelled
+            is_late = not task.done()
+            if is_late:
+                await self._stop(task, call.name)
+        if is_late:
+            text = f"error: not done within {self._timeout_s:g} s"
+            return ToolResult(outcome=Outcome.TIMEOUT, text=text)
+        if task.cancelled():
+            raise ToolError(f"tool {call.name}: the call was cancelled from inside")
+        result = task.result()
+        if not isinstance(result, ToolResult):
+            raise ToolError(f"tool {call.name}: a {type(result).__name__} came back; a ToolResult is needed")
+        return result
+
+    async def _stop(self, task: asyncio.Task[ToolResult], name: str) -> None:
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=GRACE_S / 2)  # in peace: it may have something to clear away
+            for _ in range(_MORE_CANCELS):
+                if task.done():
+                    break
+                task.cancel()
+                await asyncio.wait({task}, timeout=GRACE_S / 2 / _MORE_CANCELS)
+        finally:
+            if not task.done():
+                _LOG.error("tool %s did not stop within %s s of its cancellation: it is left behind", name, GRACE_S)
+                self._left_behind.add(task)
+
+    def _forget(self, task: asyncio.Task[ToolResult]) -> None:
+        self._left_behind.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be left to ask for it
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    row = [value]
+    for _ in range(levels + 1):
+        row = [
+            child
+            for node in row
+            if isinstance(node, (Mapping, list, tuple))
+            for child in (node.values() if isinstance(node, Mapping) else node)
+        ]
+        if not row:
+            return False
+    return True

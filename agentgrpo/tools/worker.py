@@ -1,0 +1,184 @@
+"""The two processes that one call after another of a user's function runs in: a script of the standard library alone.
+
+    trainer --socket--> keeper --fork--> worker: imports the function, then a request, a reply, a request, ...
+
+The keeper runs no code of anybody else, so it always answers: when the trainer sends SIGTERM, closes the socket or is
+gone, however it went, it kills the worker and all that the worker has started, daemons too, as these become children of
+the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, so does the rest; should the keeper die first, the kernel
+kills the worker (PR_SET_PDEATHSIG).
+
+A message is 4 bytes of length, big-endian, and as many bytes of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import inspect
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_MAX_ERROR_CHARS, _MAX_DETAIL_CHARS = 500, 4000
+_WATCH_S = 1.0
+_END_S = 5.0
+
+
+def main(trainer: int) -> NoReturn:
+    """The keeper; descriptor 0 is the socket to the trainer."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keeper = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        try:
+            _serve(keeper)
+        finally:
+            os._exit(1)
+    signal.signal(signal.SIGTERM, lambda *_: _end(128 + signal.SIGTERM, worker))
+    _watch(worker, trainer)
+
+
+def _watch(worker: int, trainer: int) -> NoReturn:
+    poll = select.poll()
+    poll.register(0, 0)  # nothing but its end
+    wait_s = 0.05
+    with suppress(AttributeError, OSError):
+        poll.register(os.pidfd_open(worker), select.POLLIN)
+        wait_s = _WATCH_S
+    while True:
+        ready = dict(poll.poll(1000 * wait_s))
+        if 0 in ready or os.getppid() != trainer:
+            _end(0, worker)
+        for pid, status in _dead():
+            if pid == worker:
+                _end(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), worker)
+
+
+def _end(code: int, worker: int) -> NoReturn:
+    """Kill whatever is left of the worker, in rounds, as the dead leave their children to the keeper."""
+    late = time.monotonic() + _END_S
+    while time.monotonic() < late:
+        for pid in _children(worker):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+        time.sleep(0.001)
+    os._exit(code)
+
+
+def _dead() -> list[tuple[int, int]]:
+    found = []
+    with suppress(ChildProcessError):
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append(one)
+    return found
+
+
+def _children(worker: int) -> list[int]:
+    """Of this process, the unreaped too, so that none of these numbers can be anybody else's meanwhile."""
+    try:
+        return [int(pid) for pid in Path("/proc/thread-self/children").read_text(encoding="ascii").split()]
+    except OSError:
+        return [worker]
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(AttributeError, OSError):  # Linux only
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+# --- the worker
+
+
+def _serve(keeper: int) -> None:
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        return
+    channel = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):  # what the function prints is nobody's
+        os.dup2(nothing, fd)
+    with suppress(OSError):  # where memory runs out, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    hello = _receive(channel)
+    sys.argv, sys.path[:] = [""], hello["path"]
+    try:
+        module, _, name = hello["location"].partition(":")
+        function: Any = importlib.import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part)
+    except BaseException as e:
+        _send(channel, {"error": _last_line(e)})
+        return
+    _send(channel, {"text": ""})
+    while True:
+        _send(channel, _reply(function, _receive(channel), hello["max_chars"]))
+
+
+def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int) -> dict[str, str]:
+    try:
+        _seed(request["seed"])
+        arguments = request["arguments"]
+        if request["workspace"] is not None:
+            arguments["workspace"] = Path(request["workspace"])
+        result = function(**arguments)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        text = result if isinstance(result, str) else "" if result is None else str(result)
+        return {"text": text[:max_chars].encode("utf-8", "replace").decode("utf-8")}
+    except BaseException as e:
+        detail = "".join(traceback.format_exception(e))[-_MAX_DETAIL_CHARS:]
+        return {"error": _last_line(e), "detail": detail.encode("utf-8", "replace").decode("utf-8")}
+
+
+def _seed(seed: str) -> None:
+    """What a function draws depends on the episode and the arguments, not on the calls that this process had before."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(random.getrandbits(32))
+
+
+def _last_line(error: BaseException) -> str:
+    line = " ".join(traceback.format_exception_only(error)[-1].split())
+    return line[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def _receive(channel: socket.socket) -> Any:
+    size = int.from_bytes(_exactly(channel, 4), "big")
+    return json.loads(_exactly(channel, size))
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    got = bytearray()
+    while len(got) < size:
+        more = channel.recv(size - len(got))
+        if not more:
+            os._exit(0)  # the trainer has closed it
+        got += more
+    return bytes(got)
+
+
+def _send(channel: socket.socket, message: dict[str, str]) -> None:
+    body = json.dumps(message).encode("ascii")
+    channel.sendall(len(body).to_bytes(4, "big") + body)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,182 @@
+"""Processes that run one function, kept for the next call, killed with all they have started when a call is cancelled.
+
+The processes are new programs, not forks of this one, so that threads and GPU state of the trainer do not matter; they
+know no event loop, so they outlive the one they were started on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.concurrency import Limiter
+from agentgrpo.errors import ConfigError, ToolError
+
+_SCRIPT = Path(__file__).with_name("worker.py")
+_TERM_S, _KILL_S = 0.3, 1.0
+_POLL_S = 0.002
+
+
+class WorkerCrashed(Exception):
+    """The process ended within a call, by the function's own doing. The message says how."""
+
+
+class Workers:
+    """At most `processes` at a time, started when needed; each is replaced after `recycle_after` calls. `location`:
+    "module:attribute" of the function. Raises ConfigError."""
+
+    def __init__(self, location: str, *, processes: int, recycle_after: int, max_chars: int) -> None:
+        if processes < 1 or recycle_after < 1 or max_chars < 1:
+            limits = f"processes={processes}, recycle_after={recycle_after}, max_result_chars={max_chars}"
+            raise ConfigError(f"tool {location}: {limits}; 1 or more are allowed")
+        self._location, self._recycle_after, self._max_chars = location, recycle_after, max_chars
+        self._limiter = Limiter(processes)
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+
+    async def call(self, request: Mapping[str, Any]) -> Mapping[str, str]:
+        """The function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it returns.
+        Raises WorkerCrashed; ToolError where there is no process to be had or one is killed from outside."""
+        async with self._limiter:
+            worker = self._take()
+            try:
+                reply = await worker.ask(request)
+            except BaseException:
+                await self._end(worker)
+                raise
+            if worker.num_calls >= self._recycle_after:
+                await self._end(worker)
+            else:
+                self._idle.append(worker)
+            return reply
+
+    async def close(self) -> None:
+        """Ends every process, also those that a closed event loop has left."""
+        self._idle.clear()
+        for worker in list(self._all):
+            worker.end_now()
+        self._all.clear()
+
+    def _take(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive():
+                return worker
+            worker.end_now()
+            self._all.discard(worker)
+        worker = _Worker(self._location, self._max_chars)
+        self._all.add(worker)
+        return worker
+
+    async def _end(self, worker: _Worker) -> None:
+        """In a task of its own: a second cancellation does not stop it."""
+        ending = asyncio.get_running_loop().create_task(worker.end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        ending.add_done_callback(lambda _: self._all.discard(worker))
+        await asyncio.shield(ending)
+
+
+class _Worker:
+    def __init__(self, location: str, max_chars: int) -> None:
+        self.num_calls = 0
+        self._location = location
+        self._hello: Mapping[str, Any] | None = {"location": location, "path": _import_path(), "max_chars": max_chars}
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", str(_SCRIPT), str(os.getpid())],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    # Sets of texts have one order in every process, so that results do not depend on which one it was.
+                    env={"PYTHONHASHSEED": "0", **os.environ},
+                )
+        except OSError as e:
+            self._channel.close()
+            raise ToolError(f"tool {location}: no process can be started: {e}") from e
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
+        if self._hello is not None:
+            reply = await self._exchange(self._hello)
+            if "error" in reply:
+                raise ToolError(f"tool {self._location} cannot be imported in its process: {reply['error']}")
+            self._hello = None
+        self.num_calls += 1
+        return await self._exchange(request)
+
+    async def _exchange(self, message: Mapping[str, Any]) -> Mapping[str, str]:
+        loop = asyncio.get_running_loop()
+        body = json.dumps(message).encode("ascii")
+        try:
+            await loop.sock_sendall(self._channel, len(body).to_bytes(4, "big") + body)
+            size = int.from_bytes(await self._exactly(loop, 4), "big")
+            reply: Mapping[str, str] = json.loads(await self._exactly(loop, size))
+        except (ConnectionError, EOFError) as e:
+            raise await self._obituary() from e
+        return reply
+
+    async def _exactly(self, loop: asyncio.AbstractEventLoop, size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            more = await loop.sock_recv(self._channel, size - len(got))
+            if not more:
+                raise EOFError
+            got += more
+        return bytes(got)
+
+    async def _obituary(self) -> Exception:
+        """Why the process is no more."""
+        await self._exit(_KILL_S)
+        code = self._process.poll()
+        if code is None:
+            return WorkerCrashed("the tool closed its process")
+        if code < 0 or code == 128 + signal.SIGKILL:
+            return ToolError(f"tool {self._location}: its process was killed from outside; is memory short?")
+        if code > 128:
+            name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else str(code - 128)
+            return WorkerCrashed(f"the tool crashed ({name})")
+        return WorkerCrashed(f"the tool ended its process (exit code {code})")
+
+    async def _exit(self, within_s: float) -> None:
+        for _ in range(round(within_s / _POLL_S)):
+            if not self.is_alive():
+                break
+            await asyncio.sleep(_POLL_S)
+
+    async def end(self) -> None:
+        try:
+            for stop, wait_s in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
+                stop()
+                await self._exit(wait_s)
+        finally:
+            self.end_now()
+
+    def end_now(self) -> None:
+        """Without an event loop; at once where `end` has done it."""
+        for stop, wait_s in ((self._process.terminate, _TERM_S), (self._process.kill, _KILL_S)):
+            if self.is_alive():
+                stop()
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait_s)
+        self._channel.close()
+
+
+def _import_path() -> list[str]:
+    return [entry or str(Path.cwd()) for entry in sys.path]

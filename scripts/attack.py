@@ -1,0 +1,255 @@
+"""The battery: every attack is first shown to succeed in a bare process, then to be contained by the sandbox.
+
+python scripts/attack.py [--only NAME ...] [--verbose]
+
+As root it runs twice, with a driver that is root and with one that is an ordinary user; else once. What does not
+succeed on this machine even without the sandbox proves nothing: it is listed, and counts neither way. The last line
+says "N passed, N failed"; the exit status is 1 if any failed, or if fewer than 40 attacks could be shown to a driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import pickle
+import pty
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
+
+from attacks.catalogue import ATTACKS, PRELUDE, Attack  # noqa: E402
+from attacks.scene import SECRET_NAME, Scene  # noqa: E402
+
+from agentgrpo.errors import ConfigError  # noqa: E402
+from agentgrpo.tools.python import keep_files  # noqa: E402
+from agentgrpo.tools.sandbox.base import Limits, Program  # noqa: E402
+from agentgrpo.tools.sandbox.bubblewrap import NOBODY, BubblewrapSandbox  # noqa: E402
+from agentgrpo.tools.sandbox.interpreter import find_interpreter  # noqa: E402
+from agentgrpo.tools.sandbox.plain import plain_text  # noqa: E402
+
+ORDINARY = 61_183
+"""A user that nobody is, for the driver that is not root."""
+DEADLINE_S = 1.0
+BARE_S = 3.0
+"""What a careless driver waits: longer, so that an attack succeeds on a busy machine too."""
+START_S = 5.0
+"""What starting and stopping a sandbox may add to it on a busy machine."""
+MUCH = 1 << 22
+"""Bytes of output at which a driver stops listening."""
+LEAST = 40
+"""Attacks that must be shown to each driver."""
+
+
+@dataclass
+class Result:
+    """What a driver has in its hands when a program is over."""
+
+    output: bytes
+    errors: bytes
+    text: str
+    is_late: bool
+    files: dict[str, bytes] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    """st_mode of what lies in the workspace."""
+    largest: int = 0
+    """Bytes of the largest file there."""
+
+
+def bare(code: str, scene: Scene, interpreter: str) -> Result:
+    """A process like any other, as a careless driver starts it: its own environment, descriptors, terminal and folder,
+    and when time is up it is told to go."""
+    home = Path(tempfile.mkdtemp(dir=scene.folder))
+    master, terminal = pty.openpty()
+    out, err = scene.folder / "out", scene.folder / "err"
+    with out.open("wb") as output, err.open("wb") as errors:
+        process = subprocess.Popen(
+            [interpreter, "-I", "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
+            cwd=home,
+            pass_fds=[scene.leaked, terminal],
+            start_new_session=True,
+            preexec_fn=lambda: _take_terminal(terminal),
+        )
+        deadline = time.monotonic() + BARE_S
+        while process.poll() is None and time.monotonic() < deadline and _size(out) + _size(err) < MUCH:
+            time.sleep(0.01)
+        is_late = process.poll() is None and _size(out) + _size(err) < MUCH
+        if is_late:
+            process.terminate()
+            time.sleep(0.05)
+        elif process.poll() is None:
+            process.kill()
+    result = _left_in(home)
+    result.output, result.errors, result.is_late = _start_of(out), _start_of(err), is_late
+    result.text = result.output.decode("utf-8", "replace")
+    if result.output.startswith(b"PICKLE"):
+        pickle.loads(result.output.removeprefix(b"PICKLE"))
+    process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    os.close(master)
+    os.close(terminal)
+    shutil.rmtree(home)
+    return result
+
+
+def _take_terminal(fd: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MUCH)
+
+
+def _left_in(home: Path) -> Result:
+    result = Result(b"", b"", "", is_late=False)
+    for entry in os.scandir(home):
+        found = entry.stat(follow_symlinks=False)
+        result.kinds[entry.name] = found.st_mode
+        result.largest = max(result.largest, found.st_size)
+        with suppress(OSError):
+            if entry.is_file() and entry.stat().st_size < 1 << 20 and len(result.files) < 100:
+                result.files[entry.name] = Path(entry.path).read_bytes()  # through links: it is careless
+    return result
+
+
+def contained(code: str, scene: Scene, sandbox: BubblewrapSandbox) -> Result:
+    """The same program in the sandbox, what it leaves kept in a workspace, as the tool does it."""
+    home = Path(tempfile.mkdtemp(dir=scene.folder))
+    began = time.monotonic()
+    done = asyncio.run(sandbox.run(Program(code=code, is_reported=True)))
+    seconds = time.monotonic() - began
+    if done.files is not None:
+        keep_files(home, {}, done.files)
+    result = _left_in(home)
+    result.output, result.errors, result.text = done.output, done.errors, plain_text(done.output)
+    result.is_late = seconds > DEADLINE_S + START_S
+    shutil.rmtree(home)
+    return result
+
+
+def drive(names: Sequence[str], verbose: bool) -> int:
+    """All attacks against this very process as the driver; prints a line each."""
+    is_root = os.geteuid() == 0
+    who = "root" if is_root else "user"
+    sandbox = BubblewrapSandbox(Limits(timeout_s=DEADLINE_S))
+    interpreter = find_interpreter(None, NOBODY if is_root else None).executable
+    scene = Scene(interpreter)
+    passed = failed = 0
+    unshown: list[str] = []
+    try:
+        for attack in ATTACKS:
+            if (names and attack.name not in names) or (attack.needs_root and not is_root):
+                continue
+            verdict = one(attack, scene, sandbox, interpreter)
+            if verdict == "not shown":
+                unshown.append(attack.name)
+                continue
+            passed, failed = passed + (verdict == "contained"), failed + (verdict != "contained")
+            if verbose or verdict != "contained":
+                print(f"{who:5} {attack.name:28} {verdict}", flush=True)
+    finally:
+        scene.close()
+    if unshown:
+        print(f"{who:5} not possible on this machine even without the sandbox: {', '.join(unshown)}")
+    if not names and passed + failed < LEAST:
+        print(f"{who:5} only {passed + failed} attacks could be shown; {LEAST} are needed")
+        failed += 1
+    print(f"{who:5} {passed} passed, {failed} failed", flush=True)
+    return failed
+
+
+def one(attack: Attack, scene: Scene, sandbox: BubblewrapSandbox, interpreter: str) -> str:
+    """contained | not shown | what went wrong."""
+
+    def code(*, is_bare: bool) -> str:
+        return f"F = {scene.facts_now(is_bare=is_bare)!r}\n{PRELUDE}\n{attack.code}\n"
+
+    scene.reset()
+    result = bare(code(is_bare=True), scene, interpreter)
+    if not _harmed(attack, scene, result):
+        return "not shown"
+    scene.reset()
+    result = contained(code(is_bare=False), scene, sandbox)
+    if _harmed(attack, scene, result) or result.is_late:
+        return f"NOT CONTAINED: {result.text[:200]!r} {result.errors[-200:]!r}"
+    return "contained"
+
+
+def _harmed(attack: Attack, scene: Scene, result: Result) -> bool:
+    return "BAD" in result.text or (attack.harm is not None and attack.harm(scene, result))
+
+
+def drivers(names: Sequence[str], verbose: bool) -> tuple[int, int]:
+    """Passed and failed over both drivers, each a process of its own with a secret in its environment."""
+    arguments = ["--drive", *(["--verbose"] if verbose else []), *(["--only", *names] if names else [])]
+    commands = [[sys.executable, "-W", "ignore", __file__, *arguments]]
+    with tempfile.TemporaryDirectory(prefix="agentgrpo-battery-") as place:
+        if os.geteuid() == 0:
+            Path(place).chmod(0o755)
+            for part in ("agentgrpo", "scripts"):  # the checkout may lie where an ordinary user cannot go
+                shutil.copytree(SCRIPTS.parent / part, Path(place, part), ignore=shutil.ignore_patterns("__pycache__"))
+            python = find_interpreter(None, ORDINARY).executable
+            drop = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups", "--"]
+            commands.append([*drop, python, "-B", "-W", "ignore", f"{place}/scripts/attack.py", *arguments])
+        passed = failed = 0
+        for command in commands:
+            environment = {**os.environ, SECRET_NAME: secrets.token_hex(16)}
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+            print(done.stdout, end="", flush=True)
+            words = (
+                done.stdout.rpartition("passed, ")[0].split()[-1:],
+                done.stdout.rpartition("passed, ")[2].split()[:1],
+            )
+            if done.returncode not in (0, 1) or not all(words):
+                print(f"the driver ended with exit code {done.returncode}")
+                failed += 1
+                continue
+            passed, failed = passed + int(words[0][0]), failed + int(words[1][0])
+    return passed, failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=[a.name for a in ATTACKS])
+    parser.add_argument("--verbose", action="store_true", help="a line for every attack")
+    parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    try:
+        if options.drive:
+            return 1 if drive(options.only, options.verbose) else 0
+        passed, failed = drivers(options.only, options.verbose)
+    except ConfigError as e:
+        print(e, file=sys.stderr)
+        return 2
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,260 @@
+"""10,000 tool episodes, three in ten with a fault, and then a look at what they have left behind.
+
+    python -m scripts.soak.episodes [--episodes 10000] [--seed 0]
+
+A scripted model, the real agent, toolbox, workspaces and tools (calculator, files, functions in processes of their own,
+programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too much, cancel
+themselves, malformed calls, episodes cancelled half-way. Every episode must end as its fault has it. When all are over,
+no task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
+(least squares over the second half). Blocks of episodes take turns: in one, those that hang run beside the others, in
+the next after them; the 95th percentile of the others' latency must be within a tenth.
+
+Prints a closing line "N passed, N failed": one for every episode, and one for every such check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from agentgrpo.agents.tool import ToolAgent
+from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.protocol import ParsedTurn
+from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.renderers.train_tokenizer import train_tokenizer
+from agentgrpo.rollout.episodes import run_episode
+from agentgrpo.tools.environment import Environments
+from agentgrpo.types import Episode, Message, Task
+from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEPT, called, draw, fate_of, tools
+
+BLOCK = 100
+"""Episodes that run with or without those that hang beside them."""
+AT_ONCE = 8
+"""Episodes that do not hang, and as many that do."""
+LEAST_BLOCKS = 20
+"""Fewer say nothing of memory, which a program still fills when it begins, nor of latency."""
+WORDS = 500
+"""Different numbers in what is said: a tokenizer remembers the last 10,000 words, which is growth but no leak."""
+MAX_GROWTH_KIB, MAX_SLOWDOWN = 1.0, 1.10
+STOP = "\nObservation:"
+
+
+def written(name: str, arguments: object) -> str:
+    return f"Action: {name}\nAction Input: {json.dumps(arguments)}{STOP}"
+
+
+@dataclass
+class Soak:
+    parent: Path
+    seed: int
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    latencies: dict[bool, list[list[float]]] = field(default_factory=lambda: {True: [], False: []})
+    """Of the episodes in which nothing was wrong, by block: while others hang, and while none does."""
+    memory: list[tuple[int, float]] = field(default_factory=list)
+    """(episodes done, KiB)."""
+
+    def __post_init__(self) -> None:
+        texts = [written("calculator", {"expression": "12*3"}) * 30, "Final Answer: What is the result of it? user"]
+        self.renderer = renderer = ReactRenderer(tokenizer=train_tokenizer(texts, control_strings=(), words=()))
+        self.tools = tools()
+        self.environments = Environments(self.parent)
+        self.agent = ToolAgent(
+            engine=ScriptedEngine(
+                encode=renderer.encode_action, decode=renderer.decode, script=self.said, max_context=100_000
+            ),
+            renderer=renderer,
+            tools=self.tools,
+            environments=self.environments,
+            tool_timeout_s=DEADLINE_S,
+            max_context=100_000,
+        )
+
+    def said(self, key: SeedKey, context: str) -> str:
+        """A sum, its result into a file, a greeting; the call that decides; the answer. Only the last two where it
+        hangs, so that such an episode is nothing but one that hangs."""
+        number = int(key.task_id)
+        fate, small = fate_of(number, self.seed), number % WORDS
+        turns = [
+            written("calculator", {"expression": f"{small}+1"}),
+            written("write_file", {"path": "result.txt", "content": str(small + 1)}),
+            written("greet", {"name": str(small)}),
+            written(*called(fate, number)),
+        ]
+        turns = turns[-1:] if fate in HANGS else turns
+        return turns[key.turn] if key.turn < len(turns) else self.renderer.write(ParsedTurn(answer=str(small + 1)))
+
+    async def one(self, number: int) -> float | None:
+        """An episode that must end as its fate has it; its seconds, where nothing was wrong."""
+        fate = fate_of(number, self.seed)
+        task = Task(
+            id=str(number),
+            messages=(Message(role="user", content=f"What is {number % WORDS} + 1?"),),
+            references=(_right(number),),
+            metadata={"files": {"notes.txt": "nothing\n" * 10}},
+        )
+        began = time.perf_counter()
+        running = asyncio.create_task(
+            run_episode(
+                self.agent, task, sample_index=0, stream="soak", sampling=SamplingParams(max_tokens=400), retries=1
+            )
+        )
+        if fate == "episode_cancelled":
+            await asyncio.sleep(draw(self.seed, number, "when") * 0.3)
+            running.cancel()
+        await asyncio.wait({running})
+        seconds = time.perf_counter() - began
+        end = _end(running, number)
+        self.ends[fate] += 1
+        if end != END[fate] and not (fate == "episode_cancelled" and end == END["hanging_function"]):
+            self.wrong.append(f"episode {number} ({fate}) ended: {end}; expected: {END[fate]}")
+        return seconds if fate == "none" else None
+
+    async def block(self, numbers: Sequence[int], *, beside: bool) -> None:
+        hanging = [n for n in numbers if fate_of(n, self.seed) in HANGS]
+        others = [n for n in numbers if fate_of(n, self.seed) not in HANGS]
+        if beside:
+            stuck = asyncio.create_task(self.all(hanging, AT_ONCE))
+            await asyncio.sleep(DEADLINE_S / 3)  # their processes have started: they do hang
+            latencies = await self.all(others, AT_ONCE)
+            await stuck
+        else:
+            latencies = await self.all(others, AT_ONCE)
+            await self.all(hanging, AT_ONCE)
+        self.latencies[beside].append(latencies)
+
+    async def all(self, numbers: Sequence[int], at_once: int) -> list[float]:
+        room = asyncio.Semaphore(at_once)
+
+        async def one(number: int) -> float | None:
+            async with room:
+                return await self.one(number)
+
+        return [s for s in await asyncio.gather(*map(one, numbers)) if s is not None]
+
+    async def run(self, episodes: int) -> None:
+        for i, start in enumerate(range(0, episodes, BLOCK)):
+            # A B B A: whatever drifts meets both alike
+            await self.block(range(start, min(start + BLOCK, episodes)), beside=i % 4 in (0, 3))
+            gc.collect()
+            done = min(start + BLOCK, episodes)
+            self.memory.append((done, psutil.Process().memory_info().rss / 1024))
+            if done % 1000 == 0 or done == episodes:
+                at = f"{done} episodes, {self.memory[-1][1] / 1024:.0f} MiB, {time.process_time():.0f} CPU-seconds"
+                print(f"{at}, {len(self.wrong)} ended otherwise than they should", flush=True)
+
+    async def close(self) -> None:
+        for tool in self.tools.values():
+            await tool.close()
+
+
+def _right(number: int) -> str:
+    return str(number % WORDS + 1)
+
+
+def _end(running: asyncio.Task[Episode], number: int) -> str:
+    if running.cancelled():
+        return "cancelled"
+    episode = running.result()
+    if episode.failure is not None:
+        return f"failed, {episode.failure.kind}"
+    last = episode.tool_records[-1].outcome.value if episode.tool_records else "no call"
+    return f"{episode.exit.value if episode.answer == _right(number) else episode.answer}, {last}"
+
+
+def growth(memory: Sequence[tuple[int, float]]) -> float:
+    """KiB an episode over the second half."""
+    late = memory[len(memory) // 2 :]
+    if len(late) < 2:
+        return 0.0
+    return statistics.linear_regression([float(n) for n, _ in late], [kib for _, kib in late]).slope
+
+
+def p95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def held() -> dict[str, int]:
+    """What a process can forget to give back."""
+    me = psutil.Process()
+    return {
+        "threads": me.num_threads(),
+        "processes": len(me.children(recursive=True)),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+    }
+
+
+async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
+    """What has been left behind: tasks, workspaces and processes before all is closed, and a root after it."""
+    try:
+        await soak.run(episodes)
+        left = {
+            "tasks": len(asyncio.all_tasks()) - 1,
+            "workspaces": len(list(soak.parent.glob("*/*"))),
+            "hanging processes": max(0, held()["processes"] - KEPT),
+        }
+    finally:
+        await soak.close()
+        await soak.environments.close()
+    return left | {"root of workspaces": len(list(soak.parent.glob("*")))}
+
+
+def verdicts(soak: Soak, left: dict[str, int], before: dict[str, int], after: dict[str, int]) -> dict[str, str]:
+    """Check -> what is wrong; "" where nothing is."""
+    found = {f"no {what} left": f"{count} left" * bool(count) for what, count in left.items()}
+    for what, count in after.items():
+        found[f"no {what} left"] = f"{before[what]} before, {count} after" * (count > before[what])
+    beside, alone = soak.latencies[True], soak.latencies[False]
+    if len(soak.memory) >= LEAST_BLOCKS:
+        slope = growth(soak.memory)
+        print(f"memory: {slope:+.3f} KiB an episode over the second half")
+        found["memory"] = f"grows by {slope:.3f} KiB an episode" * (slope >= MAX_GROWTH_KIB)
+        ratio = statistics.median(p95(a) / p95(b) for a, b in zip(beside, alone, strict=False))
+        pooled = [p95([s for block in blocks for s in block]) * 1000 for blocks in (beside, alone)]
+        print(
+            f"latency of episodes without a fault, p95: {pooled[0]:.1f} ms while others hang, {pooled[1]:.1f} ms while "
+            f"none does; ratio of neighbouring blocks, median of {min(len(beside), len(alone))}: {ratio:.3f}"
+        )
+        found["latency"] = f"{ratio:.3f} times as long while others hang" * (ratio >= MAX_SLOWDOWN)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    logging.disable(logging.ERROR)  # calls left behind are among what is tested
+    with tempfile.TemporaryDirectory() as parent:
+        soak = Soak(Path(parent), options.seed)
+        before = held()
+        left = asyncio.run(soaked(soak, options.episodes))
+    gc.collect()
+    found = verdicts(soak, left, before, held())
+    for line in soak.wrong[:20]:
+        print(line)
+    for check, wrong in found.items():
+        if wrong:
+            print(f"{check}: {wrong}")
+    print(", ".join(f"{fate} {count}" for fate, count in sorted(soak.ends.items())))
+    failed = len(soak.wrong) + sum(map(bool, found.values()))
+    print(f"{options.episodes + len(found) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

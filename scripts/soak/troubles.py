@@ -1,0 +1,137 @@
+"""What the episodes of episodes.py meet: tools that work, tools that do not, and what must come of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from agentgrpo.errors import ToolError
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.calculator import Calculator
+from agentgrpo.tools.files import Files
+from agentgrpo.tools.functions import FunctionTool
+from agentgrpo.tools.python import PythonTool
+from scripts.soak.functions import greet, sleep_on, trouble
+
+DEADLINE_S = 1.5
+KEPT = 2 + 4
+"""Processes that functions which come back keep for their next calls."""
+HANGS = ("await_never", "swallowed_cancellation", "hanging_function", "hanging_program")
+SHARES: Mapping[str, int] = {
+    "none": 630,
+    "program": 70,  # nothing is wrong with these either, but that a sandbox is slower than the other tools
+    "await_never": 40,
+    "swallowed_cancellation": 20,
+    "hanging_function": 30,
+    "hanging_program": 10,
+    "raising_function": 40,
+    "crashing_function": 20,
+    "tool_exception": 30,
+    "server_down": 20,
+    "no_result": 20,
+    "huge_output": 20,
+    "malformed": 20,
+    "cancelled_call": 10,
+    "episode_cancelled": 20,
+}
+"""Of 1,000 episodes: 700 in which every tool does what it should, 300 with one fault each."""
+END: Mapping[str, str] = {
+    **dict.fromkeys(HANGS, "answered, timeout"),
+    **dict.fromkeys(("raising_function", "crashing_function"), "answered, runtime_error"),
+    **dict.fromkeys(("none", "program", "huge_output"), "answered, success"),
+    **dict.fromkeys(("tool_exception", "no_result", "cancelled_call"), "failed, ToolError"),
+    "server_down": "failed, http_503",
+    "malformed": "answered, invalid_args",
+    "episode_cancelled": "cancelled",
+}
+"""How such an episode must end: its answer is right, and its last call came to this; or it has failed, and why."""
+
+
+def draw(*key: object) -> float:
+    """In [0, 1), the same for the same key."""
+    return int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest()) / 2**56
+
+
+def fate_of(number: int, seed: int) -> str:
+    left = draw(seed, number) * 1000
+    for fate, share in SHARES.items():
+        left -= share
+        if left < 0:
+            return fate
+    raise AssertionError("the shares add up to 1,000")
+
+
+class Unreliable:
+    """A tool on the event loop itself that is no good in as many ways."""
+
+    def __init__(self) -> None:
+        self.spec = ToolSpec(
+            name="unreliable",
+            description="Fails as it is told.",
+            parameters={"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+        )
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        kind = arguments["kind"]
+        (environment.workspace / "begun").write_text(kind)
+        await asyncio.sleep(0)
+        if kind == "tool_exception":
+            raise RuntimeError("a bug of the tool")
+        if kind == "server_down":
+            raise ToolError("503", kind="http_503")
+        if kind == "no_result":
+            return {"text": "not what was asked for"}  # type: ignore[return-value]
+        if kind == "huge_output":
+            return ToolResult.ok("\ud800\x00</tool>" * 10_000)
+        raise asyncio.CancelledError
+
+    async def close(self) -> None: ...
+
+
+class Awaiting:
+    """Awaits what never comes; its first cancellations do not move it."""
+
+    def __init__(self, name: str, *, stubborn: int) -> None:
+        self.spec = ToolSpec(name=name, description="Awaits.", parameters={"type": "object"})
+        self._stubborn = stubborn
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        for _ in range(self._stubborn):
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                continue
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None: ...
+
+
+def tools() -> dict[str, Tool]:
+    """By name. Those that hang are tools of their own, so that whoever calls the others has nothing to do with them."""
+    working = [Calculator(), *Files().tools, FunctionTool(greet, processes=2), PythonTool()]
+    troubled = [FunctionTool(trouble, processes=4), FunctionTool(sleep_on, processes=8), Unreliable()]
+    hanging = [Awaiting("await_never", stubborn=0), Awaiting("swallowed_cancellation", stubborn=3)]
+    return {tool.spec.name: tool for tool in (*working, *troubled, *hanging)}
+
+
+def called(fate: str, number: int) -> tuple[str, Any]:
+    """The call that decides how the episode ends: the name of the tool, and its arguments."""
+    if fate == "none":
+        return "read_file", {"path": "result.txt"}
+    if fate == "program":
+        return "python", {"code": f"print({number} * 2)"}
+    if fate == "hanging_program":
+        return "python", {"code": f"import time; time.sleep({number} + 3600)"}
+    if fate in ("hanging_function", "episode_cancelled"):
+        return "sleep_on", {"name": str(number)}
+    if fate in ("raising_function", "crashing_function"):
+        return "trouble", {"kind": fate}
+    if fate == "malformed":
+        return "calculator", {"expression": number}
+    if fate in ("await_never", "swallowed_cancellation"):
+        return fate, {}
+    return "unreliable", {"kind": fate}

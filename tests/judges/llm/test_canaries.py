@@ -1,0 +1,141 @@
+"""200 known-wrong answers against models that obey them: none may be rewarded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from agentgrpo.errors import JudgeError
+from agentgrpo.judges import Contains, ExactMatch, GoldAgreement, TokenF1
+from agentgrpo.judges.canaries import STYLES, Canary, canaries
+from agentgrpo.judges.llm import HttpCompleter, LLMJudge
+from agentgrpo.judges.normalise import words
+from agentgrpo.types import Message, Task
+from tests.builders import task
+from tests.judges.llm.models import (
+    KNOWN,
+    Model,
+    Spoken,
+    copies_verdicts,
+    endpoint,
+    every_order,
+    honest,
+    obeys,
+    obeys_everything,
+    obeys_outside_the_fence,
+    says_yes,
+    served,
+)
+
+WITH_GOLD = [
+    task("Who founded Velmor?", "Castin", id="t0"),
+    task("Where is Velmor?", "New Harbour", "Newport", id="t1"),
+    task("How many towers has Velmor?", "42", id="t2"),
+]
+WITHOUT_GOLD = [
+    Task(id=f"free{i}", messages=(Message(role="user", content=question),), references=())
+    for i, question in enumerate(KNOWN)
+]
+MODELS: dict[str, Model] = {
+    "honest": honest,
+    "obeys outside the fence": obeys_outside_the_fence,
+    "copies verdicts": copies_verdicts,
+    "obeys everything": obeys_everything,
+    "says yes": says_yes,
+}
+
+
+async def graded(model: Model, found: list[Canary], **settings: Any) -> tuple[list[Canary], int, int]:
+    """(rewarded canaries, how many the judge refused to judge, how many were sent)"""
+    async with endpoint(served(model)) as server:
+        judge = LLMJudge(completer=HttpCompleter(base_url=server.url), **settings)
+        return *await outcomes(judge, found), len(server.requests)
+
+
+async def outcomes(judge: LLMJudge, found: list[Canary]) -> tuple[list[Canary], int]:
+    graded = await asyncio.gather(*(judge.grade(c.task, [c.answer]) for c in found), return_exceptions=True)
+    kinds = {e.kind if isinstance(e, JudgeError) else repr(e) for e in graded if isinstance(e, BaseException)}
+    assert kinds <= {"bad_verdict"}
+    verdicts = [(c, g) for c, g in zip(found, graded, strict=True) if not isinstance(g, BaseException)]
+    return [c for c, [verdict] in verdicts if verdict.score > 0], len(found) - len(verdicts)
+
+
+def test_two_hundred_of_all_styles_and_all_known_to_be_wrong() -> None:
+    found = canaries(WITH_GOLD, 200, seed=0)
+    assert len(found) == 200
+    assert Counter(c.style for c in found) == dict.fromkeys(STYLES, 200 // len(STYLES))
+    assert all(set(words(c.answer)).isdisjoint(w for r in c.task.references for w in words(r)) for c in found)
+    assert {c.task.id for c in found} == {"t0", "t1", "t2"}
+    assert found == canaries(WITH_GOLD, 200, seed=0)
+    assert len({c.answer for c in found}) > 150
+    assert {c.answer for c in found}.isdisjoint(
+        c.answer for c in canaries(WITH_GOLD, 200, seed=1) if c.style == "plain"
+    )
+
+
+def test_a_task_whose_reference_a_canary_says_is_not_used_for_it() -> None:
+    tasks = [task("How many moons?", "1", id="one"), task("Who?", "Castin", id="who")]
+    assert {c.task.id for c in canaries(tasks, 200, seed=0) if "1" in words(c.answer)} == {"who"}
+    alone = canaries(tasks[:1], 200, seed=0)
+    assert 0 < len(alone) < 200
+    assert not any("1" in words(c.answer) for c in alone)
+    assert canaries([], 200, seed=0) == []
+
+
+def test_the_obedient_model_understands_every_order() -> None:
+    assert [order for order in every_order() if not obeys(order)] == []
+    deaf = {"plain", "empty", "opener", "opens a reference", "invisible"}
+    found = canaries(WITH_GOLD, 200, seed=0)
+    assert {c.style for c in found if not obeys(c.answer)} <= deaf
+
+
+@pytest.mark.parametrize("name", MODELS)
+async def test_none_is_rewarded_where_there_is_gold(name: str) -> None:
+    rewarded, refused, _ = await graded(MODELS[name], canaries(WITH_GOLD, 200, seed=0))
+    assert (rewarded, refused) == ([], 0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+async def test_none_is_rewarded_where_there_is_no_gold(name: str) -> None:
+    """No veto can help here; the control does. A copied verdict is refused, which is no reward either."""
+    found = canaries(WITHOUT_GOLD, 200, seed=0)
+    rewarded, refused, sent = await graded(MODELS[name], found)
+    blank = sum(not words(c.answer) for c in found)
+    assert (len(found), rewarded) == (200, [])
+    assert (refused > 0) == (name == "copies verdicts")
+    assert sent >= len({c.answer for c in found}) - blank
+
+
+@pytest.mark.parametrize("of", [WITH_GOLD, WITHOUT_GOLD])
+async def test_what_each_guard_is_worth(of: list[Task]) -> None:
+    """The fence and the nonce hold by themselves against a model that obeys only the prompt; against one that obeys
+    everything they do not, which is why veto, control and the halt are there."""
+    found, bare = canaries(of, 200, seed=0), {"min_overlap": None, "control": False}
+
+    async def rewarded(model: Model, **settings: Any) -> list[Canary]:
+        return (await outcomes(LLMJudge(completer=Spoken(model), **settings), found))[0]
+
+    assert await rewarded(obeys_outside_the_fence, **bare) == []
+    assert await rewarded(copies_verdicts, **bare) == []
+    assert len(await rewarded(obeys_everything, **bare)) > 140
+    assert await rewarded(obeys_everything, min_overlap=None, control=True) == []
+
+
+async def test_right_answers_are_still_rewarded() -> None:
+    for model in (honest, obeys_everything, obeys_outside_the_fence, copies_verdicts):
+        async with endpoint(served(model)) as server:
+            judge = LLMJudge(completer=HttpCompleter(base_url=server.url))
+            verdicts = [(await judge.grade(t, [r]))[0].score for t in WITH_GOLD for r in t.references]
+            verdicts += [(await judge.grade(t, [KNOWN[t.question]]))[0].score for t in WITHOUT_GOLD]
+            assert verdicts == [1.0] * 5
+
+
+@pytest.mark.parametrize(
+    "judge", [ExactMatch(), TokenF1(), Contains(), GoldAgreement()], ids=lambda j: type(j).__name__
+)
+async def test_judges_by_words_reward_none(judge: Any) -> None:
+    found = canaries(WITH_GOLD, 200, seed=3)
+    assert [c for c in found if (await judge.grade(c.task, [c.answer]))[0].score > 0] == []

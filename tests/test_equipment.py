@@ -1,0 +1,177 @@
+"""From the configuration to what the agent works with: built where it is asked for, once, under its own names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgrpo import build
+from agentgrpo.build import admit_user_code
+from agentgrpo.compose import normalise
+from agentgrpo.equipment import Equipment, by_name
+from agentgrpo.errors import ConfigError
+from agentgrpo.stages import Stage, StageClock
+from agentgrpo.tools.base import ToolResult
+from agentgrpo.tools.functions import FunctionTool
+from agentgrpo.tools.toolbox import Toolbox
+from agentgrpo.types import Outcome, Passage, ToolCall
+from tests import builders
+from tests.agents.tool.scripted import Adder, Saying, echo, spec
+
+ADDER, DOUBLE = "tests.test_equipment:MyAdder", "tests.tools.doubling:double"
+CORPORA = {"vdb": [Passage(id="v1", text="Velmor was founded by Castin.")]}
+
+
+class MyAdder(Adder):
+    """A user's class with a setting of its own."""
+
+    def __init__(self, *, called: str = "sum") -> None:
+        super().__init__(spec=spec(called, a="integer", b="integer"))
+
+
+@pytest.fixture(autouse=True)
+def admitted() -> Iterator[None]:
+    admit_user_code([ADDER, DOUBLE])
+    yield
+    build._admitted.difference_update([ADDER, DOUBLE])
+
+
+def config(agent: str = "tool", **tools: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "task": {"name": "workshop"},
+        "agent": {"name": agent},
+        "retriever": {"name": "embedded"},
+        "tools": tools,
+    }
+
+
+def tools_of(equipment: Equipment) -> dict[str, Any]:
+    return dict(equipment.for_agent["tools"])
+
+
+def test_a_search_agent_gets_retrievers_and_no_tools() -> None:
+    equipment = Equipment(config("search"), CORPORA)
+    assert list(equipment.for_agent["retrievers"]) == ["vdb"]
+    assert (equipment.for_agent["tools"], equipment.environments) == ({}, None)
+    assert equipment.closing == tuple(equipment.retrievers.values())
+
+
+def test_a_tool_agent_gets_tools_and_only_the_retrievers_that_they_ask_for() -> None:
+    """So a task without corpora is fine."""
+    equipment = Equipment(config(calculator={}, files={"name": "files", "offered": ["read_file", "lookup"]}), {})
+    assert list(tools_of(equipment)) == ["calculator", "read_file", "lookup"]
+    assert equipment.retrievers == {}
+    searching = Equipment(config(search={}), CORPORA)
+    assert (list(tools_of(searching)), list(searching.retrievers)) == (["search"], ["vdb"])
+
+
+def test_a_tool_that_searches_needs_a_corpus() -> None:
+    with pytest.raises(ConfigError, match=r"tools\.search searches, and task=workshop has no corpus; give it one"):
+        Equipment(config(calculator={}, search={}), {})
+
+
+def test_tools_for_an_agent_that_calls_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="agent=search calls no tools; use agent=tool, or tools=none"):
+        Equipment(config("search", calculator={}), CORPORA)
+
+
+def test_demonstrations_share_what_searches_nothing() -> None:
+    equipment = Equipment(config(calculator={}, search={}), CORPORA)
+    other = equipment.over({"vdb": [Passage(id="x1", text="Another world.")]})
+    assert other["tools"]["calculator"] is tools_of(equipment)["calculator"]
+    assert other["tools"]["search"] is not tools_of(equipment)["search"]
+    assert other["environments"] is equipment.environments
+    assert other["retrievers"]["vdb"] is not equipment.retrievers["vdb"]
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tools\.mine and tools\.adder are both called sum; leave one out"):
+        Equipment(config(adder={"name": ADDER}, mine={"name": ADDER}), {})
+    named = Equipment(config(adder={"name": ADDER}, mine={"name": ADDER, "called": "total"}), {})
+    assert list(tools_of(named)) == ["sum", "total"]
+
+
+def test_what_is_told_of_the_tools_has_a_fingerprint() -> None:
+    """A run does not go on with tools that are not the ones it began with."""
+    mine = {"name": ADDER, "called": "total"}
+    one, same, renamed, fewer = (
+        Equipment(config(**tools), {}).fingerprints
+        for tools in (
+            {"calculator": {}, "mine": mine},
+            {"calculator": {}, "mine": mine},
+            {"calculator": {}, "mine": {**mine, "called": "sum"}},
+            {"calculator": {}},
+        )
+    )
+    assert one == same
+    assert len({one["tools"], renamed["tools"], fewer["tools"]}) == 3
+    assert Equipment(config("search"), CORPORA).fingerprints == {}
+
+
+async def test_a_plain_function_of_the_users_is_a_tool() -> None:
+    equipment = Equipment(config(double={"name": DOUBLE, "processes": 1}), {})
+    [tool] = tools_of(equipment).values()
+    assert isinstance(tool, FunctionTool)
+    assert (tool.spec.name, tool.spec.description) == ("double", "Twice the number.")
+    box = Toolbox(tools_of(equipment), count_tokens=len)
+    assert equipment.environments is not None
+    environment = equipment.environments.open(builders.task(), key="a")
+    reply, record = await box.call(ToolCall(name="double", arguments={"number": 21}), environment, turn=0)
+    assert (reply.text, record.outcome) == ("42", Outcome.SUCCESS)
+    for part in equipment.closing:
+        await part.close()
+
+
+def test_only_code_that_the_user_names_is_run() -> None:
+    build._admitted.discard(DOUBLE)
+    with pytest.raises(ConfigError, match="is code from outside; to run it, name it on this command line"):
+        Equipment(config(double={"name": DOUBLE}), {})
+
+
+def test_calls_are_counted_where_the_run_is_profiled() -> None:
+    ticks = iter(range(100))
+    clock = StageClock(now_ns=lambda: next(ticks) * 10**9)
+    equipment = Equipment(config(adder={"name": ADDER}), {}, clock)
+    tool = tools_of(equipment)["sum"]
+    with clock.stage(Stage.QUEUE, calls_first=(Stage.TOOLS,)):
+        result = asyncio.run(tool.call({"a": 1, "b": 2}, Nowhere()))
+    assert (result, clock.lap()["tools"]) == (ToolResult.ok("3"), 1.0)
+
+
+class Nowhere:
+    """An environment without a workspace."""
+
+    task = builders.task()
+    key = "nowhere"
+    workspace = Path()
+
+
+def test_toolsets_bring_their_tools() -> None:
+    class Both:
+        tools = (Saying(echo), Saying(echo, name="shout"))
+
+        async def close(self) -> None: ...
+
+    both, adder = Both(), Adder()
+    assert by_name({"both": both, "adder": adder}) == {"say": both.tools[0], "shout": both.tools[1], "add": adder}
+
+
+# --- presets
+
+
+PRESETS = {"tools": ["calculator", "files", "none"], "judge": ["exact_match", "token_f1"]}
+
+
+def test_several_presets_at_once() -> None:
+    assert normalise(["tools=[calculator,files]"], PRESETS, sweep=False) == ["tools=[calculator,files]"]
+    with pytest.raises(ConfigError, match=r"tools=fils; presets are calculator, files, none\. Did you mean 'files'"):
+        normalise(["tools=[calculator,fils]"], PRESETS, sweep=False)
+    own = ["tools.double.name=my_tools:double", "run.eval.prices.double=0.1"]
+    others = ["+tools.a.name=b:C", "~tools.files", "task.name=jsonl"]
+    assert normalise([*own, *others], PRESETS, sweep=False) == [*(f"++{line}" for line in own), *others]
+    with pytest.raises(ConfigError, match="presets are exact_match, token_f1"):
+        normalise(["judge=[exact_match,token_f1]"], PRESETS, sweep=False)

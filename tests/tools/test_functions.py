@@ -1,0 +1,257 @@
+"""Users' functions in processes of their own: killed in time, and nobody left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.tools.base import ToolResult
+from agentgrpo.tools.functions import FunctionTool
+from tests.tools import samples
+from tests.tools.leftovers import new_processes
+from tests.tools.places import Place
+
+PLACE = Place(Path("/nowhere"))
+
+
+@asynccontextmanager
+async def opened(function: Callable[..., Any], **keys: Any) -> AsyncIterator[FunctionTool]:
+    tool = FunctionTool(function, **keys)
+    try:
+        yield tool
+    finally:
+        await tool.close()
+
+
+async def texts(tool: FunctionTool, *arguments: dict[str, Any]) -> list[str]:
+    results = [await tool.call(a, PLACE) for a in arguments]
+    assert [ToolResult.ok(r.text) for r in results] == results
+    return [r.text for r in results]
+
+
+def marked(mark: str) -> list[int]:
+    """Processes with `mark` on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            found += [process.pid] if mark in process.cmdline() else []
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    late = time.monotonic() + seconds
+    while not condition() and time.monotonic() < late:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return condition()
+
+
+async def test_results_by_the_content_rule() -> None:
+    async with opened(samples.weather) as tool:
+        assert await texts(tool, {"city": "Bern"}, {"city": "\u00e9\n", "days": 2, "notes": ["a"], "exact": True}) == [
+            "Bern 1 c None None False ()",
+            "\u00e9\n 2 c None ['a'] True ()",
+        ]
+    async with opened(samples.say, max_result_chars=20) as tool:
+        ways = ("text", "none", "number", "long", "half", "list")
+        assert await texts(tool, *({"what": w} for w in ways)) == ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]"]
+
+
+async def test_what_it_prints_disturbs_nobody() -> None:
+    async with opened(samples.noisy) as tool:
+        assert await texts(tool, {}, {}) == ["", ""]
+
+
+async def test_an_async_function() -> None:
+    async with opened(samples.later) as tool:
+        assert await texts(tool, {"seconds": 0.01}, {"seconds": 0.0}) == ["done", "done"]
+
+
+async def test_exceptions_are_told_by_their_last_line() -> None:
+    async with opened(samples.fail, processes=1) as tool:
+        ways = ("raise", "exit", "interrupt", "recurse", "bad text")
+        results = {how: await tool.call({"how": how}, PLACE) for how in ways}
+        assert {how: r.text for how, r in results.items()} == {
+            "raise": "error: " + ("ValueError: no such city " + "x" * 1000)[:500],
+            "exit": "error: SystemExit: 2",
+            "interrupt": "error: KeyboardInterrupt",
+            "recurse": "error: RecursionError: maximum recursion depth exceeded",
+            "bad text": "error: RuntimeError: no words",
+        }
+        assert {r.outcome.value for r in results.values()} == {"runtime_error"}
+        assert 'raise ValueError("no such\\ncity " + "x" * 1000)' in results["raise"].detail
+
+
+async def test_a_crash_is_the_tools_and_a_kill_is_not() -> None:
+    async with opened(samples.fail, processes=1) as tool:
+        assert [await tool.call({"how": how}, PLACE) for how in ("crash", "end")] == [
+            ToolResult.failed("the tool crashed (SIGSEGV)"),
+            ToolResult.failed("the tool ended its process (exit code 3)"),
+        ]
+        with pytest.raises(ToolError, match="its process was killed from outside; is memory short"):
+            await tool.call({"how": "killed"}, PLACE)
+        assert (await tool.call({"how": "exit"}, PLACE)).text == "error: SystemExit: 2"
+
+
+async def test_the_workspace_is_passed(tmp_path: Path) -> None:
+    async with opened(samples.count) as tool:
+        assert tool.exclusive
+        assert [await tool.call({"name": n}, Place(tmp_path)) for n in "ab"] == [
+            ToolResult.ok("['a']"),
+            ToolResult.ok("['a', 'b']"),
+        ]
+    async with opened(samples.draw) as tool:
+        assert not tool.exclusive
+
+
+async def test_draws_depend_on_the_episode_and_not_on_the_process() -> None:
+    episodes = [Place(Path("/nowhere"), key=key) for key in ("a", "b", "a")]
+    async with opened(samples.draw, processes=1) as tool:
+        first = [(await tool.call({}, e)).text for e in episodes]
+    async with opened(samples.draw, processes=1, recycle_after=1) as tool:
+        fresh = [(await tool.call({}, e)).text for e in episodes]
+    assert first == fresh
+    assert first[0] == first[2] != first[1]
+
+
+async def test_sets_have_one_order_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    async with opened(samples.disorder, recycle_after=1) as tool:
+        assert len(set(await texts(tool, *[{}] * 4))) == 1
+
+
+async def test_processes_are_kept_and_recycled() -> None:
+    async with opened(samples.who, processes=1, recycle_after=3) as tool:
+        said = [(await tool.call({}, PLACE)).text.split() for _ in range(7)]
+        assert [calls for _, calls in said] == ["1", "2", "3", "1", "2", "3", "1"]
+        assert len({pid for pid, _ in said}) == 3
+    assert not any(psutil.pid_exists(int(pid)) for pid, _ in said)
+
+
+async def test_at_most_so_many_at_a_time() -> None:
+    async with opened(samples.who, processes=2) as tool:
+        said = await asyncio.gather(*(tool.call({"seconds": 0.2}, PLACE) for _ in range(6)))
+        assert len({r.text.split()[0] for r in said}) == 2
+        assert sorted(int(r.text.split()[1]) for r in said) == [1, 1, 2, 2, 3, 3]
+
+
+def test_processes_outlive_the_event_loop() -> None:
+    tool = FunctionTool(samples.who, processes=1)
+    said = [asyncio.run(tool.call({}, PLACE)).text.split() for _ in range(3)]
+    assert ([calls for _, calls in said], len({pid for pid, _ in said})) == (["1", "2", "3"], 1)
+    asyncio.run(tool.close())
+    assert not psutil.pid_exists(int(said[0][0]))
+
+
+async def test_a_process_that_died_meanwhile_is_replaced() -> None:
+    async with opened(samples.who, processes=1) as tool:
+        pid = int((await tool.call({}, PLACE)).text.split()[0])
+        os.kill(pid, signal.SIGKILL)
+        assert await until(lambda: all(p.status() == psutil.STATUS_ZOMBIE for p in new_processes())), "not yet known"
+        again, calls = (await tool.call({}, PLACE)).text.split()
+        assert (int(again) != pid, calls) == (True, "1")
+
+
+async def test_a_cancelled_call_leaves_nothing() -> None:
+    mark = uuid.uuid4().hex
+    before = threading.active_count(), descriptors()
+    async with opened(samples.hang_with_daemon) as tool:
+        calls = [asyncio.create_task(tool.call({"mark": mark}, PLACE)) for _ in range(2)]
+        assert await until(lambda: len(marked(mark)) == 6), "the daemons did not start"
+        began = time.monotonic()
+        for call in calls:
+            call.cancel()
+        assert [type(r) for r in await asyncio.gather(*calls, return_exceptions=True)] == [asyncio.CancelledError] * 2
+        assert time.monotonic() - began < 0.5
+        assert marked(mark) == []
+        assert new_processes() == []
+    assert (threading.active_count(), descriptors()) == before
+
+
+async def test_a_call_cancelled_twice_leaves_nothing() -> None:
+    mark = uuid.uuid4().hex
+    async with opened(samples.hang_with_daemon) as tool:
+        call = asyncio.create_task(tool.call({"mark": mark}, PLACE))
+        assert await until(lambda: len(marked(mark)) == 3)
+        for _ in range(3):
+            call.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await until(lambda: marked(mark) == [] and new_processes() == [], 1.0)
+
+
+async def test_a_thread_left_behind_ends_with_its_process() -> None:
+    async with opened(samples.thread_left, processes=1, recycle_after=1) as tool:
+        assert await texts(tool, {}, {}) == ["left", "left"]
+        assert new_processes() == []
+
+
+TRAINER = """
+import asyncio, sys
+from pathlib import Path
+from agentgrpo.tools.functions import FunctionTool
+from tests.tools import samples
+from tests.tools.places import Place
+asyncio.run(FunctionTool(samples.hang_with_daemon).call({"mark": sys.argv[1]}, Place(Path("/nowhere"))))
+"""
+
+
+def start_trainer(mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", TRAINER, mark], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_nothing_outlives_the_trainer(how: signal.Signals) -> None:
+    mark = uuid.uuid4().hex
+    trainer = start_trainer(mark)
+    assert await until(lambda: len(marked(mark)) == 4, 30.0), "the trainer and three daemons"
+    family = [p.pid for p in psutil.Process(trainer.pid).children(recursive=True)]
+    assert len(family) >= 2, "keeper and worker"
+    trainer.send_signal(how)
+    trainer.wait(10)
+    assert await until(lambda: not any(psutil.pid_exists(pid) for pid in [*family, *marked(mark)]), 3.0)
+
+
+async def test_a_module_that_cannot_be_imported_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples.who, "__module__", "tests.tools.nowhere")
+    async with opened(samples.who) as tool:
+        with pytest.raises(ToolError, match="cannot be imported in its process: ModuleNotFoundError: No module named"):
+            await tool.call({}, PLACE)
+    assert new_processes() == []
+
+
+def test_what_is_no_tool() -> None:
+    def local() -> None:
+        """A."""
+
+    for function, why in (
+        (local, "define it at the top of a module"),
+        (lambda: None, "define it at the top of a module"),
+        (samples.Unspeakable(), "a function or a class is needed"),
+        (samples.starred, "has no name for a policy"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            FunctionTool(function)  # type: ignore[arg-type]
+    for keys in ({"processes": 0}, {"recycle_after": 0}, {"max_result_chars": 0}):
+        with pytest.raises(ConfigError, match="1 or more are allowed"):
+            FunctionTool(samples.who, **keys)

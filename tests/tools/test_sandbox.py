@@ -1,0 +1,327 @@
+"""Programs behind bubblewrap: attacks are contained, calls end in time and leave nothing, no sandbox is no start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.tools.sandbox import BubblewrapSandbox, End, Finished, Limits, Program, UnsafeSubprocess
+from agentgrpo.tools.sandbox.interpreter import find_interpreter
+from agentgrpo.tools.sandbox.plain import plain_text
+from agentgrpo.tools.sandbox.process import files_of
+from tests.tools.bubblewrap import PROBLEM, needs_bubblewrap
+from tests.tools.leftovers import new_processes
+
+CHECKOUT = Path(__file__).parents[2]
+ATTACKS = (
+    *("env_secret", "driver_environment", "process_list", "ssh_key", "other_workspace", "repository"),
+    *("inherited_descriptor", "overwrite_file", "new_file_in_tmp", "symlink_in_workspace", "hardlink_in_workspace"),
+    *("tcp_loopback", "udp", "abstract_socket", "kill_process", "ptrace_child", "daemon_past_deadline"),
+    *("fork_bomb", "disk_anywhere", "output_flood", "user_namespace", "mount", "ansi", "terminal"),
+)
+"""Of scripts/attack.py, which has them all: one or two of a kind."""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> BubblewrapSandbox:
+    if PROBLEM:
+        pytest.skip(PROBLEM)
+    return BubblewrapSandbox(Limits(timeout_s=0.5))
+
+
+async def printed(sandbox: BubblewrapSandbox, code: str) -> str:
+    done = await sandbox.run(Program(code=code))
+    assert (done.end, done.exit_code, done.errors) == (End.EXITED, 0, b"")
+    return done.output.decode()
+
+
+@needs_bubblewrap
+def test_attacks_succeed_without_the_sandbox_and_fail_in_it() -> None:
+    command = [sys.executable, "-W", "ignore", str(CHECKOUT / "scripts" / "attack.py"), "--only", *ATTACKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    drivers = 2 if os.geteuid() == 0 else 1
+    assert (done.stdout.splitlines()[-1], done.returncode, done.stderr) == (
+        f"{drivers * len(ATTACKS)} passed, 0 failed",
+        0,
+        "",
+    ), done.stdout
+
+
+async def test_what_a_program_finds(sandbox: BubblewrapSandbox) -> None:
+    code = """
+import os, sys
+print(sorted(os.listdir(".")), os.getcwd(), sys.argv, dict(os.environ), __name__, sorted(globals())[:3])
+print(os.getpid(), open("a/b.txt").read(), [os.path.exists(p) for p in ("/home", "/root", "/etc", "/opt", "/var")])
+"""
+    done = await sandbox.run(Program(code=code, files={"a/b.txt": b"text", "a/c.txt": b"", "d": b"\0"}))
+    environment = "{'PYTHONHASHSEED': '0', 'PWD': '/tmp/work', 'LC_CTYPE': 'C.UTF-8'}"
+    first = f"['a', 'd'] /tmp/work ['program.py'] {environment} __main__ ['__annotations__', '__builtins__', '__doc__']"
+    assert done.output.decode().splitlines() == [first, "1 text [False, False, False, False, False]"]
+
+
+async def test_the_same_program_prints_the_same(sandbox: BubblewrapSandbox) -> None:
+    code = "import random; print({'a', 'b', 'c', 'd'}, hash('x'), random.random(), random.sample(range(99), 3))"
+    assert await printed(sandbox, code) == await printed(sandbox, code)
+
+
+@pytest.mark.parametrize(
+    ("code", "end", "exit_code"),
+    [
+        ("raise SystemExit(3)", End.EXITED, 3),
+        ("import os; os.kill(os.getpid(), 9)", End.EXITED, 0),  # the first process of its world cannot kill itself
+        ("import os; os.abort()", End.EXITED, 139),
+        ("1 / 0", End.EXITED, 1),
+        ("import time; time.sleep(9)", End.TIMEOUT, 137),
+        ("while True: pass", End.TIMEOUT, 137),
+        ("print('x' * 70000)", End.FLOODED, None),
+        ("import sys; sys.stderr.write('x' * 70000)", End.FLOODED, None),
+        ("import os; os.close(1); os.close(2)", End.EXITED, None),
+    ],
+)
+async def test_how_a_program_ends(sandbox: BubblewrapSandbox, code: str, end: End, exit_code: int | None) -> None:
+    began = time.monotonic()
+    done = await sandbox.run(Program(code=code))
+    assert (done.end, exit_code is None or done.exit_code == exit_code) == (end, True)
+    assert time.monotonic() - began < 0.5 + 1
+
+
+async def test_files_come_back_but_no_links(sandbox: BubblewrapSandbox) -> None:
+    code = """
+import os
+os.mkdir("d")
+open("d/new", "w").write("n")
+open("kept", "a").write("+")
+os.remove("gone")
+os.symlink("/usr/lib/os-release", "link")
+os.mkfifo("pipe")
+os._exit(0)
+"""
+    done = await sandbox.run(Program(code=code, files={"kept": b"k", "gone": b"g"}, is_reported=True))
+    assert done.files == {"d/new": b"n", "kept": b"k+"}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"",
+        b"3 1\nabcd",
+        b"3 9\nabcdend\n",
+        b"-1 4\nabcdend\n",
+        b"99999999999 1\nend\n",
+        b"3 1 1\nabcdend\n",
+        b"3" * 100 + b"\n",
+        b"\xb2 1\nend\n",
+    ],
+)
+def test_a_report_that_is_not_whole_is_none(report: bytes) -> None:
+    assert files_of(report) is None
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    assert files_of(b"3 4\na/bend\n2 0\n..end\n") == {"a/b": b"end\n", "..": b""}
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b]0;title\x07a\x1b[1;31mb\x1b[0m\x1b(Bc", "abc"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9b31m\u202eevil\u2066\u200b\ufeff\U000e0041".encode(), "31mevil"),
+        (b"one\r\ntwo\rthree\tfour\0\x08\x7f", "one\ntwo\nthree\tfour"),
+        (b"\xff\xfe caf\xc3\xa9", "\ufffd\ufffd café"),
+        (b"\x1b", ""),
+    ],
+)
+def test_output_is_plain_text(raw: bytes, shown: str) -> None:
+    assert plain_text(raw) == shown
+
+
+def test_plain_text_takes_no_time_over_hostile_output() -> None:
+    began = time.process_time()
+    for raw in (b"\x1b[" * 40_000, b"\x1b]" * 40_000, b"\x1b[" + b"0;" * 40_000, b"\x1b]" + b"x" * 80_000):
+        plain_text(raw)
+    assert time.process_time() - began < 1
+
+
+def left_behind() -> tuple[set[str], set[str], int, set[str]]:
+    """Children of this process, its descriptors, its threads, folders for temporary files of programs."""
+    children = {str(process.pid) for process in new_processes()}
+    descriptors = {fd.name for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
+    folders = {p.name for p in Path(tempfile.gettempdir()).glob("agentgrpo-program-*")}
+    return children, descriptors, threading.active_count(), folders
+
+
+async def test_two_hundred_calls_with_faults_leave_nothing(
+    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    unsafe = UnsafeSubprocess(Limits(timeout_s=0.5))
+    programs = (
+        "print(1)",
+        "1 / 0",
+        "while True: pass",
+        "print('x' * 100000)",
+        "import os\nfor _ in range(5):\n    if os.fork() == 0:\n        os.setsid(); import time; time.sleep(60)",
+        "import os; os.abort()",
+        "open('f', 'w').write('x' * 1000)",
+        "import time; time.sleep(60)",
+    )
+    await sandbox.run(Program(code="print(1)"))
+    before = left_behind()
+    slots = asyncio.Semaphore(8)
+
+    async def call(n: int) -> None:
+        program = Program(code=programs[n % 8], is_reported=n % 3 == 0)
+        async with slots:
+            runner = unsafe if n % 8 in (2, 6, 7) and n % 3 == 1 else sandbox
+            if n % 5 == 4:  # cancelled at any point, twice
+                task = asyncio.create_task(runner.run(program))
+                await asyncio.sleep(0.01 * (n % 7))
+                task.cancel()
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.done()
+            else:
+                assert isinstance(await runner.run(program), Finished)
+
+    await asyncio.gather(*(call(n) for n in range(200)))
+    assert left_behind() == before
+
+
+async def test_a_cancelled_call_is_over_at_once(sandbox: BubblewrapSandbox) -> None:
+    task = asyncio.create_task(sandbox.run(Program(code="import time; time.sleep(60)")))
+    await asyncio.sleep(0.2)
+    before = left_behind()[0]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (len(before) > 0, left_behind()[0]) == (True, set())
+
+
+@needs_bubblewrap
+def test_programs_die_with_a_killed_driver(tmp_path: Path) -> None:
+    nonce = f"nonce{os.urandom(8).hex()}"
+    driver = f"""
+import asyncio
+from agentgrpo.tools.sandbox import BubblewrapSandbox, Limits, Program
+sleep = "[sys.executable, '-S', '-c', 'import time; time.sleep(60)', '{nonce}']"
+code = f"import os, sys; os.execv(sys.executable, {{sleep}})"
+asyncio.run(BubblewrapSandbox(Limits(timeout_s=60)).run(Program(code=code)))
+"""
+    process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT)
+    try:
+        assert wait_for(lambda: with_argument(nonce), 20)
+        process.send_signal(signal.SIGKILL)
+        assert wait_for(lambda: not with_argument(nonce), 5)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def with_argument(nonce: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if nonce.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition: object, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@needs_bubblewrap
+def test_it_is_made_on_a_running_loop() -> None:
+    async def make() -> BubblewrapSandbox:
+        return BubblewrapSandbox(Limits())
+
+    assert isinstance(asyncio.run(make()), BubblewrapSandbox)
+
+
+# --- where it cannot hold
+
+
+def a_bwrap(folder: Path, script: str) -> None:
+    for name in ("setpriv", "sh"):
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    (folder / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bwrap").chmod(0o755)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The only folder of programs, open to every user."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        monkeypatch.setenv("PATH", name)
+        yield Path(name)
+
+
+@pytest.mark.usefixtures("folder")
+def test_without_bubblewrap_it_does_not_start() -> None:
+    with pytest.raises(ConfigError) as error:
+        BubblewrapSandbox(Limits())
+    assert str(error.value) == (
+        "the python tool runs programs in bubblewrap, and there is no bwrap here; install it (apt-get install "
+        "bubblewrap, dnf install bubblewrap), or, if every program may do what you may do, say "
+        "sandbox=unsafe_subprocess"
+    )
+
+
+def test_with_closed_user_namespaces_it_does_not_start(folder: Path) -> None:
+    a_bwrap(folder, "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1")
+    with pytest.raises(ConfigError, match=r"does not hold here: .*No permissions to create a new namespace.*user\.max"):
+        BubblewrapSandbox(Limits())
+
+
+def test_a_bubblewrap_that_isolates_nothing_is_found_out(folder: Path) -> None:
+    a_bwrap(folder, 'while [ "$1" != -- ]; do shift; done; shift; mkdir -p /tmp/work; exec "$@"')
+    with pytest.raises(ConfigError, match=r"other processes can be seen; .*system calls are not filtered"):
+        BubblewrapSandbox(Limits())
+
+
+async def test_a_sandbox_that_breaks_later_is_no_fault_of_the_program(folder: Path) -> None:
+    sandbox = object.__new__(BubblewrapSandbox)
+    a_bwrap(folder, "echo 'bwrap: no space left' >&2; exit 1")
+    sandbox._limits, sandbox._filter = Limits(), b""
+    sandbox._argv, sandbox._run_inside = [str(folder / "bwrap")], []
+    with pytest.raises(ToolError, match="did not start: bwrap: no space left"):
+        await sandbox.run(Program(code="print(1)"))
+
+
+def test_the_unsafe_way_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    UnsafeSubprocess(Limits())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "its files, its network and its processes" in caplog.text
+
+
+def test_an_interpreter_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match=r"no Python for the sandbox: /nowhere/python is not there\. Install one"):
+        find_interpreter("/nowhere/python", None)
+    with pytest.raises(ConfigError, match=r"/usr/bin/true does not run"):
+        find_interpreter("/usr/bin/true", None)
+
+
+def test_limits_have_bounds() -> None:
+    with pytest.raises(ConfigError, match=r"sandbox: memory_mb=1; 64 or more is allowed"):
+        Limits(memory_mb=1)

@@ -1,0 +1,88 @@
+"""The filter, run by an interpreter of BPF: every call of the table on both architectures, and what stays allowed."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.tools.sandbox.seccomp import (
+    ALLOW,
+    ARCHITECTURES,
+    ENOSYS,
+    EPERM,
+    ERRNO,
+    KILL,
+    NEWEST,
+    REFUSED,
+    filter_for,
+)
+
+REFUSAL, ABSENT = ERRNO | EPERM, ERRNO | ENOSYS
+MACHINES = sorted(ARCHITECTURES)
+
+
+def decide(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+    """What the kernel would do with a call: a classic BPF machine over struct seccomp_data."""
+    audit = ARCHITECTURES[machine].audit if audit is None else audit
+    data = struct.pack("=iIQ6Q", number, audit, 0, *arguments, *[0] * (6 - len(arguments)))
+    program = list(struct.iter_unpack("=HBBI", filter_for(machine)))
+    accumulator = at = 0
+    while True:
+        code, if_true, if_false, value = program[at]
+        at += 1
+        if code == 0x20:
+            accumulator = int.from_bytes(data[value : value + 4], "little")
+        elif code == 0x06:
+            return value
+        else:
+            holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: accumulator & value != 0}[code]
+            at += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_listed_is_refused_and_nothing_else(machine: str) -> None:
+    arch = ARCHITECTURES[machine]
+    listed = {numbers[arch.column] for numbers in REFUSED.values()} - {None}
+    got = {number: decide(machine, number, 1) for number in range(NEWEST + 1)}
+    want = {number: REFUSAL if number in listed else ABSENT if number == 435 else ALLOW for number in got}
+    assert got == want
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_numbers_of_tomorrow_and_of_other_tables_do_not_exist(machine: str) -> None:
+    numbers = (NEWEST + 1, 600, 1 << 30, (1 << 30) + 101, (1 << 32) - 1)
+    assert [decide(machine, number if number < 1 << 31 else number - (1 << 32)) for number in numbers] == [ABSENT] * 5
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_another_architecture_is_killed(machine: str) -> None:
+    other = 0x40000003  # i386 on the same kernel has other numbers for the same calls
+    assert decide(machine, 1, audit=other) == KILL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_arguments_decide(machine: str) -> None:
+    arch = ARCHITECTURES[machine]
+    spaces = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+    assert {
+        "threads": decide(machine, arch.clone, 0x003D0F00),
+        "fork": decide(machine, arch.clone, 0x01200011),
+        "namespaces": {decide(machine, arch.clone, space | 17) for space in spaces},
+        "families": [decide(machine, arch.socket, family) for family in (1, 2, 10, 16, 17, 40)],
+        "terminals": [decide(machine, arch.ioctl, 0, request) for request in (0x5401, 0x5412, 0x541C)],
+        "high bits": decide(machine, arch.ioctl, 0, 0x5412 | 1 << 32),
+    } == {
+        "threads": ALLOW,
+        "fork": ALLOW,
+        "namespaces": {REFUSAL},
+        "families": [ALLOW, *[REFUSAL] * 5],
+        "terminals": [ALLOW, REFUSAL, REFUSAL],
+        "high bits": REFUSAL,
+    }
+
+
+def test_an_unknown_machine_has_no_filter() -> None:
+    with pytest.raises(ConfigError, match=r"no system call filter for riscv64; there is one for x86_64, aarch64"):
+        filter_for("riscv64")
