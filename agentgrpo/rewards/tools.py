@@ -62,8 +62,9 @@ class ToolSuccess(Weighted):
 
 class Milestones(Weighted):
     """w · share of the task's milestones that a tool result has shown, as words of their own; 0 for a task that names
-    none. What the policy itself writes does not count. Raises DataError where metadata.milestones is no list of
-    texts."""
+    none. Results count only of turns of which a call succeeded, and never for what the policy has written before: an
+    error that quotes a guess, and a guess written to a file and read again, have found nothing. Raises DataError where
+    metadata.milestones is no list of texts."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -80,13 +81,17 @@ class Milestones(Weighted):
         if isinstance(wanted, str) or not all(isinstance(text, str) and text for text in wanted):
             raise DataError(f"task {episode.task.id}: metadata.{MILESTONES}={wanted!r}; a list of texts is needed")
         left = [re.compile(rf"(?<!\w){re.escape(text)}(?!\w)") for text in wanted]
-        shares = [0.0]
+        succeeded = {record.turn for record in episode.tool_records if is_success(record)}
+        shares, found = [0.0], 0
         for segment in (s for branch in episode.branches for s in branch.segments):
+            in_sight = [pattern for pattern in left if pattern.search(segment.text)]
             if segment.sampled:
+                left = [pattern for pattern in left if pattern not in in_sight]  # guessed
                 shares.append(shares[-1])
-            elif segment.role == "tool":
-                left = [pattern for pattern in left if not pattern.search(segment.text)]
-                shares[-1] = 1 - len(left) / len(wanted) if wanted else 0.0
+            elif segment.role == "tool" and len(shares) - 2 in succeeded:
+                left = [pattern for pattern in left if pattern not in in_sight]
+                found += len(in_sight)
+                shares[-1] = found / len(wanted) if wanted else 0.0
         return shares
 
 

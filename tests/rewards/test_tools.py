@@ -30,10 +30,10 @@ def said(text: str) -> Segment:
 
 
 def of(records: Sequence[ToolRecord], *texts: str, answer: str | None = "1276", format_errors: float = 0.0) -> Episode:
-    """A turn of 44s and 29s, which do not count, before each of `texts`; then the answer's."""
+    """A turn before each of `texts`, then the answer's."""
     segments = [given(1)]
     for text in texts:
-        segments += [said(" 29 44"), shown(text)]
+        segments += [said("a call"), shown(text)]
     exit = Exit.ANSWERED if answer is not None else Exit.FORMAT_ERROR_LIMIT
     made = episode(
         NEEDED, *segments, said("Final Answer"), answer=answer, exit=exit, metrics={"format_error_turns": format_errors}
@@ -99,12 +99,23 @@ def test_without_a_call_only_a_right_answer_counts_as_success() -> None:
     [(" 44\n", 0.5), ("44", 0.5), ("velmor 44\ndranbet 29\n...", 1.0), (" 144\n", 0.0), (" 44.5", 0.5), ("x44", 0.0)],
 )
 def test_a_milestone_is_a_word_of_its_own(text: str, expected: float) -> None:
-    assert TERMS["milestones"](weight=1.0)(of([], text), 0.0) == expected
+    assert TERMS["milestones"](weight=1.0)(of([record(0, "lookup")], text), 0.0) == expected
 
 
 def test_only_what_tools_show_is_a_milestone() -> None:
     opening = replace(given(1), text="29 44")
     assert TERMS["milestones"](weight=1.0)(episode(NEEDED, opening, said("29 44")), 1.0) == 0.0
+
+
+def test_what_no_call_found_is_no_milestone() -> None:
+    """An error quotes the guess; a program prints its own numbers; only the last episode looks anything up."""
+    term = TERMS["milestones"](weight=1.0)
+    quoted = of([record(0, "lookup", FAILED)], " error: unknown key 44\n")
+    printed = episode(NEEDED, given(1), said("print(29, 44)"), shown(" 29 44\n"), said("Final Answer"))
+    guessed = [replace(printed, tool_records=(record(0, "python"),)), quoted]
+    assert [term(each, 1.0) for each in guessed] == [0.0, 0.0]
+    found = episode(NEEDED, given(1), said("lookup"), shown(" 29\n"), said("29*2"), shown(" 58 44\n"), said("so"))
+    assert term(replace(found, tool_records=(record(0, "lookup"), record(1, "calculator"))), 1.0) == 1.0
 
 
 def test_a_task_without_milestones_has_none_to_reach() -> None:
