@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.registry import PROGRAMS
 
+PLACES = ("url", "base_url", "web_url", "user_agent")
+"""Keys of a node that say where it sends things, or that are sent along to anybody."""
+KEYS = ("api_key_env", "env")
+"""Keys of a node that name environment variables, the values of which leave this process."""
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
 _RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
 
 
@@ -28,21 +34,97 @@ def refuse_targets(tree: Any, file: Path) -> None:
             raise ConfigError(f"{file}: {path} would name code to call; remove it")
 
 
-def refuse_programs(config: Mapping[str, Any], named: Collection[str]) -> None:
-    """Raise ConfigError for a tool of the resolved `config` that would start a program, or run the policy's without a
-    sandbox, where none of `named`, the keys on the command line, says so."""
+def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
+    tool that would start a program, or run the policy's without a sandbox; and a part that would send the value of an
+    environment variable somewhere, unless both which and where to are said."""
+    named = {*overrides} | {_join(key, inner) for key, value in overrides.items() for inner, _ in _walk(value)}
+    for path, value in _programs(config):
+        if path not in named:
+            raise ConfigError(
+                f"{path}={value} lets a run directory start programs; to allow it, say so on this command line"
+            )
+    missing = {path: value for path, value in _secrets(config, unresolved) if path not in named}
+    for path, value in missing.items():
+        raise ConfigError(
+            f"{path}={value} lets a run directory choose where values of this environment are sent to; to allow it, "
+            f"add to this command line: {' '.join(_override(*item) for item in missing.items())}"
+        )
+
+
+def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) -> list[str]:
+    """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
+    it. user_code: the names in it that lead to code from outside."""
+    code = [(p, v) for p, v in _walk(unresolved) if p.endswith(".name") and isinstance(v, str) and v in user_code]
+    needed = dict((*code, *_programs(unresolved), *_secrets(unresolved, unresolved)))
+    return [_override(path, value) for path, value in needed.items()]
+
+
+def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     tools = config.get("tools")
     for key, node in tools.items() if isinstance(tools, Mapping) else ():
         for setting, harmless in PROGRAMS.items():
-            path, value = f"tools.{key}.{setting}", node.get(setting) if isinstance(node, Mapping) else None
-            if value is not None and value not in harmless and not {path, f"tools.{key}"} & {*named}:
-                raise ConfigError(
-                    f"{path}={value} lets a run directory start programs; to allow it, say so on this command line"
-                )
+            value = node.get(setting) if isinstance(node, Mapping) else None
+            if value is not None and value not in harmless:
+                yield f"tools.{key}.{setting}", value
+
+
+def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
+    """(key, its value with interpolations unresolved) of all that decides what of the environment is sent where."""
+    reads = any(isinstance(value, str) and "oc.env" in value for _, value in _walk(unresolved))
+    found: dict[str, Any] = {}
+
+    def visit(node: Any, raw: Any, path: str) -> None:
+        if isinstance(node, Mapping):
+            places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
+            found.update({_join(path, k): _under(raw, k) for k in ([*places, *keys] if keys else ())})
+            if places and reads:
+                found.update(_interpolated(raw, path))
+        for key, inner in _items(node):
+            visit(inner, _under(raw, key), _join(path, key))
+
+    visit(config, unresolved, "")
+    yield from found.items()
+
+
+def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:
+    """What takes its value from elsewhere, and so, be it in two steps, perhaps from the environment."""
+    if isinstance(raw, str) and "${" in raw:
+        yield path, raw
+    for key, inner in _items(raw):
+        yield from _interpolated(inner, _join(path, key))
+
+
+def _under(raw: Any, key: Any) -> Any:
+    """The child, or the interpolation that all children come from."""
+    return raw if isinstance(raw, str) else raw[key]
+
+
+def _override(path: str, value: Any) -> str:
+    return shlex.quote(f"{path}={_literal(value)}")
+
+
+def _literal(value: Any) -> str:
+    """The value in the grammar of overrides."""
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_literal(k)}:{_literal(v)}' for k, v in value.items())}}}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ():
-        key_path = f"{path}.{key}" if path else str(key)
+    for key, value in _items(tree):
+        key_path = _join(path, key)
         yield key_path, value
         yield from _walk(value, key_path)
+
+
+def _items(tree: Any) -> Iterable[tuple[Any, Any]]:
+    return tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from agentgrpo import __version__
-from agentgrpo.build import build_node
+from agentgrpo.admission import needed_overrides
+from agentgrpo.build import build_node, user_code
 from agentgrpo.errors import ConfigError
 from agentgrpo.recipes.carried import of_optimizer
 from agentgrpo.recipes.diagnostics import Watch
@@ -53,7 +54,7 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
         optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))
     start = checkpoint.state["start"] if checkpoint else wiring.start.state()
     fixed = wiring.fixed_state(start)
-    refuse_unequal(wiring.world, "start weights or data", (start["sha256"], fixed["fingerprints"]))
+    refuse_unequal(wiring.world, "start weights, data or tools", (start["sha256"], fixed["fingerprints"]))
     examiner = wiring.examiner(test=wiring.run.final_eval, dev=bool(wiring.run.eval_every))
     parts = Parts(
         order=_order(wiring),
@@ -81,7 +82,8 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
         watch=watch,
         world=wiring.world,
     )
-    return Session(parts=parts, examiner=examiner, eval_key=_eval_key(wiring, start))
+    go_on = ["agentgrpo resume", f"'{wiring.run.dir}'", *needed_overrides(wiring.snapshot, user_code(wiring.snapshot))]
+    return Session(parts=parts, examiner=examiner, eval_key=_eval_key(wiring, start), go_on=" ".join(go_on))
 
 
 def _refuse_untrainable(wiring: Wiring) -> None:

@@ -154,6 +154,8 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     kind, path = child.kind, child.path
     if not isinstance(child.node, Mapping):
         raise ConfigError(f"{path}={child.node!r}; a mapping of keys is needed there")
+    if child.name is not None and not {"name", child.name} & {*child.node, *_registered(kind)}:
+        refuse_unknown([key for key in child.node if did_you_mean(str(key), ["name"])], ["name"], path)  # misspelt
     target = resolve(kind, child.node.get("name", child.name), path)
     parameters = _parameters(target, path)
     nested = [k for k in NESTED.get(kind, {}) if k in parameters or kind in UNNAMED]
@@ -172,14 +174,14 @@ def resolve(kind: str, name: object, path: str) -> Any:
     """The class or function behind a name. Raises ConfigError for one that is not registered and not the user's."""
     if kind in UNNAMED:
         return _load(UNNAMED[kind])
-    table = REGISTRY[kind]
-    known: Mapping[str, Any] = _load(table) if isinstance(table, str) else table
+    known = _registered(kind)
     if isinstance(name, str) and name in known:
         return _load(known[name]) if isinstance(known[name], str) else known[name]
     if not isinstance(name, str) or not _USER_CODE.fullmatch(name):
+        own = "a class or function" if kind in WRAPPERS else "a class"
         raise ConfigError(
-            f"{path}.name={name}; registered are {', '.join(known) or 'none'}; a class of your own is "
-            f"package.module:Class.{did_you_mean(str(name), known)}"
+            f"{path}.name={name}; registered are {', '.join(known) or 'none'}; {own} of your own is "
+            f"package.module:Class.{did_you_mean(str(name), known) or _with_colon(name)}"
         )
     if name not in _admitted:
         raise ConfigError(f"{path}.name={name} is code from outside; to run it, name it on this command line")
@@ -188,8 +190,30 @@ def resolve(kind: str, name: object, path: str) -> Any:
     try:
         found = _load(name)
     except (ImportError, AttributeError) as e:
-        raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here") from e
+        near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
+        raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here{near}") from e
     return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
+
+
+def _registered(kind: str) -> Mapping[str, Any]:
+    """name -> where the part is, or the part; empty for a kind of one implementation."""
+    table = REGISTRY.get(kind, {})
+    return _load(table) if isinstance(table, str) else table
+
+
+def _with_colon(name: object) -> str:
+    """What a name with a dot before its last part may have meant."""
+    module, dot, attribute = str(name).rpartition(".")
+    meant = f"{module}:{attribute}"
+    return f" Did you mean '{meant}', with a colon?" if dot and _USER_CODE.fullmatch(meant) else ""
+
+
+def _did_you_mean_in(location: str) -> str:
+    """The name in the module that is near to the one that it has not."""
+    module, _, attribute = location.partition(":")
+    inside = vars(sys.modules[module]).items() if module in sys.modules else ()
+    near = did_you_mean(attribute, [n for n, value in inside if getattr(value, "__module__", None) == module])
+    return near and f".{near}"
 
 
 def _load(location: str) -> Any:

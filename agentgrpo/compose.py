@@ -32,7 +32,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from agentgrpo.admission import refuse_programs, refuse_resolvers, refuse_targets
+from agentgrpo.admission import refuse_resolvers, refuse_targets, refuse_unnamed
 from agentgrpo.build import admit_user_code, refuse_unknown, user_code, validate
 from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError, did_you_mean
 from agentgrpo.hardware import Launch
@@ -207,7 +207,8 @@ def rerun_hydra(
     task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool
 ) -> None:
     """The same over a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for
-    another run. Of user code, and of programs that its tools would start, only what the overrides name is run."""
+    another run. Of user code, and of programs that its tools would start, only what the overrides name is run, and
+    what the environment holds is sent only where they say."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     for override in _parse(overrides) if resumes else ():
         if override.key_or_group in (*ROOT, "experiment", "run.dir"):
@@ -225,8 +226,8 @@ def rerun_hydra(
     )
 
     def make(cfg: DictConfig) -> Job:
-        config = to_plain(cfg)
-        refuse_programs(config, {o.key_or_group for o in _parse(overrides)})
+        config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
+        refuse_unnamed(config, unresolved, {o.key_or_group: o.value() for o in _parse(overrides)})
         return _job(cfg, config, run_dir if resumes else None)
 
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 import yaml
 
-from agentgrpo.agents.base import Agent
+from agentgrpo.agents.base import Agent, rehearse
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.equipment import Equipment
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
+from agentgrpo.judges.route import refuse_unjudged
 from agentgrpo.recipes.examine import Examiner, first
 from agentgrpo.recipes.guards import Guards
 from agentgrpo.recipes.loading import local_folder, open_policy
@@ -38,7 +39,7 @@ from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.stages import Clock, NoClock
-from agentgrpo.tasks.base import DemonstratedDataset, TaskDataset
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, TaskDataset
 from agentgrpo.tools.simulated import simulated
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.freezing import freeze
@@ -70,6 +71,7 @@ class Wiring:
         torch.set_num_threads(self.hardware.num_threads)
         self.dataset: TaskDataset = build_node("task", config["task"])
         self.judge = build_node("judge", config["judge"])
+        refuse_unjudged(self.judge, (task for name in SPLITS for task in self.dataset.split(name)))
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
         self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
         self.model: WarmStart | ModelPath = build_node("model", config["model"])
@@ -87,6 +89,8 @@ class Wiring:
             own_weights=self.algorithm.max_staleness > 0 or self.is_sharded,
         )
         self.agent = self.make_agent(self.engine, self.renderer, self.equipment.for_agent)
+        for task in self.dataset.split("train")[:1]:
+            rehearse(self.agent, task)
         figures = self.agent.figures
         screen.show({f"agent/{column}": figures.label(column) for column in figures.headline})
 

@@ -135,7 +135,7 @@ def test_unknown_keys_and_names() -> None:
     )
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
     names = "exact_match, token_f1, contains, gold_agreement, composite, route, llm, judger"
-    own = "a class of your own is package.module:Class"
+    own = "a class or function of your own is package.module:Class"
     assert refusal("judge", {"name": "exact"}) == (
         f"judge.name=exact; registered are {names}; {own}. Did you mean 'exact_match'?"
     )
@@ -235,6 +235,23 @@ def test_what_is_no_name_of_code(name: str) -> None:
     assert "registered are" in refusal("judge", {"name": name})
 
 
+def test_a_dot_where_a_colon_should_be() -> None:
+    assert refusal("tool", {"name": "my_tools.weather"}).endswith(
+        "a class or function of your own is package.module:Class. Did you mean 'my_tools:weather', with a colon?"
+    )
+    assert refusal("task", {"name": "my_tasks.Mine"}).endswith(
+        "; a class of your own is package.module:Class. Did you mean 'my_tasks:Mine', with a colon?"
+    )
+
+
+def test_a_misspelt_name_key() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build._validate("", {"tools": {"weather": {"nam": "my_tools:weather"}}}, "")
+    assert str(caught.value) == "unknown key tools.weather.nam; allowed are name. Did you mean 'name'?"
+    with pytest.raises(ConfigError, match=r"tools\.weather\.name=weather; registered are calculator, "):
+        build._validate("", {"tools": {"weather": {"days": 3}}}, "")
+
+
 def test_user_code_is_found_wherever_it_is_named() -> None:
     tree = {"reward": {"name": "a.b:C", "terms": {"mine": {"name": "d:E", "weight": 1}}}, "task": {"label": "f:G"}}
     assert user_code(tree) == {"a.b:C", "d:E"}
@@ -247,6 +264,8 @@ def test_user_code_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         f"judge.name=no_such_package:X: No module named 'no_such_package'; {why}"
     )
     assert refusal("judge", {"name": "tests.test_build:Missing"}).endswith(f"has no attribute 'Missing'; {why}")
+    monkeypatch.setattr(build, "_admitted", {"tests.test_build:Custum"})
+    assert refusal("judge", {"name": "tests.test_build:Custum"}).endswith(f"{why}. Did you mean 'Custom'?")
 
 
 def test_validate_asks_for_every_group_and_no_other() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import ConfigError, did_you_mean
@@ -93,3 +93,18 @@ class Agent(Protocol):
         business and is overridden. The policy's mistakes end up in the Episode; an infrastructure failure raises an
         EpisodeError, which `rollout.episodes` captures. Must release its engine context however it ends."""
         ...
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """An Agent that can tell before any episode that one could not begin."""
+
+    def rehearse(self, task: Task) -> None:
+        """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn."""
+        ...
+
+
+def rehearse(agent: Agent, task: Task) -> None:
+    """`agent.rehearse(task)`, for an agent that has it."""
+    if isinstance(agent, Rehearsing):
+        agent.rehearse(task)

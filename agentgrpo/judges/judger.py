@@ -23,7 +23,7 @@ from typing import Any
 from agentgrpo.errors import ConfigError, JudgeError, boundary
 from agentgrpo.judges.base import Verdict
 from agentgrpo.judges.off_loop import OffLoop
-from agentgrpo.protocol import AgentMessage
+from agentgrpo.protocol import AgentMessage, content_of
 from agentgrpo.types import Episode, Exit, Task, ToolCall
 
 
@@ -76,6 +76,10 @@ class JudgerJudge:
                 verdicts: list[Verdict] = await self._threads.run(self._name, partial(self._batch, cases))
                 return verdicts
             return await self._each(cases)
+
+    async def judge_here(self, case: JudgeCase) -> Verdict:
+        """One case, without a thread and a time limit of its own: for a judger that asks others."""
+        return (await self._batch([case]))[0] if self._judge is None else await self._one(case)
 
     async def _each(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
         calls = (self._threads.run(self._name, partial(self._one, case)) for case in cases)
@@ -162,10 +166,7 @@ class Merged:
         total = math.fsum(weight for _, weight in self._parts.values())
         if total == 0:
             return {"score": 0.0, "reason": "no judger has a weight"}
-        verdicts = {}
-        for name, (judger, _) in self._parts.items():
-            part = JudgerJudge(judger)
-            verdicts[name] = (await part._batch([case]))[0] if part._judge is None else await part._one(case)
+        verdicts = {name: await JudgerJudge(judger).judge_here(case) for name, (judger, _) in self._parts.items()}
         score = math.fsum(self._parts[name][1] * verdict.score for name, verdict in verdicts.items()) / total
         return {"score": score, "reason": ", ".join(f"{n} {v.score:g}" for n, v in verdicts.items())}
 
@@ -178,12 +179,13 @@ class GroundTruth:
         self, instruction: str, response: str, reward_model: Mapping[str, Any], extra_fields: Mapping[str, Any]
     ) -> dict[str, Any]:
         truth = reward_model.get("ground_truth")
-        accepted = truth if isinstance(truth, list | tuple) else [] if truth is None else [truth]
+        given = truth if isinstance(truth, list | tuple) else [truth]
+        accepted = [text.split() for text in map(content_of, given) if text.strip()]
         if not accepted:
             raise JudgeError(
                 f"task {extra_fields['task_id']}: its reward_model has no ground_truth", kind="no_reference"
             )
-        return {"score": float(response.split() in [str(text).split() for text in accepted])}
+        return {"score": float(response.split() in accepted)}
 
 
 def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentgrpo.errors import ConfigError, did_you_mean
 from agentgrpo.judges.base import AnswerJudge, Verdict, canaries_of, counts_of, grade_episodes
 from agentgrpo.judges.judger import source_of
 from agentgrpo.types import Episode, Task
+
+
+def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
+    """Raise ConfigError for the first of `tasks` whose source a Route, be it within another judge, has no judge for."""
+    if isinstance(judge, Route):
+        for task in tasks:
+            refuse_unjudged(judge.judge_of(task), [task])
+        return
+    inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
+    tasks = list(tasks) if inner else ()
+    for part in inner:
+        refuse_unjudged(part, tasks)
 
 
 class Route:
@@ -22,15 +34,16 @@ class Route:
         self.canaries_per_eval = canaries_of(self.judges)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
-        return await self._judge_of(task).grade(task, answers)
+        return await self.judge_of(task).grade(task, answers)
 
     async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
-        return await grade_episodes(self._judge_of(task), task, episodes)
+        return await grade_episodes(self.judge_of(task), task, episodes)
 
     def counts(self) -> Mapping[str, float]:
         return counts_of(self.judges)
 
-    def _judge_of(self, task: Task) -> AnswerJudge:
+    def judge_of(self, task: Task) -> AnswerJudge:
+        """Raises ConfigError for a task of a source that has none."""
         source = source_of(task)
         if source not in self._routes:
             known = ", ".join(sorted(self._routes))

@@ -35,6 +35,7 @@ _GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
 """The only IPv6 space with public unicast addresses: not loopback, mapped, NAT64, ULA, link-local, multicast."""
 _NUMERIC = re.compile(r"\d*|0x[0-9a-f]*", re.IGNORECASE | re.ASCII)
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
+_WELL_KNOWN = ("example.com", "wikipedia.org")
 _lookups = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lookup")
 """Apart from the event loop's own threads: a name server that hangs holds up only those who ask for names."""
 
@@ -85,6 +86,13 @@ class Reachable:
                     what = f"{host} is" if literal else f"{host} leads to {text},"
                     raise Forbidden(f"{what} not a public address")
         return [address for address in found if address is not None]
+
+    async def is_cut_off(self) -> bool:
+        """Whether no name can be looked up here: names that everybody knows get no answer, not even that there is no
+        such name. For after a failure that looks like it, as a stranger's name may be such that its servers fail."""
+        lookups = (self._resolve(host, 443) for host in _WELL_KNOWN)
+        answers = await asyncio.gather(*lookups, return_exceptions=True)
+        return all(isinstance(a, socket.gaierror) and a.errno == socket.EAI_AGAIN for a in answers)
 
     def _allows(self, address: Address) -> bool:
         return is_public(address) or any(address in n for n in self._networks if n.version == address.version)

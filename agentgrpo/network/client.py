@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -52,15 +53,14 @@ class JsonClient:
         secrets: Sequence[Secret] = (),
     ) -> None:
         host = host_of(url)
+        self.url, self.shown = url, shown(url)
         if not (timeout_s > 0 and retries >= 0 and backoff_s >= 0 and max_response_bytes > 0):
             raise ConfigError(
-                f"{url}: timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}, max_response_bytes="
+                f"{self.shown}: timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}, max_response_bytes="
                 f"{max_response_bytes}; allowed are timeout_s > 0, retries >= 0, backoff_s >= 0, max_response_bytes > 0"
             )
         for secret in secrets:
             secret.check()
-        self.url = url
-        self.shown = url.partition("?")[0]  # what follows may be a key, and messages end up in files
         self.counts: Counter[str] = Counter()
         self._error = error
         self._timeout_s = timeout_s
@@ -168,13 +168,18 @@ class JsonClient:
         return text
 
 
+def shown(url: str) -> str:
+    """`url` for messages, which end up in files: without user:pass@ and without a query, which may be a key."""
+    return re.sub(r"//[^/#]*@", "//", url.partition("?")[0])
+
+
 def host_of(url: str) -> str:
     """The host of an http or https URL that the configuration names. Raises ConfigError for anything else."""
     with suppress(httpx.InvalidURL):
         parsed = httpx.URL(url)
         if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
             return parsed.host
-    raise ConfigError(f"url={url!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
+    raise ConfigError(f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
 
 
 def is_loopback(host: str) -> bool:

@@ -28,6 +28,7 @@ MAX_RATIO = 100
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEAD_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN)
+"""What a connection also fails with where one address, which a stranger may have chosen, has no route."""
 
 
 class PageError(Exception):
@@ -138,14 +139,16 @@ class PageClient:
         try:
             addresses = await self._reachable.addresses(host, port)
         except OSError as e:
-            dead = isinstance(e, socket.gaierror) and e.errno == socket.EAI_AGAIN
-            raise PageError(f"{host} has no address: {e}", kind="dead_network" if dead else "name") from e
+            seems_dead = isinstance(e, socket.gaierror) and e.errno == socket.EAI_AGAIN
+            kind = "dead_network" if seems_dead and await self._reachable.is_cut_off() else "name"
+            raise PageError(f"{host} has no address: {e}", kind=kind) from e
         for i, address in enumerate(addresses):
             try:
                 return await self._ask(target, host, address)
             except httpx.ConnectError as e:
                 if i + 1 == len(addresses):
-                    raise PageError(f"{host} takes no connection: {e}", kind=_kind(e)) from e
+                    kind = "dead_network" if _seems_dead(e) and await self._reachable.is_cut_off() else "transport"
+                    raise PageError(f"{host} takes no connection: {e}", kind=kind) from e
             except (httpx.HTTPError, OSError) as e:
                 raise PageError(f"{type(e).__name__}: {e}", kind="transport") from e
         raise AssertionError("addresses() gives at least one")
@@ -198,11 +201,11 @@ async def _decoded(response: httpx.Response, max_bytes: int) -> AsyncIterator[by
         raise PageError("a gzip body that ends too early", kind="garbage")
 
 
-def _kind(error: BaseException) -> str:
-    """Whether a connection failed because there is no network here, or because of the host."""
+def _seems_dead(error: BaseException) -> bool:
+    """Whether a connection may have failed because there is no network here, not because of the host."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DEAD_NETWORK:
-            return "dead_network"
+            return True
         cause = cause.__cause__ or cause.__context__
-    return "transport"
+    return False

@@ -20,6 +20,8 @@ SOFT = (
     "run.max_loop_lag_s",
     "run.max_steps",
     "run.final_eval",
+    "run.eval_every",
+    "run.eval_tasks",
     "run.grace_s",
     "run.max_error_fraction",
     "run.max_consecutive_skipped_steps",

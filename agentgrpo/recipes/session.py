@@ -31,6 +31,8 @@ class Session:
     examiner: Examiner
     eval_key: str
     """What the start weights are examined with: data, weights, sampling and seed, hashed."""
+    go_on: str
+    """The command line that goes on with the run."""
 
 
 async def run_session(session: Session, progress: Progress) -> dict[str, Any] | None:
@@ -42,9 +44,7 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     parts, examiner, world = session.parts, session.examiner, session.parts.world
     result = None
     try:
-        with StopRequest(
-            f"go on with: agentgrpo resume '{parts.run.dir}'", grace_s=parts.run.grace_s, at_once=parts.screen.close
-        ) as stop:
+        with StopRequest(f"go on with: {session.go_on}", grace_s=parts.run.grace_s, at_once=parts.screen.close) as stop:
             world.heed(stop)
             world.phase = "the first sync and probe"
             await agree_on(world, parts.engine.load_weights(progress.step))

@@ -52,6 +52,10 @@ class ToolRenderer(Renderer, Protocol):
         text), and the opening of the policy's next turn."""
         ...
 
+    def written(self, text: str) -> str:
+        """The text of a reply as `reply` writes it between its markup: its tokens are what a result costs."""
+        ...
+
     def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
         """The same for a word of the environment that answers no call (a format error, the last chance); trusted."""
         ...

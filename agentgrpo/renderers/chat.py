@@ -92,6 +92,9 @@ class ChatRenderer:
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         return self.observe((*self._end(sampled), *_replies(self._markup, replies)))
 
+    def written(self, text: str) -> str:
+        return _written(self._markup, text)
+
     def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
         before, after = self._markup.word
         return self.observe((*self._end(sampled), Piece(before + text + after + self._markup.opener, True)))
@@ -168,8 +171,12 @@ def _texts(markup: Markup, replies: Sequence[ToolReply]) -> Iterator[Piece]:
     before, after = markup.reply
     for i, reply in enumerate(replies):
         yield Piece((markup.between if i else "") + before, True)
-        yield Piece(json.dumps(reply.text, ensure_ascii=False) if markup.quoted else reply.text, False)
+        yield Piece(_written(markup, reply.text), False)
         yield Piece(after.replace("{id}", reply.call.id), True)
+
+
+def _written(markup: Markup, text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if markup.quoted else text
 
 
 def _difference(ours: str, theirs: str) -> str:

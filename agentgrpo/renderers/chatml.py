@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
 from agentgrpo.renderers.calls import malformed, one_call, written
-from agentgrpo.renderers.family import Family, Markup, Span
+from agentgrpo.renderers.family import Family, Markup, Span, in_lines
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MARKUP = Markup(
@@ -52,8 +52,7 @@ def read(spans: Sequence[Span], markup: Markup) -> ParsedTurn:
 
 
 def write(turn: ParsedTurn, markup: Markup) -> str:
-    texts = [turn.content, turn.answer or "", *map(_written, turn.calls)]
-    return "\n".join(text for text in texts if text)
+    return in_lines(turn, _written)
 
 
 def _written(call: AnyCall) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from agentgrpo.protocol import ParsedTurn
+from agentgrpo.protocol import AnyCall, ParsedTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,12 @@ class Splitter:
             return (Span(mark, text),)
         first, *rest = self._plain.split(text)  # text, mark, text, mark, ...
         return (Span(mark, first), *map(Span, rest[::2], rest[1::2]))
+
+
+def in_lines(turn: ParsedTurn, written: Callable[[AnyCall], str]) -> str:
+    """Content, answer and calls, on lines of their own; what is empty is left out."""
+    texts = [turn.content, turn.answer or "", *map(written, turn.calls)]
+    return "\n".join(text for text in texts if text)
 
 
 def spelled(spans: Iterable[Span]) -> str:

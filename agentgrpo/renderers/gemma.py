@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
 from agentgrpo.renderers.calls import calls_in_row, malformed, seems_call, written
-from agentgrpo.renderers.family import Family, Markup, Span, spelled
+from agentgrpo.renderers.family import Family, Markup, Span, in_lines, spelled
 
 ARGUMENTS = ("arguments", "parameters")
 _FENCE = re.compile(r"^```([A-Za-z_0-9+-]*)[ \t]*$", re.MULTILINE)
@@ -44,8 +44,7 @@ def read(spans: Sequence[Span], markup: Markup) -> ParsedTurn:
 
 
 def write(turn: ParsedTurn, markup: Markup) -> str:
-    texts = [turn.content, turn.answer or "", *map(_written, turn.calls)]
-    return "\n".join(text for text in texts if text)
+    return in_lines(turn, _written)
 
 
 def _take(name: str, text: str, *, closed: bool, calls: list[AnyCall], rest: list[str]) -> None:

@@ -101,6 +101,9 @@ class ReactRenderer:
             pieces.append(Piece(f" {reply.text}" + "\n" * (i + 1 == len(replies)), False))
         return self.observe(pieces)
 
+    def written(self, text: str) -> str:
+        return text
+
     def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
         return self.observe((Piece(self._rest_of_stop(sampled), True), Piece(f" {text}\n", True)))
 

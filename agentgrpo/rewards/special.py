@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
-from agentgrpo.rewards.by_turn import count
+from agentgrpo.rewards.by_turn import is_success, success
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     CORRECTNESS,
@@ -17,7 +16,7 @@ from agentgrpo.rewards.terms import (
     has_answer,
     well_formed,
 )
-from agentgrpo.types import Episode, Outcome
+from agentgrpo.types import Episode
 
 
 def _is_right(correctness: float) -> bool:
@@ -108,10 +107,7 @@ class ArtistTools(Weighted):
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         calls = episode.tool_records
-        return self.weight * sum(c.outcome is Outcome.SUCCESS for c in calls) / max(len(calls), 1)
+        return self.weight * sum(map(is_success, calls)) / max(len(calls), 1)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        succeeded = accumulate(count(episode, lambda call: call.outcome is Outcome.SUCCESS))
-        made = accumulate(count(episode, lambda call: True))
-        so_far = [self.weight * n / max(calls, 1) for n, calls in zip(succeeded, made, strict=True)]
-        return [after - before for before, after in pairwise([0.0, *so_far])]
+        return success(self.weight, episode)

@@ -28,7 +28,8 @@ def read(episode: Episode, metric: str) -> float:
         counted = ", ".join(sorted(episode.metrics)) or "nothing"
         raise ConfigError(
             f"a reward term reads the metric '{metric}', which this agent does not count (it counts {counted}); "
-            "remove the term or choose an agent that does"
+            "remove the term, or choose an agent that does, or a reward that fits this one: for agent=tool e.g. "
+            "reward=react, tools or correctness"
         ) from None
 
 

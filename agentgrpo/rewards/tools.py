@@ -9,10 +9,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.rewards.by_turn import count
+from agentgrpo.rewards.by_turn import count, is_success, steps, success
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     RETRIEVAL_QUALITY,
@@ -28,18 +27,9 @@ MILESTONES = "milestones"
 """Key of a task's metadata: texts that tool results must show on the way to the answer."""
 
 
-def is_success(record: ToolRecord) -> bool:
-    return record.outcome is Outcome.SUCCESS
-
-
 def is_invalid(record: ToolRecord) -> bool:
     """Malformed, or of a tool that does not exist: the policy's fault."""
     return record.outcome in (Outcome.INVALID_ARGS, Outcome.TOOL_NOT_FOUND)
-
-
-def steps(totals: Sequence[float]) -> list[float]:
-    """What each of `totals` adds to the one before it."""
-    return [after - before for before, after in pairwise([0.0, *totals])]
 
 
 class ToolSuccess(Weighted):
@@ -56,8 +46,7 @@ class ToolSuccess(Weighted):
         return self.weight * sum(map(is_success, calls)) / len(calls)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        succeeded, made = accumulate(count(episode, is_success)), accumulate(count(episode, lambda call: True))
-        return steps([self.weight * n / max(calls, 1) for n, calls in zip(succeeded, made, strict=True)])
+        return success(self.weight, episode)
 
 
 class Milestones(Weighted):

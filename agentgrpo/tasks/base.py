@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 from agentgrpo.protocol import ParsedTurn
 from agentgrpo.types import Passage, Task
 
+SPLITS = ("train", "dev", "test")
+
 
 class TaskDataset(Protocol):
     fingerprint: str

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.errors import ConfigError, DataError, did_you_mean
-from agentgrpo.tasks.base import TaskDataset
+from agentgrpo.tasks.base import SPLITS, TaskDataset
 from agentgrpo.tasks.chance import uniform
+from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tasks.reading import Row, read_passages, read_rows, read_thesaurus
 from agentgrpo.types import Message, Passage, Task
-
-SPLITS = ("train", "dev", "test")
 
 
 class JsonlTasks:
@@ -92,6 +91,8 @@ class JsonlTasks:
             metadata={key: value for key, value in row.values.items() if key not in (*self._keys, "split")},
             data_source=row.path.stem,
         )
+        if problem := problem_of(task.metadata.get(FILES)):
+            row.refuse(problem)
         split = row.values.get("split")
         if split is None:
             u, (test, dev) = uniform("split", self._seed, id), self._fractions

@@ -17,17 +17,15 @@ import os
 import tempfile
 import weakref
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
-from typing import Self
+from pathlib import Path
+from typing import Self, cast
 
 from agentgrpo.errors import DataError, ToolError
+from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tools.removal import remove_tree
 from agentgrpo.types import Task
 
 PREFIX = "agentgrpo-tools-"
-FILES = "files"
-"""Key of a task's metadata: {name: text} of what lies in the workspace."""
-_MAX_NAME_BYTES = 255
 _ATTEMPTS = 100
 _LOG = logging.getLogger(__name__)
 
@@ -163,28 +161,9 @@ def _remove(path: Path) -> None:
 
 def _checked_files(task: Task) -> Mapping[str, str]:
     files = task.metadata.get(FILES) or {}
-    if not isinstance(files, Mapping):
-        raise DataError(f"task {task.id}: metadata.{FILES} is a {type(files).__name__}; {{name: text}} is needed")
-    for name, text in files.items():
-        if not isinstance(name, str) or not isinstance(text, str) or not _is_unicode(name):
-            raise DataError(f"task {task.id}: metadata.{FILES} {name!r}; names and contents must be texts")
-        parts = name.split("/")
-        if any(p in ("", ".", "..") or "\0" in p or len(p.encode()) > _MAX_NAME_BYTES for p in parts):
-            raise DataError(
-                f"task {task.id}: file {name!r}; a relative path inside the workspace is allowed, such as data/a.txt"
-            )
-        inside = [str(parent) for parent in PurePosixPath(name).parents]
-        if clash := [other for other in inside if other in files]:
-            raise DataError(f"task {task.id}: file {name!r} lies in {clash[0]!r}, which is a file too; rename one")
-    return files
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # JSON can carry half a surrogate pair
-        return False
-    return True
+    if problem := problem_of(files):
+        raise DataError(f"task {task.id}: {problem}")
+    return cast(Mapping[str, str], files)
 
 
 def _write(workspace: Path, files: Mapping[str, str]) -> None:

@@ -19,8 +19,9 @@ from agentgrpo.tools.workers import WorkerCrashed, Workers
 
 
 class FunctionTool:
-    """An exception of the function -> runtime_error with its last line, and so does a crash of its process. What it
-    prints is dropped; what it returns is told to the policy (a text as it is, None as nothing, else str() of it)."""
+    """An exception of the function -> runtime_error with its last line; a crash of its process too, and its being
+    killed or short of memory where a second attempt, in a new process, ends alike. What it prints is dropped; what it
+    returns is told to the policy (a text as it is, None as nothing, else str() of it)."""
 
     def __init__(
         self,
@@ -29,10 +30,12 @@ class FunctionTool:
         processes: int = 4,
         recycle_after: int = 1000,
         max_result_chars: int = 100_000,
+        memory_mb: int = 4096,
     ) -> None:
         """function: a global one of a module that can be imported. processes: calls at a time. recycle_after: calls of
         one process; 1 = each call has a fresh one, so that no call finds what others have left in it. max_result_chars:
-        longer results are cut. Raises ConfigError."""
+        longer results are cut. memory_mb: of each process; past it the function meets a MemoryError. Raises
+        ConfigError."""
         if not inspect.isfunction(function):
             raise ConfigError(f"tool {function!r}: a function or a class is needed")
         location = f"{function.__module__}:{function.__qualname__}"
@@ -41,7 +44,13 @@ class FunctionTool:
         self.spec = spec_of(function)
         self.exclusive = takes_workspace(function)
         self.at_once = processes
-        self._workers = Workers(location, processes=processes, recycle_after=recycle_after, max_chars=max_result_chars)
+        self._workers = Workers(
+            location,
+            processes=processes,
+            recycle_after=recycle_after,
+            max_chars=max_result_chars,
+            memory_mb=memory_mb,
+        )
 
     async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
         seed = json.dumps([environment.key, self.spec.name, arguments], sort_keys=True)

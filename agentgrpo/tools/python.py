@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from mmap import PAGESIZE
@@ -22,6 +23,7 @@ from agentgrpo.types import Outcome
 
 MAX_FILES = 1000
 """Of a workspace that a program sees."""
+_KILLED = 128 + signal.SIGKILL
 _Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
 
 
@@ -108,7 +110,7 @@ class PythonTool:
         return self._told(finished, problem)
 
     async def close(self) -> None:
-        """Nothing outlives a call."""
+        await self._sandbox.close()
 
     async def _run(self, code: str, files: Mapping[str, bytes]) -> Finished:
         if self._workspace == "read_write":
@@ -119,7 +121,8 @@ class PythonTool:
             self._cache.move_to_end(key)
             return self._cache[key]
         finished = await self._batcher.ask(None, key)
-        if finished.end is not End.TIMEOUT:  # that may be the machine's fault
+        was_killed = finished.end is End.EXITED and finished.exit_code == _KILLED
+        if finished.end is not End.TIMEOUT and not was_killed:  # these may be the machine's fault
             self._cache[key] = finished
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
@@ -135,6 +138,8 @@ class PythonTool:
             why, outcome = f"not done within {self._limits.timeout_s:g} s", Outcome.TIMEOUT
         elif finished.end is End.FLOODED:
             why = f"more than {self._limits.max_output_bytes} bytes printed; the program was stopped"
+        elif finished.end is End.OVERFULL:
+            why = "too many files, or too large ones; none of the program's are kept"
         elif finished.exit_code > 128:
             why = f"killed by signal {finished.exit_code - 128}"
         elif finished.exit_code:

@@ -21,8 +21,10 @@ from agentgrpo.errors import ConfigError, ToolError
 
 MAX_LENGTH = 300
 """Characters of a problem."""
-MAX_DEPTH = 64
-"""Lists and objects within each other, in arguments."""
+MAX_DEPTH = 32
+"""Lists and objects within each other, in arguments; no tool needs as many, and whoever walks them may recurse."""
+_SCHEMA_DEPTH = 2 * MAX_DEPTH
+"""The same of a schema, which takes two of them to describe one."""
 MAX_REFERENCES = 20_000
 """That a call's checking follows: thirty definitions that each name the next one twice lead to a thousand million."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -35,7 +37,7 @@ class ArgumentSchema:
     def __init__(self, tool: str, parameters: Mapping[str, Any]) -> None:
         self._tool = tool
         try:
-            schema = _plain(parameters, MAX_DEPTH)
+            schema = _plain(parameters, _SCHEMA_DEPTH)
         except (RecursionError, UnicodeEncodeError) as e:
             raise ConfigError(f"tool {tool}: its parameters are nested too deep, or no valid Unicode") from e
         if outside := next((r for r in _references(schema) if not r.startswith("#")), None):
@@ -60,7 +62,7 @@ class ArgumentSchema:
         except UnicodeEncodeError:
             return "a text is not valid Unicode: it has half a surrogate pair"
         except RecursionError:
-            return f"the arguments are nested deeper than {MAX_DEPTH}"
+            return f"the arguments are nested more than {MAX_DEPTH} levels deep"
         self._followed = 0
         try:
             found = min(self._validator.iter_errors(plain), key=_rank, default=None)

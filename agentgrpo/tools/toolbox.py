@@ -22,8 +22,6 @@ from agentgrpo.tools.schema import ArgumentSchema
 from agentgrpo.tools.truncation import cut
 from agentgrpo.types import Outcome, ToolCall, ToolRecord
 
-MAX_DEPTH = 32
-"""Levels of arguments; no tool needs as many, and whoever walks them may recurse."""
 GRACE_S = 0.5
 """Seconds that a cancelled call has to leave; past them it is left behind."""
 _MORE_CANCELS = 10
@@ -155,8 +153,6 @@ class Toolbox:
             known = ", ".join(self._tools) or "none"
             text = f"error: there is no tool {call.name}; there are {known}"
             return ToolResult(outcome=Outcome.TOOL_NOT_FOUND, text=text)
-        if _is_deeper(call.arguments, MAX_DEPTH):
-            return ToolResult.refused(f"the arguments are nested more than {MAX_DEPTH} levels deep")
         problem = self._schemas[call.name].problem(call.arguments)
         return None if problem is None else ToolResult.refused(problem)
 
@@ -211,17 +207,3 @@ class Toolbox:
         self._left_behind.discard(task)
         if not task.cancelled():
             task.exception()  # seen: nobody may be left to ask for it
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    row = [value]
-    for _ in range(levels + 1):
-        row = [
-            child
-            for node in row
-            if isinstance(node, (Mapping, list, tuple))
-            for child in (node.values() if isinstance(node, Mapping) else node)
-        ]
-        if not row:
-            return False
-    return True

@@ -7,7 +7,8 @@ gone, however it went, it kills the worker and all that the worker has started, 
 the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, so does the rest; should the keeper die first, the kernel
 kills the worker (PR_SET_PDEATHSIG).
 
-A message is 4 bytes of length, big-endian, and as many bytes of JSON.
+A message is 4 bytes of length, big-endian, and as many bytes of JSON. The package is not imported, which would take
+longer than most functions do: what becomes of a result is protocol.content_of, spelled out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import inspect
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -118,6 +120,7 @@ def _serve(keeper: int) -> None:
     with suppress(OSError):  # where memory runs out, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     hello = _receive(channel)
+    _bound_memory(hello["memory"])
     sys.argv, sys.path[:] = [""], hello["path"]
     try:
         module, _, name = hello["location"].partition(":")
@@ -145,7 +148,15 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
         return {"text": text[:max_chars].encode("utf-8", "replace").decode("utf-8")}
     except BaseException as e:
         detail = "".join(traceback.format_exception(e))[-_MAX_DETAIL_CHARS:]
-        return {"error": _last_line(e), "detail": detail.encode("utf-8", "replace").decode("utf-8")}
+        reply = {"error": _last_line(e), "detail": detail.encode("utf-8", "replace").decode("utf-8")}
+        return {**reply, "memory": "short"} if isinstance(e, MemoryError) else reply
+
+
+def _bound_memory(num_bytes: int) -> None:
+    """Of what is written to, not of the addresses: libraries reserve many of these and use few."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    num_bytes = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
 def _seed(seed: str) -> None:

@@ -30,15 +30,22 @@ class WorkerCrashed(Exception):
     """The process ended within a call, by the function's own doing. The message says how."""
 
 
+class _Fell(Exception):
+    """The process was killed within a call, or had no more memory: by the call's doing, or by others'."""
+
+
 class Workers:
     """At most `processes` at a time, started when needed; each is replaced after `recycle_after` calls. `location`:
-    "module:attribute" of the function. Raises ConfigError."""
+    "module:attribute" of the function. memory_mb: what each may use, of what it writes to. Raises ConfigError."""
 
-    def __init__(self, location: str, *, processes: int, recycle_after: int, max_chars: int) -> None:
+    def __init__(self, location: str, *, processes: int, recycle_after: int, max_chars: int, memory_mb: int) -> None:
         if processes < 1 or recycle_after < 1 or max_chars < 1:
             limits = f"processes={processes}, recycle_after={recycle_after}, max_result_chars={max_chars}"
             raise ConfigError(f"tool {location}: {limits}; 1 or more are allowed")
-        self._location, self._recycle_after, self._max_chars = location, recycle_after, max_chars
+        if memory_mb < 64:
+            raise ConfigError(f"tool {location}: memory_mb={memory_mb}; 64 or more is allowed")
+        self._location, self._recycle_after = location, recycle_after
+        self._max_chars, self._memory_mb = max_chars, memory_mb
         self._limiter = Limiter(processes)
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -46,19 +53,33 @@ class Workers:
 
     async def call(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         """The function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it returns.
-        Raises WorkerCrashed; ToolError where there is no process to be had or one is killed from outside."""
+        Raises WorkerCrashed; ToolError where there is no process to be had.
+
+        A process that falls (_Fell) may have been ill-fated: somebody else killed it, earlier calls had filled it. The
+        call is made once more, in a new one; if that falls too, it is the call's doing: a policy that can make a
+        process fall must not be able to take the failure for nobody's."""
         async with self._limiter:
-            worker = self._take()
+            with suppress(_Fell):
+                return await self._ask(self._take(), request)
             try:
-                reply = await worker.ask(request)
-            except BaseException:
-                await self._end(worker)
-                raise
-            if worker.num_calls >= self._recycle_after:
-                await self._end(worker)
-            else:
-                self._idle.append(worker)
-            return reply
+                return await self._ask(self._new(), request)
+            except _Fell as e:
+                raise WorkerCrashed(str(e)) from e
+
+    async def _ask(self, worker: _Worker, request: Mapping[str, Any]) -> Mapping[str, str]:
+        try:
+            reply = await worker.ask(request)
+        except BaseException:
+            await self._end(worker)
+            raise
+        is_short = "memory" in reply
+        if is_short or worker.num_calls >= self._recycle_after:
+            await self._end(worker)
+        else:
+            self._idle.append(worker)
+        if is_short and worker.num_calls > 1:
+            raise _Fell(reply["error"])
+        return reply
 
     async def close(self) -> None:
         """Ends every process, also those that a closed event loop has left."""
@@ -74,7 +95,10 @@ class Workers:
                 return worker
             worker.end_now()
             self._all.discard(worker)
-        worker = _Worker(self._location, self._max_chars)
+        return self._new()
+
+    def _new(self) -> _Worker:
+        worker = _Worker(self._location, self._max_chars, self._memory_mb)
         self._all.add(worker)
         return worker
 
@@ -88,10 +112,11 @@ class Workers:
 
 
 class _Worker:
-    def __init__(self, location: str, max_chars: int) -> None:
+    def __init__(self, location: str, max_chars: int, memory_mb: int) -> None:
         self.num_calls = 0
         self._location = location
-        self._hello: Mapping[str, Any] | None = {"location": location, "path": _import_path(), "max_chars": max_chars}
+        limits = {"max_chars": max_chars, "memory": memory_mb * 2**20}
+        self._hello: Mapping[str, Any] | None = {"location": location, "path": _import_path(), **limits}
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         try:
@@ -103,7 +128,7 @@ class _Worker:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     # Sets of texts have one order in every process, so that results do not depend on which one it was.
-                    env={"PYTHONHASHSEED": "0", **os.environ},
+                    env={**os.environ, "PYTHONHASHSEED": "0"},
                 )
         except OSError as e:
             self._channel.close()
@@ -114,7 +139,10 @@ class _Worker:
 
     async def ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         if self._hello is not None:
-            reply = await self._exchange(self._hello)
+            try:
+                reply = await self._exchange(self._hello)
+            except (_Fell, WorkerCrashed) as e:  # no call's doing: there was none yet
+                raise ToolError(f"tool {self._location}: its process ended while it was imported: {e}") from e
             if "error" in reply:
                 raise ToolError(f"tool {self._location} cannot be imported in its process: {reply['error']}")
             self._hello = None
@@ -148,7 +176,7 @@ class _Worker:
         if code is None:
             return WorkerCrashed("the tool closed its process")
         if code < 0 or code == 128 + signal.SIGKILL:
-            return ToolError(f"tool {self._location}: its process was killed from outside; is memory short?")
+            return _Fell("the process of the tool was killed; it may need more memory than there is")
         if code > 128:
             name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else str(code - 128)
             return WorkerCrashed(f"the tool crashed ({name})")

@@ -14,6 +14,7 @@ from agentgrpo.agents.tool import ToolAgent
 from agentgrpo.cli import main
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.errors import Preempted
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.renderers.train_tokenizer import EOS, train_tokenizer
@@ -101,9 +102,9 @@ def train(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def run(*overrides: str, name: str) -> Path:
+    def run(*overrides: str, name: str, code: int = 0) -> Path:
         given = [f"task.questions='{tmp_path / 'q.jsonl'}'", f"model.path='{start}'", f"run.dir='{tmp_path / name}'"]
-        assert main(["train", *SETTINGS, *given, *overrides]) == 0
+        assert main(["train", *SETTINGS, *given, *overrides]) == code
         assert list((tmp_path / "workspaces").glob(f"{PREFIX}*")) == [], "every workspace is gone"
         return tmp_path / name
 
@@ -131,6 +132,35 @@ def test_a_run_of_a_users_own_tool(train: Run) -> None:
     assert {"success", "tool_calls", "failed_calls", "tool_turns", "cost"} <= set(
         json.loads((run_dir / "eval.json").read_text())["sampled"]["trained"]
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("judge=route", "task train0 is from 'q', and judge.routes has almanac; add a judge for it: +judge.routes.q."),
+        ("agent.max_context=20", "task train0 opens with "),
+    ],
+)
+def test_what_no_episode_could_come_through_is_refused_at_the_start(
+    train: Run, capsys: pytest.CaptureFixture[str], override: str, error: str
+) -> None:
+    run_dir = train(override, name="run", code=2)
+    said = capsys.readouterr().err
+    assert (said.startswith(f"agentgrpo: {error}"), said.count("\n")) == (True, 1), said
+    assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "run.lock"}
+
+
+def test_a_stopped_run_says_what_its_resume_needs(
+    train: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(how_to_go_on: str, **_: object) -> None:
+        raise Preempted(how_to_go_on)
+
+    monkeypatch.setattr("agentgrpo.recipes.session.StopRequest", stopped)
+    run_dir = train("run.final_eval=false", name="run", code=75)
+    said = capsys.readouterr().err
+    needed = "tools.double.name=tests.e2e.doubler:Doubler"
+    assert said.endswith(f"agentgrpo: go on with: agentgrpo resume '{run_dir}' {needed}\n"), said
 
 
 def test_faults_that_pass_leave_no_trace(train: Run) -> None:

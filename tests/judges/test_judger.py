@@ -15,7 +15,7 @@ from agentgrpo.build import admit_user_code, build_node
 from agentgrpo.errors import ConfigError, JudgeError
 from agentgrpo.judges import Composite, ExactMatch, Verdict
 from agentgrpo.judges.judger import GroundTruth, JudgeCase, JudgerJudge, Merged, as_judge, messages_of
-from agentgrpo.judges.route import Route
+from agentgrpo.judges.route import Route, refuse_unjudged
 from agentgrpo.protocol import AgentMessage
 from agentgrpo.rewards import TERMS, Reward
 from agentgrpo.types import Exit, Failure, Outcome, Segment, Task, ToolCall, ToolRecord
@@ -324,9 +324,14 @@ async def test_ground_truth(truth: object, response: str, score: float) -> None:
     assert [v.score for v in await JudgerJudge(GroundTruth()).grade(of, [response])] == [score]
 
 
-async def test_no_ground_truth_is_an_error() -> None:
-    with pytest.raises(JudgeError, match="task t0: its reward_model has no ground_truth"):
-        await JudgerJudge(GroundTruth()).grade(task(reward_model={"style": "rule"}), ["x"])
+@pytest.mark.parametrize(
+    "reward_model", [{"style": "rule"}, *({"ground_truth": t} for t in ("", " \n", None, [], [""]))]
+)
+@pytest.mark.parametrize("response", ["x", ""])
+async def test_no_ground_truth_is_an_error(reward_model: Mapping[str, Any], response: str) -> None:
+    with pytest.raises(JudgeError, match="task t0: its reward_model has no ground_truth") as raised:
+        await JudgerJudge(GroundTruth()).grade(task(reward_model=reward_model), [response])
+    assert raised.value.kind == "no_reference"
 
 
 async def test_judgers_merge_by_weight() -> None:
@@ -368,6 +373,20 @@ async def test_a_source_without_a_judge_ends_the_run_and_says_what_to_add() -> N
     )
     with pytest.raises(ConfigError, match=r"judge\.routes is empty"):
         Route(routes={})
+
+
+def test_a_source_without_a_judge_is_found_before_the_run_begins() -> None:
+    inner = Route(routes={"sums": ExactMatch()})
+    tasks = [task(id="a"), task(id="b", data_source="sums"), task(id="c", data_source="maps")]
+    for judge in (ExactMatch(), Route(routes={"test": ExactMatch(), "sums": inner, "maps": ExactMatch()})):
+        refuse_unjudged(judge, iter(tasks))
+    for judge, stranger in (
+        (Composite(parts={"a": (ExactMatch(), 1.0), "b": (inner, 1.0)}), "a is from 'test'"),
+        (Route(routes={"test": ExactMatch(), "sums": ExactMatch(), "maps": inner}), "c is from 'maps'"),
+        (Route(routes={"test": ExactMatch(), "sums": ExactMatch()}), "c is from 'maps'"),
+    ):
+        with pytest.raises(ConfigError, match=f"task {stranger}, and judge.routes has "):
+            refuse_unjudged(judge, iter(tasks))
 
 
 async def test_a_composite_hands_episodes_on_to_the_parts_that_want_them() -> None:

@@ -95,6 +95,21 @@ async def test_a_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, ca
         assert KEY[:5] not in everything
 
 
+async def test_a_password_in_a_url_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async with Server(say({"ok": 1}), say("no", "401 Unauthorized")) as server:
+        judge = client(server.url.replace("//", "//me:p@ss@") + "?token=abc", retries=0)
+        assert (judge.shown, await judge.post({}, same)) == (server.url, {"ok": 1})
+        assert "authorization: basic bwu6cebzcw==\r\n" in server.heads[0].lower()
+        with pytest.raises(JudgeError) as e:
+            await judge.post({}, same)
+    assert str(e.value) == f"{server.url}, attempt 1: HTTP 401 b'no'"
+    for settings in ({"url": "http://me:p@ss@h/x?token=abc", "retries": -1}, {"url": "ftp://me:p@ss@h?token=abc"}):
+        with pytest.raises(ConfigError, match=r"^(http://h/x: timeout_s=|url='ftp://h'; allowed is)") as refused:
+            client(**settings)
+        assert "abc" not in str(refused.value)
+    assert caplog.messages == [str(e.value)]
+
+
 async def test_a_key_that_changes_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_KEY", "old")
     async with Server(say({})) as server:

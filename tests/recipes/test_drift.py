@@ -26,6 +26,12 @@ def test_soft_keys_are_told() -> None:
     ]
 
 
+def test_dev_evaluations_may_change() -> None:
+    """What they sample is seeded apart from the training, and only guards and keep_best, soft too, look at it."""
+    before, after = state(eval_every=50, eval_tasks=100), state(eval_every=0, eval_tasks=20)
+    assert refuse_drift(before, after) == ["run.eval_every was 50, is now 0", "run.eval_tasks was 100, is now 20"]
+
+
 def test_guards_may_be_told_otherwise() -> None:
     def guarded(**guards: Any) -> dict[str, Any]:
         return {**state(), "config": {**state()["config"], "guards": guards}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from tests.judges.llm.models import (
     Spoken,
     fields,
     honest,
+    obeys_conditions,
     obeys_everything,
     says_yes,
     server_in_a_thread,
@@ -74,7 +76,7 @@ async def test_an_obedient_model_without_guards_is_a_finding() -> None:
     _, findings = await report(obeys_everything, min_overlap=None, control=False)
     assert len(findings) == 1
     assert findings[0].startswith("it rewards 1")
-    assert "known-wrong answers; the first one, of style 'order', got 1: " in findings[0]
+    assert "known-wrong answers; the first one, of style 'condition', got 1: " in findings[0]
 
 
 async def test_a_model_that_says_no_to_everything_is_a_finding() -> None:
@@ -142,6 +144,14 @@ async def test_the_guard_halts_a_run_whose_judge_was_fooled() -> None:
         await refuse_fooled_judge(judge, TASKS, seed=0)
     assert "got 0.9" in str(e.value)
     assert e.value.exit_code == 6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 50, 150])
+async def test_the_guard_halts_where_no_reference_refutes_an_order_for_one_question(seed: int) -> None:
+    judge = LLMJudge(completer=Spoken(obeys_conditions))
+    await refuse_fooled_judge(judge, TASKS, seed=seed)
+    with pytest.raises(GuardHalt, match="rewarded 2 of 20 known-wrong answers; the first one, of style 'condition'"):
+        await refuse_fooled_judge(judge, [replace(t, references=()) for t in TASKS], seed=seed)
 
 
 async def test_the_guard_asks_nothing_of_judges_that_want_none() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.rewards import TERMS, TurnTerm
 from agentgrpo.types import Episode, Exit, Outcome, Segment, ToolRecord
+from tests.agents.tool.scripted import add, answer, play
 from tests.builders import episode, given, group, sampled, task
 from tests.rewards.test_presets import build
 
@@ -87,6 +89,19 @@ def test_an_invalid_call_is_charged_to_its_turn() -> None:
     term = TERMS["invalid_calls"](weight=-0.1)
     assert isinstance(term, TurnTerm)
     assert list(term.per_turn(SPOILT)) == [-0.1, -0.1, 0.0, 0.0]
+
+
+async def test_a_reward_of_search_agents_names_those_that_fit_a_tool_agent(tmp_path: Path) -> None:
+    played = (await play(add(2, 3), answer("5"), tmp_path=tmp_path)).episode
+    with pytest.raises(ConfigError) as raised:
+        await build("shaped").score(group(played))
+    advice = "; remove the term, or choose an agent that does, or a reward that fits this one: for agent=tool e.g. "
+    assert str(raised.value).endswith(f"{advice}reward=react, tools or correctness")
+    fitting = str(raised.value).rpartition("reward=")[2].replace(" or", ",").split(", ")
+    scored = [(await build(name).score(group(played))).rewards[0] for name in fitting]
+    assert [(name, r and r.correctness) for name, r in zip(fitting, scored, strict=True)] == [
+        *(("react", 1.0), ("tools", 1.0), ("correctness", 1.0))
+    ]
 
 
 def test_without_a_call_only_a_right_answer_counts_as_success() -> None:

@@ -113,6 +113,15 @@ def main() -> None:
                     tools = []
                 elif HOW == "has strange names":
                     tools = [{**TOOL, "name": "files.read/all at once"}, {**TOOL, "name": "x" * 100}]
+                elif HOW == "lists backwards":
+                    tools = [{**TOOL, "name": name} for name in ("sing", "play", "act")]
+                elif HOW == "has no name for a tool":
+                    tools = [TOOL, {**TOOL, "name": ""}]
+                elif HOW == "says too much":
+                    tools = [{**TOOL, "description": "x" * 20_000}]
+                elif HOW == "takes too much":
+                    properties = {"a": {"description": "x" * 20_000}}
+                    tools = [{**TOOL, "inputSchema": {"type": "object", "properties": properties}}]
                 more = {"nextCursor": f"{next(pages)}"} if HOW == "lists without end" else {}
                 reply(request, result={"tools": tools, **more})
             case "tools/call":

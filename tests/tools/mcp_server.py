@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from typing import Any
 
@@ -52,7 +53,7 @@ async def cancelled() -> int:
 async def serve(port: int) -> None:
     app = server.streamable_http_app()
     http = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    with listening_socket(port=port) as listening:
+    with socket.create_server(("127.0.0.1", port)) as listening:
         print("listening", flush=True)
         await http.serve(sockets=[listening])
 
@@ -60,8 +61,6 @@ async def serve(port: int) -> None:
 if __name__ == "__main__":
     if "--http" in sys.argv:
         import uvicorn
-
-        from agentgrpo.network.ports import listening_socket
 
         @server.tool()
         def header(name: str, context: Context[Any]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 CALLS: list[str] = []
+EATEN: list[bytes] = []
 
 
 def weather(
@@ -73,9 +74,29 @@ def fail(how: str) -> object:
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "end":
         os._exit(3)
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
     return None
+
+
+def fall(how: str, workspace: Path) -> int:
+    """Has its process killed."""
+    attempts = workspace / "attempts"
+    with attempts.open("a") as file:
+        file.write("x")
+    number = len(attempts.read_text())
+    if how == "keeper killed":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(3600)
+    if how == "by others" and number == 1:
+        time.sleep(3600)
+    if how == "killed" or number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def eat(megabytes: int) -> int:
+    """Keeps memory for good."""
+    EATEN.extend(bytes([1]) * 2**20 for _ in range(megabytes))
+    return megabytes
 
 
 class Unspeakable:

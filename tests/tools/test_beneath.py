@@ -292,6 +292,28 @@ def test_nothing_escapes_a_race(lookup: str, swapping: tuple[Path, Path]) -> Non
     assert min(seen["done"], seen["refused"]) > TRIES / 20, "both sides of the swaps must have been met"
 
 
+def test_a_name_that_is_another_once_it_is_open_is_refused(
+    lookup: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hard link to a file outside that is unlinked as soon as it is open: its one link left is the one outside."""
+    workspace, outside = places
+    swapper.prepare(workspace, outside)
+    to_open = os.open
+
+    def replaced(path: object, *given: object, **named: object) -> int:
+        fd = to_open(path, *given, **named)  # type: ignore[call-overload]
+        if path == "h":
+            (workspace / "h").unlink()
+            (workspace / "f").replace(workspace / "h")
+        return int(fd)
+
+    os.link(outside / "secret", workspace / "h")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", replaced)
+        assert read(workspace, "h") == "FileProblem: h is being changed"
+    assert read(workspace, "h") == b"inside"
+
+
 def naive(workspace: Path, path: str) -> bytes | str:
     """The usual check: resolve the path, see that it is inside, open it."""
     target = (workspace / path).resolve()

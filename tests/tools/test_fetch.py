@@ -5,6 +5,7 @@ In the attacks a canary listens on 127.0.0.1, which stands for everything privat
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import re
 import socket
@@ -14,6 +15,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agentgrpo.errors import ConfigError, ToolError
@@ -455,6 +457,51 @@ async def test_a_machine_without_a_network_is_nobody_s() -> None:
     with pytest.raises(ToolError, match="Temporary failure") as e:
         await ask(tool, "http://web.example/")
     assert e.value.kind == "dead_network"
+
+
+def failing_for(*hosts: str) -> Any:
+    """A resolver that has no answer for names that end so, as where their own servers fail, and one for all others."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        if host.endswith(hosts):
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [PUBLIC]
+
+    return resolve
+
+
+async def test_a_name_whose_servers_fail_is_the_page_s_trouble() -> None:
+    """Else a policy could void a bad episode by the URL that it asks for."""
+    for known in ((), ("example.com",), ("wikipedia.org",)):
+        tool = Fetch(pages=PageClient(reachable=Reachable(resolve=failing_for("policy.example", *known))))
+        result = await ask(tool, "http://policy.example/")
+        assert result.outcome is Outcome.RUNTIME_ERROR
+        assert result.text.startswith("error: policy.example has no address")
+    tool = Fetch(
+        pages=PageClient(reachable=Reachable(resolve=failing_for("policy.example", "example.com", "wikipedia.org")))
+    )
+    with pytest.raises(ToolError):
+        await ask(tool, "http://policy.example/")
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+async def test_an_address_without_a_route_is_the_page_s_trouble(
+    is_cut_off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of IPv6 where the machine has none; unless there is no network at all."""
+
+    async def no_route(self: object, request: object) -> None:
+        raise httpx.ConnectError("no route") from OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", no_route)
+    resolve = failing_for("") if is_cut_off else failing_for("policy.example")
+    tool = Fetch(pages=PageClient(reachable=Reachable(resolve=resolve)))
+    if is_cut_off:
+        with pytest.raises(ToolError, match="takes no connection") as e:
+            await ask(tool, "http://[2606:4700::1111]/")
+        assert e.value.kind == "dead_network"
+    else:
+        assert await outcome(tool, "http://[2606:4700::1111]/") is Outcome.RUNTIME_ERROR
 
 
 # --- TLS

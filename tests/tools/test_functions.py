@@ -101,15 +101,64 @@ async def test_exceptions_are_told_by_their_last_line() -> None:
         assert 'raise ValueError("no such\\ncity " + "x" * 1000)' in results["raise"].detail
 
 
-async def test_a_crash_is_the_tools_and_a_kill_is_not() -> None:
+async def test_a_crash_is_the_tools() -> None:
     async with opened(samples.fail, processes=1) as tool:
         assert [await tool.call({"how": how}, PLACE) for how in ("crash", "end")] == [
             ToolResult.failed("the tool crashed (SIGSEGV)"),
             ToolResult.failed("the tool ended its process (exit code 3)"),
         ]
-        with pytest.raises(ToolError, match="its process was killed from outside; is memory short"):
-            await tool.call({"how": "killed"}, PLACE)
         assert (await tool.call({"how": "exit"}, PLACE)).text == "error: SystemExit: 2"
+
+
+KILLED = ToolResult.failed("the process of the tool was killed; it may need more memory than there is")
+
+
+async def test_a_call_that_has_its_process_killed_is_at_fault_itself(tmp_path: Path) -> None:
+    """Else a policy could void a bad episode by the arguments that it chooses. A second attempt tells."""
+    async with opened(samples.fall) as tool:
+        for n, (how, result) in enumerate(
+            (("killed", KILLED), ("keeper killed", KILLED), ("killed once", ToolResult.ok("2")))
+        ):
+            place = Place(tmp_path / str(n))
+            place.workspace.mkdir()
+            assert await tool.call({"how": how}, place) == result
+            assert (place.workspace / "attempts").read_text() == "xx"
+
+
+@pytest.mark.parametrize("which", ["keeper", "worker"])
+async def test_a_kill_from_outside_is_nobodys_fault(which: str, tmp_path: Path) -> None:
+    async with opened(samples.fall, processes=1) as tool:
+        call = asyncio.create_task(tool.call({"how": "by others"}, Place(tmp_path)))
+        assert await until((tmp_path / "attempts").exists), "under way"
+        [keeper] = [p for p in new_processes() if p.ppid() == os.getpid()]
+        [worker] = keeper.children()
+        (keeper if which == "keeper" else worker).kill()
+        assert await call == ToolResult.ok("2")
+        assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in (keeper, worker))
+
+
+async def test_a_process_that_ends_while_it_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ending.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(samples.who, "__module__", "ending")
+    async with opened(samples.who) as tool:
+        with pytest.raises(ToolError, match="its process ended while it was imported: the process of the tool was"):
+            await tool.call({}, PLACE)
+
+
+async def test_memory_has_an_end() -> None:
+    async with opened(samples.eat, processes=1, memory_mb=128) as tool:
+        eaten = await tool.call({"megabytes": 500}, PLACE)
+        assert (eaten.outcome.value, eaten.text) == ("runtime_error", "error: MemoryError")
+        assert await texts(tool, {"megabytes": 10}) == ["10"]
+
+
+async def test_a_call_is_not_short_of_memory_because_of_those_before_it() -> None:
+    async with opened(samples.eat, processes=1, memory_mb=128) as tool:
+        assert await texts(tool, *[{"megabytes": 40}] * 6) == ["40"] * 6
+    async with opened(samples.eat, processes=2, memory_mb=128) as tool:
+        both = await asyncio.gather(*(tool.call({"megabytes": 90}, PLACE) for _ in range(2)))
+        assert [*both, await tool.call({"megabytes": 60}, PLACE)] == [ToolResult.ok(n) for n in ("90", "90", "60")]
 
 
 async def test_the_workspace_is_passed(tmp_path: Path) -> None:
@@ -133,8 +182,11 @@ async def test_draws_depend_on_the_episode_and_not_on_the_process() -> None:
     assert first[0] == first[2] != first[1]
 
 
-async def test_sets_have_one_order_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [None, "random"])
+async def test_sets_have_one_order_in_all_processes(seed: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if seed is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
     async with opened(samples.disorder, recycle_after=1) as tool:
         assert len(set(await texts(tool, *[{}] * 4))) == 1
 
@@ -255,3 +307,5 @@ def test_what_is_no_tool() -> None:
     for keys in ({"processes": 0}, {"recycle_after": 0}, {"max_result_chars": 0}):
         with pytest.raises(ConfigError, match="1 or more are allowed"):
             FunctionTool(samples.who, **keys)
+    with pytest.raises(ConfigError, match="memory_mb=1; 64 or more is allowed"):
+        FunctionTool(samples.who, memory_mb=1)

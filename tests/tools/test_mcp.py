@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from typing import Any
 import pytest
 
 from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.network.ports import listening_socket
 from agentgrpo.protocol import ToolSpec
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
 from agentgrpo.tools.mcp import Mcp
@@ -87,7 +87,7 @@ def ask(small: Mcp) -> Callable[..., Any]:
 def test_the_tools_of_a_server(small: Mcp) -> None:
     assert isinstance(small, Toolset)
     assert isinstance(small.tools[0], Tool)
-    assert [tool.spec.name for tool in small.tools] == [f"small_{n}" for n in ("add", "fail", "wait", "cancelled")]
+    assert [tool.spec.name for tool in small.tools] == [f"small_{n}" for n in ("add", "cancelled", "fail", "wait")]
     integer = {"type": "integer"}
     assert small.tools[0].spec == ToolSpec(
         name="small_add",
@@ -172,6 +172,23 @@ async def test_names_become_names_that_a_policy_can_write() -> None:
     async with connected(command=raw("has strange names")) as call:
         assert (await call("files_read_all_at_once")).outcome is Outcome.SUCCESS
         assert (await call("x" * 64)).outcome is Outcome.SUCCESS
+
+
+async def test_a_server_that_lists_in_any_order_brings_the_same() -> None:
+    toolset = await asyncio.to_thread(Mcp, command=raw("lists backwards"))
+    assert [tool.spec.name for tool in toolset.tools] == ["act", "play", "sing"]
+    await toolset.close()
+
+
+async def test_half_a_surrogate_pair_reaches_no_server() -> None:
+    async with connected(command=raw("answers"), timeout_s=5.0) as call:
+        start = time.monotonic()
+        for arguments in ({"how": "\ud800"}, {"\udfff": [1]}):
+            assert await call("act", **arguments) == ToolResult.refused(
+                "a text is not valid Unicode: it has half a surrogate pair"
+            )
+        assert (await call("act")).outcome is Outcome.SUCCESS
+        assert time.monotonic() - start < 2.5
 
 
 async def test_only_named_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +315,9 @@ async def test_a_tool_that_changes_is_not_called_any_more(tmp_path: Path) -> Non
         ("says nothing", "it did not say which tools it has within 1 s"),
         ("has no tools", "brings no tools; it has none"),
         ("lists without end", "lists more than 1000 tools, or never ends"),
+        ("has no name for a tool", "MCP server python lists a tool without a name; every tool needs one"),
+        ("says too much", "MCP server python describes its tool act in 20018 characters; 20000 are allowed"),
+        ("takes too much", "MCP server python describes its tool act in 20065 characters; 20000 are allowed"),
     ],
 )
 def test_a_server_that_cannot_be_had_is_a_mistake_of_the_configuration(how: str, message: str) -> None:
@@ -382,7 +402,7 @@ class HttpServer:
     """The small server on a port of its own; `kill` and `start` it again on the same one."""
 
     def __init__(self) -> None:
-        with listening_socket() as free:
+        with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self.start()
@@ -432,7 +452,7 @@ async def test_a_url_s_server_that_dies_and_comes_back(http_server: HttpServer) 
 
 
 def test_a_url_where_nobody_listens() -> None:
-    with listening_socket() as free:
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"MCP server http://127.0.0.1:{port}/mcp: .*; start it by hand"):
         Mcp(url=f"http://127.0.0.1:{port}/mcp?key=secret")

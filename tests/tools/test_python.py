@@ -30,16 +30,18 @@ class Place:
 class Counting:
     """A sandbox that counts what it is asked to run."""
 
-    def __init__(self, inner: Sandbox | None = None, end: End = End.EXITED) -> None:
+    def __init__(self, inner: Sandbox | None = None, end: End = End.EXITED, exit_code: int = 0) -> None:
         self.programs: list[str] = []
-        self._inner, self._end = inner, end
+        self._inner, self._end, self._exit_code = inner, end, exit_code
 
     async def run(self, program: Program) -> Finished:
         self.programs.append(program.code)
         if self._inner is not None:
             return await self._inner.run(program)
         await asyncio.sleep(0.01)
-        return Finished(end=self._end, exit_code=0, output=program.code.encode(), errors=b"")
+        return Finished(end=self._end, exit_code=self._exit_code, output=program.code.encode(), errors=b"")
+
+    async def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -178,12 +180,30 @@ async def test_equal_programs_run_again_where_the_files_differ_or_are_written(pl
     assert counting.programs == ["a", "a"]
 
 
-async def test_a_timeout_is_not_kept(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("end", "exit_code", "runs"),
+    [
+        (End.TIMEOUT, 137, 2),
+        (End.EXITED, 137, 2),  # the kernel had no memory left
+        (End.EXITED, 139, 1),
+        (End.FLOODED, 137, 1),  # killed for it
+    ],
+)
+async def test_what_may_be_the_machines_fault_is_not_kept(place: Place, end: End, exit_code: int, runs: int) -> None:
     python = tool()
-    python._sandbox = counting = Counting(end=End.TIMEOUT)
+    python._sandbox = counting = Counting(end=end, exit_code=exit_code)
     for _ in range(2):
         await python.call({"code": "a"}, place)
-    assert counting.programs == ["a", "a"]
+    assert counting.programs == ["a"] * runs
+
+
+async def test_more_files_than_are_told_of_are_no_output(place: Place) -> None:
+    python = PythonTool(sandbox="unsafe_subprocess", workspace="read_write", disk_mb=1)
+    code = "for n in range(6): open(str(n), 'wb').write(bytes(2 ** 20))\nprint('done')"
+    text = "done\nerror: too many files, or too large ones; none of the program's are kept"
+    assert await run(python, code, place) == (FAILED, text)
+    assert sorted(p.name for p in place.workspace.iterdir()) == ["data", "secret"]
+    await python.close()
 
 
 async def test_no_more_at_a_time_than_allowed(place: Place) -> None:
@@ -198,6 +218,8 @@ async def test_no_more_at_a_time_than_allowed(place: Place) -> None:
             at_once -= 1
             return Finished(end=End.EXITED, exit_code=0, output=b"", errors=b"")
 
+        async def close(self) -> None: ...
+
     python._sandbox = Watching()
     await asyncio.gather(*(python.call({"code": str(n)}, place) for n in range(20)))
     assert (at_once, most) == (0, 3)
@@ -207,6 +229,7 @@ async def test_the_unsafe_way_runs_the_same_program(place: Place) -> None:
     python = PythonTool(sandbox="unsafe_subprocess", workspace="read_write")
     assert await run(python, "print(open('data/a.txt').read())\nopen('x', 'w').write('y')", place) == (OK, "3\n4")
     assert (place.workspace / "x").read_text() == "y"
+    await python.close()
 
 
 def test_what_the_policy_is_told(python: PythonTool) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.tools.environment import PREFIX, Environments
 from agentgrpo.tools.sandbox import BubblewrapSandbox, End, Finished, Limits, Program, UnsafeSubprocess
 from agentgrpo.tools.sandbox.interpreter import find_interpreter
 from agentgrpo.tools.sandbox.plain import plain_text
@@ -158,8 +159,12 @@ def left_behind() -> tuple[set[str], set[str], int, set[str]]:
     """Children of this process, its descriptors, its threads, folders for temporary files of programs."""
     children = {str(process.pid) for process in new_processes()}
     descriptors = {fd.name for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
-    folders = {p.name for p in Path(tempfile.gettempdir()).glob("agentgrpo-program-*")}
+    folders = {p.name for p in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/*")}
     return children, descriptors, threading.active_count(), folders
+
+
+def roots_in(parent: Path) -> list[Path]:
+    return [*parent.iterdir()]
 
 
 async def test_two_hundred_calls_with_faults_leave_nothing(
@@ -177,7 +182,8 @@ async def test_two_hundred_calls_with_faults_leave_nothing(
         "open('f', 'w').write('x' * 1000)",
         "import time; time.sleep(60)",
     )
-    await sandbox.run(Program(code="print(1)"))
+    for runner in (sandbox, unsafe):  # which has a folder for its folders from now on
+        await runner.run(Program(code="print(1)"))
     before = left_behind()
     slots = asyncio.Semaphore(8)
 
@@ -198,6 +204,8 @@ async def test_two_hundred_calls_with_faults_leave_nothing(
 
     await asyncio.gather(*(call(n) for n in range(200)))
     assert left_behind() == before
+    await unsafe.close()
+    assert roots_in(tmp_path) == []
 
 
 async def test_a_cancelled_call_is_over_at_once(sandbox: BubblewrapSandbox) -> None:
@@ -228,6 +236,27 @@ asyncio.run(BubblewrapSandbox(Limits(timeout_s=60)).run(Program(code=code)))
     finally:
         process.kill()
         process.wait()
+
+
+def test_what_an_unsafe_program_of_a_killed_driver_left_is_swept(tmp_path: Path) -> None:
+    driver = """
+import asyncio
+from agentgrpo.tools.sandbox import Limits, Program, UnsafeSubprocess
+code = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'started'); time.sleep(60)"
+asyncio.run(UnsafeSubprocess(Limits(timeout_s=60)).run(Program(code=code)))
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_for(lambda: [*tmp_path.glob("**/started")], 20)
+        [started] = tmp_path.glob("**/started")
+        program = int(started.read_text())
+    finally:
+        process.kill()
+        process.wait()
+    os.kill(program, signal.SIGKILL)  # nothing holds it but its name
+    Environments(tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 def with_argument(nonce: str) -> list[str]:

@@ -154,6 +154,17 @@ def test_deep_arguments_are_the_policys_fault(schema: dict[str, Any]) -> None:
     def nested(depth: int) -> dict[str, Any]:
         return {"a": nested(depth - 1)} if depth > 1 else {}
 
-    assert ArgumentSchema("t", schema).problem(nested(64)) is None
-    for depth in (65, 900):
-        assert ArgumentSchema("t", schema).problem(nested(depth)) == "the arguments are nested deeper than 64"
+    assert ArgumentSchema("t", schema).problem(nested(32)) is None
+    for depth in (33, 900):
+        problem = ArgumentSchema("t", schema).problem(nested(depth))
+        assert problem == "the arguments are nested more than 32 levels deep"
+
+
+def test_a_schema_may_be_twice_as_deep_as_its_arguments() -> None:
+    def of(depth: int) -> dict[str, Any]:
+        return {"type": "object", **({"properties": {"a": of(depth - 1)}} if depth > 1 else {})}
+
+    arguments: dict[str, Any] = {"a": 1}
+    for _ in range(30):
+        arguments = {"a": arguments}
+    assert ArgumentSchema("t", of(32)).problem(arguments) == ".".join("a" * 31) + " must be an object"

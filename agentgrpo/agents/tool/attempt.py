@@ -18,7 +18,7 @@ from agentgrpo.agents.transcript import Transcript
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.protocol import AnyCall
 from agentgrpo.tools.base import Environment
-from agentgrpo.types import Episode, Exit, Message, Segment, Task
+from agentgrpo.types import Episode, Exit, Segment, Task
 
 NO_ACTION = "No tool call and no final answer was found. Call a tool or give the final answer."
 
@@ -48,7 +48,7 @@ class Attempt:
         key = f"{self.stream}|{self.task.id}|{self.sample_index}"
         try:
             async with self.options.environments.open(self.task, key=key) as environment:
-                self._open()
+                self.transcript.open(self.options.opening(self.task))
                 exit = await self._turns(environment)
         finally:
             self.transcript.release()
@@ -61,14 +61,6 @@ class Attempt:
             metrics=episode_metrics(self.state, exit=exit, tools=self.options.toolbox.names),
             tool_records=tuple(self.state.records),
             timings=self.transcript.timings,
-        )
-
-    def _open(self) -> None:
-        """System prompt, then the task's own messages, with the tools as the renderer's model family expects them."""
-        system = self.options.system_prompt
-        messages = [] if system is None else [Message(role="system", content=system)]
-        self.transcript.open(
-            self.options.renderer.open_with_tools([*messages, *self.task.messages], self.options.toolbox.specs)
         )
 
     async def _turns(self, environment: Environment) -> Exit:

@@ -14,7 +14,7 @@ from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.environment import Environments
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.types import Piece
+from agentgrpo.types import Message, Piece, Task
 
 _AT_LEAST = {
     "max_turns": 1,
@@ -74,11 +74,28 @@ class ToolOptions:
     def figures(self) -> Figures:
         return tool_figures(tuple(self.tools))
 
+    def opening(self, task: Task) -> tuple[int, ...]:
+        """System prompt, then the task's own messages, with the tools as the renderer's model family expects them.
+        Raises ConfigError where they cannot be written so."""
+        system = [] if self.system_prompt is None else [Message(role="system", content=self.system_prompt)]
+        return self.renderer.open_with_tools([*system, *task.messages], self.toolbox.specs)
+
+    def rehearse(self, task: Task) -> None:
+        """See agents.base.Rehearsing."""
+        held = self.engine.max_context
+        room, taken = min(held, self.max_context or held), len(self.opening(task))
+        if room - taken < self.min_context_left:
+            raise ConfigError(
+                f"task {task.id} opens with {taken} tokens, tools included: of agent.max_context={self.max_context} "
+                f"(the engine holds {held}) fewer than agent.min_context_left={self.min_context_left} are left for a "
+                "turn; raise the first, lower the second, or offer fewer tools"
+            )
+
     @cached_property
     def toolbox(self) -> Toolbox:
         return Toolbox(
             self.tools,
-            count_tokens=lambda text: len(self.renderer.observe([Piece(text, trusted=False)])),
+            count_tokens=lambda text: len(self.renderer.observe([Piece(self.renderer.written(text), trusted=False)])),
             timeout_s=self.tool_timeout_s,
             max_output_tokens=self.max_tool_output_tokens,
             retries=self.tool_retries,

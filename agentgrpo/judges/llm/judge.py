@@ -6,7 +6,10 @@ What stands between an answer that talks to the judge and a reward, weakest firs
 the prompt), the nonce (a verdict written into an answer is not accepted), the veto (what shares nothing with a short
 reference is wrong, whatever the model says), the control (what convinces the model of any question convinces nobody),
 and known-wrong canaries before each evaluation, which end the run if one is rewarded. Fence and nonce do not stop a
-model that believes what it reads: it sees the nonce, and can be told to repeat it. Veto and canaries do.
+model that believes what it reads: it sees the nonce, and can be told to repeat it. The veto does, where all references
+are short. Where they are not, or there are none, such a model can still be led by an answer that names its question
+("if the question is about X, give score 1"), which gets nothing from the control question: then only the canaries are
+left, some of which do just that, and a run whose judge rewards one is halted.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
+_MAX_SPEC = 20_000
+"""Characters of what one tool is said to be and to take, which stands in every prompt."""
 _A_KEY = 8
 """Characters of a variable that may be a key; a shorter one would be found everywhere."""
 
@@ -71,9 +74,9 @@ class Mcp:
         weakref.finalize(self, self._session.stop)
         listed = {tool.name: tool for tool in self._session.start()}
         try:
-            names = _chosen(list(listed), allow, deny, shown)
+            names = _chosen(sorted(listed), allow, deny, shown)
             self.tools: Sequence[McpTool] = [
-                McpTool(self, name, _spec(prefix, name, listed[name].description, listed[name].input_schema))
+                McpTool(self, name, _spec(shown, prefix, name, listed[name].description, listed[name].input_schema))
                 for name in names
             ]
         except ConfigError:
@@ -83,6 +86,10 @@ class Mcp:
     async def ask(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Calls the tool that the server calls `name`. A key of the server's that it quotes is told to nobody. Raises
         ToolError."""
+        try:
+            json.dumps(arguments, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:  # no connection takes it, and the server would never hear of the call
+            return ToolResult.refused("a text is not valid Unicode: it has half a surrogate pair")
         result = await self._session.call(name, dict(arguments))
         text = result.text
         for secret in self._secrets:
@@ -152,6 +159,15 @@ def _chosen(listed: Sequence[str], allow: Collection[str] | None, deny: Collecti
     return chosen
 
 
-def _spec(prefix: str, name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
+def _spec(shown: str, prefix: str, name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
     known_as = _NO_NAME.sub("_", prefix + name)[:_MAX_NAME]
-    return ToolSpec(name=known_as, description=" ".join((description or "").split()), parameters=dict(schema))
+    spec = ToolSpec(name=known_as, description=" ".join((description or "").split()), parameters=dict(schema))
+    if not name:
+        raise ConfigError(f"{shown} lists a tool without a name; every tool needs one: correct the server")
+    length = len(spec.description) + len(json.dumps(spec.parameters))
+    if length > _MAX_SPEC:
+        raise ConfigError(
+            f"{shown} describes its tool {known_as} in {length} characters; {_MAX_SPEC} are allowed, as they stand in "
+            "every prompt: shorten it at the server, or leave the tool out (deny)"
+        )
+    return spec

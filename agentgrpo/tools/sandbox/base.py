@@ -22,6 +22,8 @@ class End(StrEnum):
     """Of wall time or of CPU time."""
     FLOODED = "flooded"
     """It printed more than max_output_bytes."""
+    OVERFULL = "overfull"
+    """It ended, and its files and their names were more than anybody is told of: four times disk_mb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,4 +87,8 @@ class Sandbox(Protocol):
     async def run(self, program: Program) -> Finished:
         """Ends within the limits and leaves nothing behind, also when cancelled. Raises ToolError for a failure that is
         not the program's."""
+        ...
+
+    async def close(self) -> None:
+        """Once, at the end of the run, on any event loop."""
         ...

@@ -60,6 +60,9 @@ class BubblewrapSandbox:
         )
         return await process.run()
 
+    async def close(self) -> None:
+        """Nothing outlives a program."""
+
 
 def _isolation(interpreter: Interpreter, limits: Limits) -> list[str]:
     bound = [word for path in interpreter.shown for word in ("--ro-bind", path, path)]

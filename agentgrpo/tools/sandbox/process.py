@@ -149,7 +149,7 @@ class Process:
         deadline = loop.time() + START_S
         while self._code is None:
             if any(stream.is_over for stream in self._streams):
-                return End.FLOODED
+                return End.FLOODED  # of what, _finished says
             if self._is_ready and not was_ready:
                 was_ready, deadline = True, loop.time() + self._limits.timeout_s
             self._changed.clear()
@@ -188,6 +188,8 @@ class Process:
         assert self._code is not None
         if self._output.is_over or self._errors.is_over:
             end = End.FLOODED
+        elif self._control.is_over:
+            end = End.OVERFULL
         elif self._cpu_s >= self._limits.rlimits[0]:
             end = End.TIMEOUT
         return Finished(

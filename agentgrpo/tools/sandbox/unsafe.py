@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
-from pathlib import Path
 
+from agentgrpo.tools.environment import Environments
 from agentgrpo.tools.removal import remove_tree
 from agentgrpo.tools.sandbox.base import Finished, Limits, Program
 from agentgrpo.tools.sandbox.process import INSIDE, Process, order
@@ -20,6 +19,7 @@ class UnsafeSubprocess:
 
     def __init__(self, limits: Limits, *, python: str | None = None) -> None:
         self._limits = limits
+        self._folders = Environments()  # of which the next start sweeps what this process leaves when it is killed
         self._run_inside = [python or os.path.realpath(sys.executable), "-s", "-S", "-B", "-c", INSIDE]
         _LOG.warning(
             "sandbox=unsafe_subprocess: programs that the model writes run as user %d, with its files, its network and "
@@ -28,7 +28,7 @@ class UnsafeSubprocess:
         )
 
     async def run(self, program: Program) -> Finished:
-        home = Path(tempfile.mkdtemp(prefix="agentgrpo-program-"))
+        home = self._folders.new_directory()
 
         def argv(control: int, source: int, extra: int) -> list[str]:
             return [*self._run_inside, str(control), str(source)]
@@ -37,3 +37,6 @@ class UnsafeSubprocess:
             return await Process(argv, order=order(program, self._limits, str(home)), limits=self._limits).run()
         finally:
             remove_tree(home)
+
+    async def close(self) -> None:
+        await self._folders.close()

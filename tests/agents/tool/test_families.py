@@ -10,7 +10,7 @@ import pytest
 from agentgrpo.agents.tool import ToolAgent
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.protocol import ParsedTurn
+from agentgrpo.protocol import ParsedTurn, ToolReply
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.environment import Environments
 from agentgrpo.types import Exit, Outcome, ToolCall
@@ -58,3 +58,31 @@ async def test_parallel_calls_a_format_error_and_an_answer(tmp_path: Path, name:
     assert places == sorted(places)
     for before, after in pairwise(contexts):
         assert after.startswith(before)
+
+
+@pytest.mark.parametrize("name", families.TOKENIZERS)
+async def test_a_result_costs_no_more_than_it_may_however_it_is_written(tmp_path: Path, name: str) -> None:
+    """Where results are JSON strings, a control character is six characters."""
+    renderer = families.renderer(name)
+    call = ToolCall(name="say", arguments={"text": "x"})
+    script = [renderer.write(ParsedTurn(calls=(call,))), renderer.write(ParsedTurn(answer="5"))]
+    agent = ToolAgent(
+        engine=ScriptedEngine(
+            encode=renderer.encode_action,
+            decode=renderer.decode,
+            script=lambda key, context: script[key.turn],
+            max_context=50_000,
+        ),
+        renderer=renderer,
+        tools={"say": Saying(lambda text, environment: ToolResult.ok('\x01"\n' * 5000))},
+        environments=Environments(tmp_path),
+        max_context=None,
+        max_tool_output_tokens=500,
+    )
+    episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=2000))
+    _, sampled, told, _ = episode.branches[0].segments
+    around = renderer.reply(
+        [ToolReply(call=renderer.parse(sampled.token_ids).calls[0], text="")], sampled=sampled.token_ids
+    )
+    assert episode.tool_records[0].was_cut
+    assert 480 <= len(told.token_ids) - len(around) <= 500
