@@ -6,6 +6,7 @@ Wiring --> optimizer, reference, trainer, checkpoint store, records --> Parts --
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +29,7 @@ from agentgrpo.recipes.together import once, only_first, refuse_unequal
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.trackers import Trackers
+from agentgrpo.settings import RunSettings
 from agentgrpo.stages import NoClock
 from agentgrpo.tasks.curriculum import curriculum_of
 from agentgrpo.tasks.order import TaskOrder
@@ -55,7 +57,8 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     start = checkpoint.state["start"] if checkpoint else wiring.start.state()
     fixed = wiring.fixed_state(start)
     refuse_unequal(wiring.world, "start weights, data or tools", (start["sha256"], fixed["fingerprints"]))
-    examiner = wiring.examiner(test=wiring.run.final_eval, dev=bool(wiring.run.eval_every))
+    run = _without_void_evaluations(wiring)
+    examiner = wiring.examiner(test=run.final_eval, dev=bool(run.eval_every))
     parts = Parts(
         order=_order(wiring),
         agent=wiring.agent,
@@ -63,7 +66,7 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
         engine=wiring.engine,
         reward=wiring.reward,
         trainer=trainer,
-        run=wiring.run,
+        run=run,
         rollout=wiring.rollout,
         sampling=wiring.sampling,
         store=_store(wiring, reference, optimizer),
@@ -84,6 +87,15 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     )
     go_on = ["agentgrpo resume", f"'{wiring.run.dir}'", *needed_overrides(wiring.snapshot, user_code(wiring.snapshot))]
     return Session(parts=parts, examiner=examiner, eval_key=_eval_key(wiring, start), go_on=" ".join(go_on))
+
+
+def _without_void_evaluations(wiring: Wiring) -> RunSettings:
+    """The run's settings, without dev evaluations where there would be one task to compare by."""
+    run = wiring.run
+    if not run.eval_every or len(wiring.dataset.split("dev")) != 1:
+        return run
+    wiring.screen.line("note: the dev split has 1 task, and an evaluation needs 2: no dev evaluations are made")
+    return replace(run, eval_every=0)
 
 
 def _refuse_untrainable(wiring: Wiring) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentgrpo.build import build_node, takes
 from agentgrpo.errors import ConfigError
+from agentgrpo.protocol import ToolSpec
 from agentgrpo.recipes.examine import Closing
 from agentgrpo.recipes.profile import observed
 from agentgrpo.retrievers.base import Retriever
@@ -60,6 +61,14 @@ class Equipment:
         return {"tools": sha256(told.encode()).hexdigest()} if specs else {}
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What a user may not have meant, a line each."""
+        if not self._has_tools or self._parts:
+            return ()
+        agent = self._config["agent"]["name"]
+        return (f"agent={agent} has no tools: every call will fail; tools=calculator gives one",)
+
+    @property
     def closing(self) -> tuple[Closing, ...]:
         """What is to be closed at the end of the run."""
         environments = () if self.environments is None else (self.environments,)
@@ -102,11 +111,17 @@ class Equipment:
 
 
 def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:
-    """Every tool of `parts` by its own name. Raises ConfigError for two of one name."""
+    """Every tool of `parts` by its own name. Raises ConfigError for two of one name, and for what is no tool."""
     found: dict[str, Tool] = {}
     brought: dict[str, str] = {}
     for key, part in parts.items():
         for tool in part.tools if isinstance(part, Toolset) else (part,):
+            if not isinstance(tool, Tool) or not isinstance(tool.spec, ToolSpec):
+                raise ConfigError(
+                    f"tools.{key}: {type(tool).__name__} is no tool; a class needs spec (an "
+                    "agentgrpo.protocol.ToolSpec), async call(arguments, environment) and async close() (see "
+                    "agentgrpo.tools.base.Tool); a plain function with annotations is a tool as it is"
+                )
             name = tool.spec.name
             if name in found:
                 raise ConfigError(f"tools.{key} and tools.{brought[name]} are both called {name}; leave one out")

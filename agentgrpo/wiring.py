@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 
-from agentgrpo.agents.base import Agent, rehearse
+from agentgrpo.agents.base import Agent, Counting, rehearse
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.equipment import Equipment
@@ -91,6 +91,8 @@ class Wiring:
         self.agent = self.make_agent(self.engine, self.renderer, self.equipment.for_agent)
         for task in self.dataset.split("train")[:1]:
             rehearse(self.agent, task)
+        for note in self.equipment.notes:
+            screen.line(f"note: {note}")
         figures = self.agent.figures
         screen.show({f"agent/{column}": figures.label(column) for column in figures.headline})
 
@@ -123,7 +125,9 @@ class Wiring:
             prices=self.run.eval.prices,
             **equipment,
         )
-        agent.figures.priced(self.run.eval.prices)  # raises here, before a warm start and not after it
+        agent.figures.priced(self.run.eval.prices)  # these raise here, before a warm start and not after it
+        if isinstance(agent, Counting) and isinstance(self.reward, Reward):
+            self.reward.refuse_uncounted(agent.metrics)
         return agent
 
     def _demonstrating_agent(

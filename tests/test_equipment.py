@@ -88,6 +88,12 @@ def test_demonstrations_share_what_searches_nothing() -> None:
     assert other["retrievers"]["vdb"] is not equipment.retrievers["vdb"]
 
 
+def test_an_agent_of_tools_without_any_is_noted() -> None:
+    told = "agent=tool has no tools: every call will fail; tools=calculator gives one"
+    assert Equipment(config(), {}).notes == (told,)
+    assert [Equipment(c, CORPORA).notes for c in (config(calculator={}), config("search"))] == [(), ()]
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"tools\.mine and tools\.adder are both called sum; leave one out"):
         Equipment(config(adder={"name": ADDER}, mine={"name": ADDER}), {})
@@ -158,6 +164,26 @@ def test_toolsets_bring_their_tools() -> None:
 
     both, adder = Both(), Adder()
     assert by_name({"both": both, "adder": adder}) == {"say": both.tools[0], "shout": both.tools[1], "add": adder}
+
+
+class Mute:
+    """What a newcomer may take for a tool."""
+
+    async def call(self, arguments: Mapping[str, Any], environment: Any) -> str:
+        return "sunny"
+
+
+def test_what_is_no_tool_is_told_what_a_tool_needs() -> None:
+    half = Adder()
+    half.spec = {"name": "add"}  # type: ignore[assignment]
+    for part, name in ((Mute(), "Mute"), (half, "Adder")):
+        with pytest.raises(ConfigError) as caught:
+            by_name({"weather": part})  # type: ignore[dict-item]
+        assert str(caught.value) == (
+            f"tools.weather: {name} is no tool; a class needs spec (an agentgrpo.protocol.ToolSpec), async "
+            "call(arguments, environment) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
+            "annotations is a tool as it is"
+        )
 
 
 # --- presets

@@ -54,11 +54,9 @@ class Figures:
         name that the agent does not know."""
         for name in given:
             if name not in self.counts:
-                known = ", ".join(self.counts) or "no calls at all"
-                raise ConfigError(
-                    f"run.eval.prices.{name}: this agent makes {known}; price these, or leave it out."
-                    f"{did_you_mean(name, self.counts)}"
-                )
+                known = f"{', '.join(self.counts)}; price these" if self.counts else "no calls (tools=none); add tools"
+                near = did_you_mean(name, self.counts)
+                raise ConfigError(f"run.eval.prices.{name}: this agent makes {known}, or leave it out.{near}")
         return {name: given.get(name, self.prices[name]) for name in self.counts}
 
     def cost(self, metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
@@ -102,6 +100,14 @@ class Rehearsing(Protocol):
     def rehearse(self, task: Task) -> None:
         """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn."""
         ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An Agent that can tell before any episode which metrics its episodes have."""
+
+    @property
+    def metrics(self) -> frozenset[str]: ...
 
 
 def rehearse(agent: Agent, task: Task) -> None:

@@ -57,8 +57,26 @@ class JudgerJudge:
                 f"judger {self._name} has neither judge nor batch_judge and cannot be called; give it "
                 "judge(instruction, response, reward_model, extra_fields), which returns a dict with score"
             )
+        if self._batch_judge is not None:
+            self._refuse_unfit("batch_judge", self._batch_judge, "(cases)", None)
+        elif self._judge is not None:
+            case = dict.fromkeys(("instruction", "response", "reward_model", "extra_fields"))
+            self._refuse_unfit("judge", self._judge, f"({', '.join(case)})", **case)
         self.canaries_per_eval = int(getattr(judger, "canaries_per_eval", 0))
         self._threads = OffLoop(timeout_s=timeout_s, max_concurrent=max_concurrent)
+
+    def _refuse_unfit(self, what: str, method: Callable[..., Any], needed: str, /, *args: None, **kwargs: None) -> None:
+        """Raise ConfigError for a method that cannot be called like this."""
+        try:
+            signature = inspect.signature(method)
+        except ValueError:  # of a builtin, which does not tell
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise ConfigError(
+                f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; name its arguments so"
+            ) from e
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
         """Answers alone: agent_messages is then the answer's message."""

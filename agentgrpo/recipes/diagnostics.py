@@ -1,22 +1,24 @@
 """What a run that seems to hang is at, asked from outside or by itself, without disturbing it.
 
     kill -USR1 PID   every task of the event loop: its stack and what it waits for
-    kill -USR2 PID   the stack of every thread; the C library's doing, so also where the interpreter is stuck
+    kill -USR2 PID   the stack of every thread
     run.watchdog_s   both, when one step takes longer than that, and again each time as long has passed
 
 All of it is appended to <run>/diagnostics/<pid>.txt, and a line on the screen says so. Nothing here stops, skips or
-changes anything: a run that is asked computes the same bits as one that is not.
+changes anything: a run that is asked computes the same bits as one that is not. Hence the stacks are read by the
+interpreter and not by faulthandler, which walks those of running threads without a lock and now and then ends the
+process. A signal is answered when the main thread is back from compiled code, the watchdog's report also before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -32,8 +34,6 @@ from agentgrpo.recipes.loop_lag import LoopLag
 
 TASKS, THREADS = signal.SIGUSR1, signal.SIGUSR2
 FOLDER = "diagnostics"
-_AFTER_S = 0.1
-"""The tasks follow the threads' stacks, which the C library writes piece by piece."""
 _WAKE, _END = "", "\0"
 
 
@@ -100,7 +100,6 @@ class Diagnostics:
             raise StorageError(f"{self.path}: {e.strerror}; the run directory must be writable") from e
         handlers = {TASKS: self._on_tasks, THREADS: self._on_threads}
         self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        faulthandler.register(THREADS, file=self._file, all_threads=True, chain=True)
         _INSTALLED.append(self)
         self._thread.start()
         return self
@@ -121,7 +120,6 @@ class Diagnostics:
 
     def uninstall(self) -> None:
         """The former handlers are back."""
-        faulthandler.unregister(THREADS)
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -131,13 +129,11 @@ class Diagnostics:
             yield
             return
         self._step = _Step(label, time.monotonic(), asyncio.get_running_loop())
-        self._due = self._step.began + self._watchdog_s + _AFTER_S
-        faulthandler.dump_traceback_later(self._watchdog_s, repeat=True, file=self._file)
+        self._due = self._step.began + self._watchdog_s
         self._lines.put(_WAKE)
         try:
             yield
         finally:
-            faulthandler.cancel_dump_traceback_later()
             self._step = None
 
     @contextmanager
@@ -164,12 +160,11 @@ class Diagnostics:
             self._is_describing = False
 
     def _on_threads(self, number: int, frame: FrameType | None) -> None:
-        """The stacks have been written by now."""
         try:
-            self._append("SIGUSR2, the stacks of all threads are above\n")
+            self._append(f"SIGUSR2, {describe_threads(frame)}")
             self._tell(f"SIGUSR2: the stacks of all threads are in {self.path}")
         except Exception as e:
-            self._tell(f"SIGUSR2: the stacks cannot be marked: {type(e).__name__}: {e}")
+            self._tell(f"SIGUSR2: the stacks cannot be written down: {type(e).__name__}: {e}")
 
     def _append(self, text: str) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -205,10 +200,23 @@ class Diagnostics:
         self._due = max(self._due + self._watchdog_s, now)
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         self._append(f"{step.label} has taken {now - step.began:.1f} s, {describe_tasks(step.loop, frame)}")
+        self._append(f"{step.label}, {describe_threads(frame)}")
         self._say(
             f"note: {step.label} has taken {now - step.began:.0f} s so far (run.watchdog_s={self._watchdog_s:g}); what "
             f"all tasks and threads are at is in {self.path}. The run goes on"
         )
+
+
+def describe_threads(main: FrameType | None) -> str:
+    """The stack of every thread, innermost frame last. main: where the main thread is, a signal handler not counted."""
+    frames = sys._current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main_ident = threading.main_thread().ident
+    text = [f"threads: {len(frames)}\n"]
+    for ident, frame in frames.items():
+        stack = traceback.format_stack(main if main is not None and ident == main_ident else frame)
+        text += [f"thread {names.get(ident, ident)}:\n", *stack]
+    return "".join(text)
 
 
 _INSTALLED: list[Diagnostics] = []

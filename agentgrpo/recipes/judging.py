@@ -9,15 +9,18 @@ order        of two answers shown side by side, whether the better one depends o
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 
-from agentgrpo.errors import DataError, GuardHalt, JudgeError
+from agentgrpo.errors import DataError, GuardHalt, JudgeError, TooManyFailures
 from agentgrpo.judges.base import AnswerJudge, Verdict, canaries_of, close_judge
 from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.llm.control import invented_name
 from agentgrpo.judges.llm.judge import LLMJudge
+from agentgrpo.judges.llm.verdict import BAD_VERDICT
 from agentgrpo.recipes.together import share
 from agentgrpo.training.world import Alone, World
 from agentgrpo.types import Task
@@ -77,11 +80,43 @@ async def refuse_fooled_judge(
         )
 
 
+async def probe_judge(judge: AnswerJudge) -> list[str]:
+    """Ask every judge model behind an endpoint one small question, as with the veto a run may not ask any for long.
+    Raises TooManyFailures where one does not reply; where verdicts are kept, which may be all that is needed, returns a
+    note for each instead."""
+    notes = []
+    for model in _models(judge):
+        try:
+            with _unlogged():
+                await model.probe()
+        except JudgeError as e:
+            why = f"the judge model does not reply: {e}"
+            if not await model.keeps_some():
+                raise TooManyFailures(
+                    f"{why}; start its server, or correct judge.completer (agentgrpo check judge tries it)"
+                ) from e
+            notes.append(f"{why}; kept verdicts are used, and whatever else is asked will fail")
+    return notes
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Errors are told once, by whoever meets them here, and not by the log too."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 async def check_judge(judge: AnswerJudge, tasks: Sequence[Task], *, count: int = 200, seed: int = 0) -> JudgeReport:
     """Try the judge on up to `count` canaries over `tasks` and on the references of some of them. Judge models are
-    also examined without their guards. Raises DataError without tasks, JudgeError where the judge cannot judge."""
+    also examined without their guards. What a model gives no verdict on ends only the part that it belongs to. Raises
+    DataError without tasks, JudgeError where the judge cannot be asked."""
     try:
-        return await _check(judge, tasks, count=count, seed=seed)
+        with _unlogged():
+            return await _check(judge, tasks, count=count, seed=seed)
     finally:
         await close_judge(judge)
 
@@ -100,18 +135,16 @@ async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed:
         )
     answered = [task for task in tasks if task.references][:20]
     if answered:
-        right = fmean([(await judge.grade(task, [task.references[0]]))[0].score for task in answered])
-        lines.append(f"references: {len(answered)} of them get {right:.2f} on average")
-        if right < LEAST_RIGHT:
-            findings.append(
-                f"right answers get {right:.2f} on average; {LEAST_RIGHT} or more is needed to learn from it"
-            )
+        with _part("references", findings):
+            await _references(judge, answered, lines, findings)
     for model in _models(judge):
         bare = await _try(_Bare(model), tried.canaries, Alone())
         lines.append(bare.line("the model without its guards"))
-        await _agreement(model, answered or tasks[:20], lines, findings)
+        with _part("agreement", findings):
+            await _agreement(model, answered or tasks[:20], lines, findings)
         if answered:
-            await _order(model, answered, lines, findings)
+            with _part("order", findings):
+                await _order(model, answered, lines, findings)
     return JudgeReport(lines=lines, findings=findings)
 
 
@@ -126,6 +159,24 @@ async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: World) -> Tri
         return grades
 
     return Tried(canaries=tried, grades=await share(world, tried, graded))
+
+
+@contextmanager
+def _part(name: str, findings: list[str]) -> Iterator[None]:
+    """A reply that is no verdict is a finding of this part of the check, and the others go on."""
+    try:
+        yield
+    except JudgeError as e:
+        if e.kind != BAD_VERDICT:
+            raise
+        findings.append(f"{name}: {e}")
+
+
+async def _references(judge: AnswerJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
+    right = fmean([(await judge.grade(task, [task.references[0]]))[0].score for task in tasks])
+    lines.append(f"references: {len(tasks)} of them get {right:.2f} on average")
+    if right < LEAST_RIGHT:
+        findings.append(f"right answers get {right:.2f} on average; {LEAST_RIGHT} or more is needed to learn from it")
 
 
 async def _agreement(model: LLMJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:

@@ -13,6 +13,7 @@ from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.errors import DataError
 from agentgrpo.recipes.evaluate import Scorecard
 from agentgrpo.recipes.examine import Examiner
+from agentgrpo.recipes.judging import probe_judge
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.profile import report_profile
 from agentgrpo.recipes.report import report
@@ -46,6 +47,9 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     try:
         with StopRequest(f"go on with: {session.go_on}", grace_s=parts.run.grace_s, at_once=parts.screen.close) as stop:
             world.heed(stop)
+            world.phase = "the judge's probe"
+            for note in await agree_on(world, stop.unless_stopped(probe_judge(examiner.judge))):
+                parts.screen.line(f"note: {note}")
             world.phase = "the first sync and probe"
             await agree_on(world, parts.engine.load_weights(progress.step))
             probe = determinism_probe(parts.engine, [parts.canary_ids])

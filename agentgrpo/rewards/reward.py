@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
 from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
 from agentgrpo.rewards.base import RewardTerm, TurnTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
-from agentgrpo.types import Episode, EpisodeGroup, Failure, RewardResult, ScoredGroup
+from agentgrpo.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 
 MODES = ("shaped", "sparse_final_only")
 
@@ -94,6 +94,28 @@ class Reward:
             rewards.append(result)
             failures.append(reason)
         return ScoredGroup(group=group, rewards=tuple(rewards), failures=tuple(failures))
+
+    def refuse_uncounted(self, metrics: Collection[str]) -> None:
+        """Raise ConfigError for a term that reads what an agent with these metrics does not count, as far as two
+        invented episodes show: one in which all counts are 0, and one in which all are 1."""
+        task = Task(id="invented", messages=(), references=())
+        for term in self._terms.values():
+            for count in (0.0, 1.0) if self._counts(term) else ():
+                invented = Episode(
+                    task=task,
+                    sample_index=0,
+                    branches=(),
+                    answer="invented",
+                    exit=Exit.ANSWERED,
+                    metrics=dict.fromkeys(metrics, count),
+                    retrieved_ids=("invented",),
+                )
+                try:
+                    term(invented, 1.0)
+                except ConfigError:
+                    raise
+                except Exception:  # it needs more of an episode: the first real one will tell
+                    break
 
     def judge_counts(self) -> Mapping[str, float]:
         """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""

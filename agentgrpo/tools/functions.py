@@ -21,7 +21,8 @@ from agentgrpo.tools.workers import WorkerCrashed, Workers
 class FunctionTool:
     """An exception of the function -> runtime_error with its last line; a crash of its process too, and its being
     killed or short of memory where a second attempt, in a new process, ends alike. What it prints is dropped; what it
-    returns is told to the policy (a text as it is, None as nothing, else str() of it)."""
+    returns is told to the policy (a text as it is, None as nothing, else str() of it, which must hold no address in
+    memory: runtime_error)."""
 
     def __init__(
         self,

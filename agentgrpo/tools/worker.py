@@ -20,6 +20,7 @@ import inspect
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -35,6 +36,8 @@ from typing import Any, NoReturn
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _MAX_ERROR_CHARS, _MAX_DETAIL_CHARS = 500, 4000
 _WATCH_S = 1.0
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
+"""In the text of an object that has none of its own: it tells the policy nothing, and is another one in each run."""
 _END_S = 5.0
 
 
@@ -145,6 +148,9 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
         text = result if isinstance(result, str) else "" if result is None else str(result)
+        if not isinstance(result, str) and _ADDRESS.search(text):
+            name = type(result).__name__
+            raise TypeError(f"the tool returned a {name}; a text, or a number, list or mapping of such, is needed")
         return {"text": text[:max_chars].encode("utf-8", "replace").decode("utf-8")}
     except BaseException as e:
         detail = "".join(traceback.format_exception(e))[-_MAX_DETAIL_CHARS:]

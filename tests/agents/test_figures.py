@@ -73,7 +73,11 @@ def test_prices_take_the_place_of_the_agents_own() -> None:
     [
         (SEARCH_FIGURES, "wbe", r"run.eval.prices.wbe: this agent makes web, vdb, rerank; .* Did you mean 'web'\?"),
         (tool_figures(["lookup"]), "web", "run.eval.prices.web: this agent makes lookup; price these, or leave it out"),
-        (tool_figures([]), "python", "run.eval.prices.python: this agent makes no calls at all"),
+        (
+            tool_figures([]),
+            "python",
+            r"run.eval.prices.python: this agent makes no calls \(tools=none\); add tools, or leave it out",
+        ),
     ],
 )
 def test_a_price_of_no_call_is_refused(figures: Figures, name: str, message: str) -> None:

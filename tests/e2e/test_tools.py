@@ -139,6 +139,7 @@ def test_a_run_of_a_users_own_tool(train: Run) -> None:
     [
         ("judge=route", "task train0 is from 'q', and judge.routes has almanac; add a judge for it: +judge.routes.q."),
         ("agent.max_context=20", "task train0 opens with "),
+        ("reward=shaped", "a reward term reads the metric '"),
     ],
 )
 def test_what_no_episode_could_come_through_is_refused_at_the_start(
@@ -148,6 +149,32 @@ def test_what_no_episode_could_come_through_is_refused_at_the_start(
     said = capsys.readouterr().err
     assert (said.startswith(f"agentgrpo: {error}"), said.count("\n")) == (True, 1), said
     assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "run.lock"}
+
+
+def test_a_dev_split_of_one_task_is_noted_and_not_evaluated(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (tmp_path / "q.jsonl").read_text().splitlines()
+    fewer = [line for line in lines if json.loads(line)["id"] not in ("dev1", "dev2", "dev3")]
+    (tmp_path / "q.jsonl").write_text("\n".join(fewer) + "\n")
+    settings = ["run.eval_every=1", "run.final_eval=false", "run.screen=plain"]
+    run_dir = train(*settings, name="run")
+    assert "note: the dev split has 1 task, and an evaluation needs 2: no dev evaluations are made" in "".join(
+        capsys.readouterr()
+    )
+    assert [any(tag.startswith("dev/") for tag in row) for row in rows(run_dir / "metrics.jsonl")] == [False, False]
+
+
+def test_dev_evaluations_change_nothing_of_the_training(train: Run) -> None:
+    """So a run may be resumed with more or fewer of them."""
+    without = train("run.final_eval=false", name="without")
+    beside = train("run.final_eval=false", "run.eval_every=1", "run.eval_tasks=3", name="with")
+    found = rows(beside / "metrics.jsonl")
+    assert [any(tag.startswith("dev/") for tag in row) for row in found] == [False, True]
+    kept = [{tag: value for tag, value in row.items() if not tag.startswith("dev/")} for row in found]
+    assert kept == rows(without / "metrics.jsonl")
+    weights = "checkpoints/step-000002/model.safetensors"
+    assert (beside / weights).read_bytes() == (without / weights).read_bytes()
 
 
 def test_a_stopped_run_says_what_its_resume_needs(

@@ -48,6 +48,26 @@ def turn(text: str, cut_short: bool = False) -> Segment:
     return replace(sampled(3, 4), text=text, cut_short=cut_short)
 
 
+def two_arguments(question: str, answer: str) -> dict[str, float]:
+    return {"score": 1.0}
+
+
+class NoCases:
+    def batch_judge(self) -> list[dict[str, float]]:
+        return []
+
+
+def test_a_judger_that_cannot_be_called_is_refused_before_the_first_answer() -> None:
+    with pytest.raises(ConfigError) as caught:
+        JudgerJudge(two_arguments)
+    assert str(caught.value).startswith(
+        "judger two_arguments: judge(question: 'str', answer: 'str') -> 'dict[str, float]' cannot be called with "
+        "(instruction, response, reward_model, extra_fields): missing a required argument"
+    )
+    with pytest.raises(ConfigError, match=r"NoCases: batch_judge\(\) .* cannot be called with \(cases\): too many"):
+        JudgerJudge(NoCases())
+
+
 async def test_what_a_judger_sees_of_an_episode() -> None:
     of = task("What is 2 + 2?", "four", "4", reward_model=REWARD_MODEL, data_source="sums")
     call = ToolRecord(name="calculator", arguments={"x": "2+2"}, outcome=Outcome.SUCCESS, turn=0)

@@ -99,8 +99,8 @@ def test_sigusr2_writes_the_stack_of_every_thread(tmp_path: Path) -> None:
     over.set()
     stuck.join()
     assert said == [f"SIGUSR2: the stacks of all threads are in {asked.path}"] * 2
-    assert text.count("SIGUSR2, the stacks of all threads are above") == 2
-    assert text.count("Current thread") == 2
+    assert text.count(f"SIGUSR2, threads: {threading.active_count() + 2}\n") == 2  # the stuck one and the answering one
+    assert text.count("thread stuck:\n") == 2
     assert text.count('threading.py", line') >= 4
     assert "test_sigusr2_writes_the_stack_of_every_thread" in text
 
@@ -143,7 +143,7 @@ async def test_the_watchdog_writes_both_again_and_again_and_ends_nothing(tmp_pat
     assert all(line.startswith("note: step 7 has taken ") for line in said)
     assert said[0].endswith(f"is in {asked.path}. The run goes on")
     assert text.count("step 7 has taken") == len(said)
-    assert text.count("Timeout (0:00:00.300000)!") - len(said) in (0, 1)  # the last one when the step had ended
+    assert text.count("step 7, threads: ") == len(said)
     assert text.count('test_diagnostics.py", line') >= len(said)
     assert "hanging:\n" in text
     assert "hold_up(1.05)" in text

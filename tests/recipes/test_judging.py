@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from agentgrpo.cli import main
-from agentgrpo.errors import DataError, GuardHalt
+from agentgrpo.errors import DataError, GuardHalt, TooManyFailures
 from agentgrpo.judges import Composite, ExactMatch, Verdict
-from agentgrpo.judges.llm import LLMJudge
+from agentgrpo.judges.llm import HttpCompleter, LLMJudge
 from agentgrpo.judges.route import Route
-from agentgrpo.recipes.judging import check_judge, refuse_fooled_judge
+from agentgrpo.recipes.judging import check_judge, probe_judge, refuse_fooled_judge
 from agentgrpo.recipes.rolling import _bill
 from agentgrpo.training.world import Alone, World
 from agentgrpo.types import Task
@@ -98,6 +98,52 @@ async def test_a_model_that_does_not_agree_with_itself_is_a_finding() -> None:
 
     _, findings = await report(moody)
     assert any(f.startswith("asked twice, the model agrees with itself to 0.00; 0.9 is needed") for f in findings)
+
+
+def mute_in_pairs(system: str, user: str) -> str:
+    return honest(system, user) if len(fields(system)) == 1 else "the first one"
+
+
+async def test_a_part_without_a_verdict_is_a_finding_and_the_others_go_on() -> None:
+    lines, findings = await report(mute_in_pairs)
+    assert [line.partition(":")[0] for line in lines] == ["canaries", "references", "canaries", "agreement"]
+    assert len(findings) == 1
+    assert findings[0].startswith("order: the judge model gave no verdict: ")
+    lines, findings = await report(lambda system, user: "1")
+    assert [line.partition(":")[0] for line in lines] == ["canaries", "canaries"]
+    assert [finding.partition(":")[0] for finding in findings] == ["references", "agreement", "order"]
+
+
+NOBODY = "http://127.0.0.1:9/v1"
+
+
+def remote(url: str, cache: Path | None = None) -> LLMJudge:
+    return LLMJudge(completer=HttpCompleter(base_url=url, model="stub", retries=0), cache=cache)
+
+
+async def test_a_judge_model_that_nobody_has_started_is_found_before_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Composite(parts={"exact": (ExactMatch(), 1.0), "llm": (remote(NOBODY, tmp_path / "v.sqlite"), 1.0)})
+    with pytest.raises(TooManyFailures, match=r"the judge model does not reply: http://127.* start its server") as e:
+        await probe_judge(judge)
+    assert (e.value.exit_code, caplog.messages) == (8, [])
+    assert await probe_judge(ExactMatch()) == await probe_judge(LLMJudge(completer=Spoken(no))) == []
+
+
+async def test_kept_verdicts_may_be_all_that_a_run_needs(tmp_path: Path) -> None:
+    with server_in_a_thread(honest) as url:
+        judge = remote(url, tmp_path / "v.sqlite")
+        assert await probe_judge(judge) == []
+        assert sum(judge.counts().values()) == 0.0
+        assert await judge.grade(TASKS[0], ["Castin"]) == [Verdict(score=1.0, detail="as told")]
+        await judge.close()
+    judge = remote(url, tmp_path / "v.sqlite")
+    [note] = await probe_judge(judge)
+    assert note.startswith("the judge model does not reply: ")
+    assert note.endswith("; kept verdicts are used, and whatever else is asked will fail")
+    assert await judge.grade(TASKS[0], ["Castin"]) == [Verdict(score=1.0, detail="as told")]
+    await judge.close()
 
 
 async def test_judge_models_are_found_in_a_composite_and_a_route() -> None:
@@ -234,6 +280,14 @@ def test_the_command_says_what_it_found_and_its_exit_code_too(
         assert last == "the judge: 1 findings"
         assert check("--json", *llm) == 0
         assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_the_command_says_once_that_nobody_listens(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    llm = ["judge=llm", f"judge.completer.base_url={NOBODY}", "judge.completer.retries=0", "judge.cache=null"]
+    assert check(*llm) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"agentgrpo: {NOBODY}/chat/completions, attempt 1: ConnectError: ")
 
 
 def test_a_command_that_does_not_exist(check: Check, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,12 +37,13 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        await _ticks()  # who has just come in is known only when its task has begun
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         for writer in self._writers:
             writer.transport.abort()  # what nobody reads any more would keep its socket open
-        await asyncio.sleep(0)
+        await _ticks()  # to be closed indeed
         await self._server.wait_closed()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -75,6 +76,11 @@ class Server:
             await self._count(-1)
             self._connections.discard(task)
             writer.close()
+
+
+async def _ticks() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 def response(body: bytes | str, status: str = "200 OK", headers: str = "") -> bytes:

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentgrpo.agents.search.metrics import episode_metrics
+from agentgrpo.agents.search.state import SearchState
+from agentgrpo.agents.tool.metrics import episode_metrics as tool_metrics
+from agentgrpo.agents.tool.state import ToolState
+from agentgrpo.errors import ConfigError
 from agentgrpo.judges import ExactMatch
 from agentgrpo.rewards import TERMS, Reward
-from agentgrpo.types import Citation, Episode, Outcome, Segment, ToolRecord
+from agentgrpo.types import Citation, Episode, Exit, Outcome, Segment, ToolRecord
 from tests.builders import episode, given, group, sampled, task
 
 PRESETS = Path(__file__).parents[2] / "configs" / "reward"
@@ -174,3 +179,22 @@ def test_a_preset_says_what_it_is_for_and_how_to_launch_it(path: Path) -> None:
     header = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     assert len(header) >= 2
     assert header[-1].startswith(f"#   agentgrpo train +reward={path.stem}")
+
+
+ALL = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+SEARCHING = frozenset(episode_metrics(SearchState(question=""), exit=Exit.NO_ACTION, limit=1, answered=False))
+CALLING = frozenset(tool_metrics(ToolState(), exit=Exit.NO_ACTION, tools=["calculator"]))
+
+
+def fits(name: str, metrics: frozenset[str]) -> bool:
+    try:
+        build(name).refuse_uncounted(metrics)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_which_presets_fit_which_agent() -> None:
+    assert [name for name in ALL if not fits(name, SEARCHING)] == []
+    for_tools = ["artist", "correctness", "react", "search_r1", "sparse_final_only", "tools"]
+    assert [name for name in ALL if fits(name, CALLING)] == for_tools

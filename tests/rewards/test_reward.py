@@ -263,3 +263,24 @@ def test_every_cost_is_a_term_of_search_efficiency() -> None:
     in_full = {"overlong", "invalid_calls"}
     assert {n for n, t in TERMS.items() if t.is_cost} == costs  # type: ignore[attr-defined]
     assert {n for n, t in TERMS.items() if t.dimension == "search_efficiency"} == costs | in_full  # type: ignore[attr-defined]
+
+
+def test_a_term_that_reads_what_the_agent_does_not_count_is_refused_before_any_episode() -> None:
+    """Also where it reads it in some episodes only."""
+    counted = {"evidence_gain_total", "rounds_used", "answer_allowed", "final_evidence_sufficient"}
+    reward(PRICED).refuse_uncounted(counted)
+    with pytest.raises(ConfigError, match=r"metric 'rounds_used', which this agent does not count .* reward="):
+        reward(PRICED).refuse_uncounted({"evidence_gain_total"})
+    with pytest.raises(ConfigError, match="reads the metric 'search_quality_score', which"):
+        reward({**CORRECT, "search_quality": {"weight": 1.0}}).refuse_uncounted(counted)
+    reward(PRICED, mode="sparse_final_only").refuse_uncounted(())
+
+
+def test_a_term_that_needs_a_real_episode_is_left_for_one() -> None:
+    class Turns:
+        dimension, is_cost = "correctness", False
+
+        def __call__(self, episode: Episode, correctness: float) -> float:
+            return float(len(episode.turns[0].token_ids))
+
+    Reward(judge=ExactMatch(), terms={"turns": Turns()}).refuse_uncounted(())

@@ -49,6 +49,15 @@ def say(what: str) -> Any:
     return {"text": "caf\u00e9", "none": None, "number": 1.5, "long": "x" * 50, "half": "a\ud800", "list": [1]}[what]
 
 
+class Thing:
+    """Without a text of its own."""
+
+
+def thing(how: str) -> Any:
+    """Returns what no policy can read."""
+    return {"bare": Thing(), "inside": [Thing()], "text": "<lambda at 0x7f>", "set": {1}}[how]
+
+
 def noisy() -> str:
     """Prints."""
     print("to stdout")

@@ -76,6 +76,16 @@ async def test_results_by_the_content_rule() -> None:
         assert await texts(tool, *({"what": w} for w in ways)) == ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]"]
 
 
+async def test_an_object_without_a_text_is_an_error_of_the_tool() -> None:
+    """Its address would be told as a success, another one in each run."""
+    async with opened(samples.thing, processes=1) as tool:
+        told = "error: TypeError: the tool returned a {}; a text, or a number, list or mapping of such, is needed"
+        for how, name in (("bare", "Thing"), ("inside", "list")):
+            result = await tool.call({"how": how}, PLACE)
+            assert (result.outcome.value, result.text) == ("runtime_error", told.format(name))
+        assert await texts(tool, {"how": "text"}, {"how": "set"}) == ["<lambda at 0x7f>", "{1}"]
+
+
 async def test_what_it_prints_disturbs_nobody() -> None:
     async with opened(samples.noisy) as tool:
         assert await texts(tool, {}, {}) == ["", ""]

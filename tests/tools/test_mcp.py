@@ -22,6 +22,7 @@ from agentgrpo.errors import ConfigError, ToolError
 from agentgrpo.protocol import ToolSpec
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
 from agentgrpo.tools.mcp import Mcp
+from agentgrpo.tools.mcp.toolset import _found
 from agentgrpo.types import Outcome
 
 HERE = Path(__file__).parent
@@ -51,6 +52,16 @@ async def connected(**settings: Any) -> AsyncIterator[Callable[..., Any]]:
         yield caller(toolset)
     finally:
         await toolset.close()
+
+
+def test_a_program_beside_this_interpreter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that was not activated is not on PATH."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    for name in ("agentgrpo-time-server", "sh"):
+        (tmp_path / name).touch(mode=0o755)
+    (tmp_path / "no-program").touch(mode=0o644)
+    given = ["agentgrpo-time-server", "sh", "no-program", "nowhere"]
+    assert [_found(name) for name in given] == [str(tmp_path / given[0]), *given[1:]]
 
 
 def alive(pid: int) -> bool:

@@ -313,7 +313,7 @@ def test_without_bubblewrap_it_does_not_start() -> None:
     assert str(error.value) == (
         "the python tool runs programs in bubblewrap, and there is no bwrap here; install it (apt-get install "
         "bubblewrap, dnf install bubblewrap), or, if every program may do what you may do, say "
-        "sandbox=unsafe_subprocess"
+        "tools.python.sandbox=unsafe_subprocess"
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from agentgrpo.agents.base import Figures
 from agentgrpo.agents.search.attempt import Attempt
 from agentgrpo.agents.search.figures import SEARCH_FIGURES
+from agentgrpo.agents.search.metrics import episode_metrics
 from agentgrpo.agents.search.options import SearchOptions
+from agentgrpo.agents.search.state import SearchState
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.types import Episode, Task
+from agentgrpo.types import Episode, Exit, Task
 
 
 class SearchAgent(SearchOptions):
@@ -22,6 +24,11 @@ class SearchAgent(SearchOptions):
     @property
     def figures(self) -> Figures:
         return SEARCH_FIGURES
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """See agents.base.Counting."""
+        return frozenset(episode_metrics(SearchState(question=""), exit=Exit.NO_ACTION, limit=1, answered=False))
 
     async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
         """One attempt; see agents.base.Agent. Releases its engine context however it ends."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from agentgrpo.agents.tool.attempt import Attempt
+from agentgrpo.agents.tool.metrics import episode_metrics
 from agentgrpo.agents.tool.options import ToolOptions
+from agentgrpo.agents.tool.state import ToolState
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.types import Episode, Task
+from agentgrpo.types import Episode, Exit, Task
 
 
 class ToolAgent(ToolOptions):
@@ -16,6 +18,11 @@ class ToolAgent(ToolOptions):
     it; so are a tool's timeouts and errors. A failing engine or a tool whose infrastructure fails raises its
     EpisodeError.
     """
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """See agents.base.Counting."""
+        return frozenset(episode_metrics(ToolState(), exit=Exit.NO_ACTION, tools=self.toolbox.names))
 
     async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
         """One attempt; see agents.base.Agent. However it ends, its workspace is removed, its engine context released

@@ -37,6 +37,9 @@ class VerdictCache:
         """What is kept under the key from here on."""
         return await asyncio.to_thread(self._keep, key, opinion)
 
+    async def holds_any(self) -> bool:
+        return await asyncio.to_thread(self._holds_any)
+
     def close(self) -> None:
         """The next call would open it again."""
         with self._lock:
@@ -48,6 +51,10 @@ class VerdictCache:
         with self._opened() as connection:
             row = connection.execute("SELECT scores, reason FROM verdicts WHERE key = ?", (key,)).fetchone()
         return None if row is None else Opinion(tuple(json.loads(row[0])), row[1])
+
+    def _holds_any(self) -> bool:
+        with self._opened() as connection:
+            return connection.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None
 
     def _keep(self, key: str, opinion: Opinion) -> Opinion:
         row = (key, json.dumps(opinion.scores), opinion.reason.encode("utf-8", "replace").decode())

@@ -24,6 +24,8 @@ class HttpCompleter:
     from the environment variable api_key_env whenever it is sent; nothing else ever holds it.
     """
 
+    is_remote = True
+
     def __init__(
         self,
         *,

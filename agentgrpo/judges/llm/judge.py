@@ -112,6 +112,17 @@ class LLMJudge:
         shown = tuple(capped(answer, self._max_answer_chars) for answer in answers)
         return await self._asked.ask(None, Question(task.question, task.references, shown, vote))
 
+    async def probe(self) -> None:
+        """Ask the model one small question, whatever is kept, and do not count it: does it reply at all? Raises
+        JudgeError where it does not. Nothing is asked of a model in this process, which nobody can forget to start."""
+        if getattr(self._completer, "is_remote", False):
+            question = Question("Is 1 + 1 equal to 2?", ("yes",), ("yes",))
+            await self._completer.complete(messages_of(question, nonce_of(question, self._seed, 0)))
+
+    async def keeps_some(self) -> bool:
+        """Whether any verdict is kept, of whatever model."""
+        return self._cache is not None and await self._cache.holds_any()
+
     def counts(self) -> Mapping[str, float]:
         return dict(self._counts)
 

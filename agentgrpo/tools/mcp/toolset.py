@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -145,7 +147,14 @@ def _way(
     for name in env:
         if name not in os.environ:
             raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
-    return lambda: Program(words, secrets, max_message_bytes=max_message_bytes), f"MCP server {Path(words[0]).name}"
+    program = [_found(words[0]), *words[1:]]
+    return lambda: Program(program, secrets, max_message_bytes=max_message_bytes), f"MCP server {Path(words[0]).name}"
+
+
+def _found(name: str) -> str:
+    """A program that PATH does not lead to may lie beside this interpreter, where pip has put it."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if shutil.which(name) is None and shutil.which(beside) is not None else name
 
 
 def _chosen(listed: Sequence[str], allow: Collection[str] | None, deny: Collection[str], shown: str) -> list[str]:

@@ -28,7 +28,7 @@ from agentgrpo.tools.sandbox.self_test import self_test
 NOBODY = 65534
 """Whose programs they are where the driver is root."""
 HOME = "/tmp/work"
-INSTEAD = "or, if every program may do what you may do, say sandbox=unsafe_subprocess"
+INSTEAD = "or, if every program may do what you may do, say tools.python.sandbox=unsafe_subprocess"
 T = TypeVar("T")
 
 
