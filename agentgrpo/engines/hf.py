@@ -28,9 +28,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.cache import CacheShape, bucketed
+from agentgrpo.engines.cache import CacheShape
 from agentgrpo.engines.counters import EngineStats
 from agentgrpo.engines.graphs import CudaGraphs, Recorder
+from agentgrpo.engines.limits import refuse_context, refuse_least, refuse_other_attention
 from agentgrpo.engines.own_weights import bring_up_to_date, copy_of
 from agentgrpo.engines.packing import pack
 from agentgrpo.engines.recorded import RecordedDecoding
@@ -38,7 +39,7 @@ from agentgrpo.engines.sampling import Distribution, Noise, sample
 from agentgrpo.engines.schedule import Schedule, Step
 from agentgrpo.engines.stops import StopRules
 from agentgrpo.engines.turns import Turn
-from agentgrpo.errors import ConfigError, EngineError, boundary
+from agentgrpo.errors import EngineError, boundary
 from agentgrpo.kernels.last_layer import last_layer_rows
 from agentgrpo.kernels.linear import PackedLinears
 
@@ -75,18 +76,9 @@ class HFEngine:
         config = model.config.get_text_config()
         limit = int(config.max_position_embeddings)
         self.max_context = limit if max_context is None else max_context
-        if min(slots, prefill_budget, prefill_chunk) < 1 or not 2 <= self.max_context <= limit:
-            raise ConfigError(
-                f"engine: slots={slots}, prefill_budget={prefill_budget}, prefill_chunk={prefill_chunk}, "
-                f"max_context={max_context} were given; the first three must be at least 1, max_context between 2 and "
-                f"the model's own {limit}"
-            )
-        if kv_budget is not None and kv_budget < bucketed(self.max_context):
-            raise ConfigError(
-                f"engine: kv_budget={kv_budget} was given; one episode of max_context={self.max_context} tokens needs "
-                f"{bucketed(self.max_context)}; raise kv_budget, or lower max_context"
-            )
-        _refuse_other_attention(model)
+        refuse_least(slots=slots, prefill_budget=prefill_budget, prefill_chunk=prefill_chunk)
+        refuse_context(self.max_context, limit, kv_budget)
+        refuse_other_attention(model)
         self.policy_version = 0
         self.stats = EngineStats()
         self._live, self._model = model, copy_of(model) if own_weights else model
@@ -300,13 +292,3 @@ class HFEngine:
             kind="non_finite",
         )
         self._schedule.release(turn.key.episode)
-
-
-def _refuse_other_attention(model: PreTrainedModel) -> None:
-    layer_types = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"} or not model._can_set_attn_implementation():
-        raise ConfigError(
-            f"engine: {type(model).__name__} with {', '.join(sorted(layer_types))} layers was given; the hf engine "
-            "runs models whose layers all use full attention through transformers' attention interface (Qwen, "
-            "Llama, ...); choose such a model, or an engine that serves this one"
-        )

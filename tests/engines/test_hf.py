@@ -406,13 +406,16 @@ async def test_cache_attention_outside_of_a_step_says_so():
 # -- settings
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"slots": 0}, {"prefill_budget": 0}, {"prefill_chunk": 0}, {"max_context": 1}, {"max_context": 513}],
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(ConfigError, match="between 2 and the model's own 512"):
-        engine(**settings)
+@pytest.mark.parametrize("name", ["slots", "prefill_budget", "prefill_chunk"])
+def test_nothing_can_be_done_with_nothing(name):
+    with pytest.raises(ConfigError, match=f"engine: {name}=0 was given; it must be at least 1"):
+        engine(**{name: 0})
+
+
+@pytest.mark.parametrize("max_context", [1, 513])
+def test_contexts_that_the_model_does_not_have(max_context):
+    with pytest.raises(ConfigError, match=f"max_context={max_context} was given; it must be between 2 and .* own 512"):
+        engine(max_context=max_context)
 
 
 def test_a_kv_budget_below_one_episode_is_refused():
