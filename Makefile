@@ -22,7 +22,7 @@ train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
 
 test: lint bubblewrap ## Lint, types and the fast tests
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)

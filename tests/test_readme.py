@@ -76,6 +76,8 @@ def test_every_command_runs(
         if verb == "train" and "--cfg" not in arguments:
             if "experiment=tools" in arguments:
                 arguments += ["task.test_tasks=24"]  # from its own start weights
+            elif "agent=tool" in arguments:
+                arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
             elif "experiment=none" not in arguments:
                 arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]
             arguments += [*SHORT, "hardware.threads=1", "run.log_with=[]", "run.screen=quiet"]

@@ -96,6 +96,7 @@ async def test_a_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch, ca
 
 
 async def test_a_password_in_a_url_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     async with Server(say({"ok": 1}), say("no", "401 Unauthorized")) as server:
         judge = client(server.url.replace("//", "//me:p@ss@") + "?token=abc", retries=0)
         assert (judge.shown, await judge.post({}, same)) == (server.url, {"ok": 1})

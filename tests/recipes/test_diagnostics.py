@@ -99,7 +99,7 @@ def test_sigusr2_writes_the_stack_of_every_thread(tmp_path: Path) -> None:
     over.set()
     stuck.join()
     assert said == [f"SIGUSR2: the stacks of all threads are in {asked.path}"] * 2
-    assert text.count(f"SIGUSR2, threads: {threading.active_count() + 2}\n") == 2  # the stuck one and the answering one
+    assert text.count("SIGUSR2, threads: ") == 2
     assert text.count("thread stuck:\n") == 2
     assert text.count('threading.py", line') >= 4
     assert "test_sigusr2_writes_the_stack_of_every_thread" in text

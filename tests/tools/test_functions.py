@@ -269,11 +269,12 @@ async def test_a_thread_left_behind_ends_with_its_process() -> None:
 
 
 TRAINER = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from agentgrpo.tools.functions import FunctionTool
 from tests.tools import samples
 from tests.tools.places import Place
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 asyncio.run(FunctionTool(samples.hang_with_daemon).call({"mark": sys.argv[1]}, Place(Path("/nowhere"))))
 """
 
@@ -290,7 +291,10 @@ async def test_nothing_outlives_the_trainer(how: signal.Signals) -> None:
     family = [p.pid for p in psutil.Process(trainer.pid).children(recursive=True)]
     assert len(family) >= 2, "keeper and worker"
     trainer.send_signal(how)
-    trainer.wait(10)
+    try:
+        trainer.wait(10)
+    finally:
+        trainer.kill()
     assert await until(lambda: not any(psutil.pid_exists(pid) for pid in [*family, *marked(mark)]), 3.0)
 
 
