@@ -17,6 +17,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self, cast
 
@@ -128,12 +129,10 @@ def _locked_root(parent: Path) -> tuple[Path, int]:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        try:
+        with suppress(BlockingIOError):  # a sweeper holds it and is about to remove it
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(fd).st_nlink and path.exists():
                 return path, fd
-        except BlockingIOError:
-            pass  # a sweeper holds it and is about to remove it
         os.close(fd)
     raise OSError(f"{_ATTEMPTS} new directories in {parent} were removed at once")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -283,4 +284,8 @@ def test_a_term_that_needs_a_real_episode_is_left_for_one() -> None:
         def __call__(self, episode: Episode, correctness: float) -> float:
             return float(len(episode.turns[0].token_ids))
 
-    Reward(judge=ExactMatch(), terms={"turns": Turns()}).refuse_uncounted(())
+    counted = Reward(judge=ExactMatch(), terms={"turns": Turns()})
+    counted.refuse_uncounted(())
+    [result] = asyncio.run(counted.score(group(episode()))).rewards
+    assert result is not None
+    assert result.total == 2.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 from agentgrpo.errors import ConfigError, DataError, did_you_mean
@@ -14,6 +12,7 @@ from agentgrpo.tasks.almanac.thesaurus import thesaurus
 from agentgrpo.tasks.almanac.world import Question, World, draw_world
 from agentgrpo.tasks.base import Demonstrator, Language
 from agentgrpo.tasks.chance import generator
+from agentgrpo.tasks.generated import habits_of, hash_of
 from agentgrpo.types import Passage, Task
 
 POOLS: tuple[Pool, ...] = ("train", "dev", "test")
@@ -47,7 +46,7 @@ class Almanac:
     ) -> None:
         if two_hop_weight < 1:
             raise ConfigError(f"two_hop_weight={two_hop_weight}; at least 1 is allowed")
-        self.habits = _habits(habits or {})
+        self.habits = habits_of(Habits, habits or {})
         self.demonstration_companies, self.two_hop_weight = demonstration_companies, two_hop_weight
         sizes: dict[Pool, int] = {"train": num_companies, "dev": dev_companies, "test": test_companies}
         worlds = {pool: draw_world(names(pool), sizes[pool], generator("almanac", world_seed, pool)) for pool in POOLS}
@@ -61,7 +60,7 @@ class Almanac:
             "vdb": tuple(p for world in worlds.values() for p in world.vdb),
             "web": tuple(p for world in worlds.values() for p in world.web),
         }
-        self.fingerprint = _hash(
+        self.fingerprint = hash_of(
             [[name, [[p.id, p.text] for p in passages]] for name, passages in self._corpora.items()],
             [[name, [[t.id, t.question, t.references] for t in tasks]] for name, tasks in self._splits.items()],
         )
@@ -71,7 +70,7 @@ class Almanac:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         settings = [self.demonstration_companies, self.two_hop_weight, repr(self.habits)]
-        return _hash(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
+        return hash_of(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
 
     def split(self, name: str) -> Sequence[Task]:
         if name not in self._splits:
@@ -127,15 +126,3 @@ def _deal(world: World, count: int, two_hop_weight: int) -> list[Question]:
                 f"demonstration_companies"
             )
     return dealt[:count]
-
-
-def _habits(given: Mapping[str, float]) -> Habits:
-    allowed = Habits.__dataclass_fields__
-    for name in given:
-        if name not in allowed:
-            raise ConfigError(f"habits.{name}; {', '.join(allowed)} are allowed.{did_you_mean(name, allowed)}")
-    return Habits(**given)  # type: ignore[arg-type]
-
-
-def _hash(*parts: object) -> str:
-    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from itertools import cycle, islice
 from pathlib import Path
 
 from agentgrpo.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.tasks.almanac.names import Pool
 from agentgrpo.tasks.base import Demonstrator, Language
+from agentgrpo.tasks.generated import habits_of, hash_of
 from agentgrpo.tasks.workshop.demonstrator import Careless, Habits, Oracle
 from agentgrpo.tasks.workshop.names import beginning, items
 from agentgrpo.tasks.workshop.world import Problem, draw_problem, kinds
@@ -56,7 +55,7 @@ class Workshop:
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name}_tasks={size}; at least 1 is allowed")
-        self.habits = _habits(habits or {})
+        self.habits = habits_of(Habits, habits or {})
         self._problems: dict[str, Problem] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}
         for pool, size in sizes.items():
@@ -66,7 +65,7 @@ class Workshop:
             self._splits[pool] = tuple(
                 p.task(i) for i, p in islice(self._problems.items(), len(self._problems) - size, None)
             )
-        self.fingerprint = _hash(
+        self.fingerprint = hash_of(
             [[n, [[t.id, t.question, t.references, t.metadata] for t in tasks]] for n, tasks in self._splits.items()]
         )
 
@@ -74,7 +73,7 @@ class Workshop:
     def demonstration_fingerprint(self) -> str:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
-        return _hash(repr(self.habits), items("train"), *([p.name, p.read_text(encoding="utf-8")] for p in here))
+        return hash_of(repr(self.habits), items("train"), *([p.name, p.read_text(encoding="utf-8")] for p in here))
 
     def split(self, name: str) -> Sequence[Task]:
         if name not in self._splits:
@@ -118,15 +117,3 @@ class Bench:
 
     def demonstrator(self, task: Task) -> Demonstrator:
         return Careless(self._problems[task.id], self._habits, key=task.id)
-
-
-def _habits(given: Mapping[str, float]) -> Habits:
-    allowed = Habits.__dataclass_fields__
-    for name in given:
-        if name not in allowed:
-            raise ConfigError(f"habits.{name}; {', '.join(allowed)} are allowed.{did_you_mean(name, allowed)}")
-    return Habits(**given)  # type: ignore[arg-type]
-
-
-def _hash(*parts: object) -> str:
-    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()

@@ -167,7 +167,7 @@ class Program:
         except ValueError:  # the line is longer than the reader's limit
             self._end = f"a message of more than {self._max_message_bytes} bytes"
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            pass  # closed on this side
+            logger.debug("%s: closed on this side", self._command[0])
         if self._end:
             self.ended.set()
         received.close()
