@@ -104,7 +104,7 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
 async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:
     """The dev evaluation and the checkpoint that are due before step `progress.step`."""
     run, step = parts.run, progress.step
-    parts.world.phase = f"the end of step {step - 1}"
+    parts.world.phase = f"the start of step {step}"
     agree(parts.world, stop.refuse_to_go_on)
     if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
         parts.world.phase = f"the evaluation before step {step}"
