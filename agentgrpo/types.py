@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -158,12 +158,8 @@ class Branch:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens before the first sampled one."""
-        n = 0
-        for s in self.segments:
-            if s.sampled:
-                break
-            n += len(s.token_ids)
-        return n
+        before = takewhile(lambda s: not s.sampled, self.segments)
+        return sum(len(s.token_ids) for s in before)
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -227,6 +223,8 @@ class Episode:
     retrieved_ids: tuple[str, ...] = ()
     """Ids of every distinct passage shown to the policy, in order."""
     tool_records: tuple[ToolRecord, ...] = ()
+    memory: tuple[Mapping[str, Any], ...] = ()
+    """What a memory agent wrote in each branch (agents.memory), as JSON values."""
     failure: Failure | None = None
     """Set iff the infrastructure failed; such an episode is never scored and never trained on."""
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -263,6 +261,8 @@ class RewardResult:
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
+    branches: tuple[float, ...] = ()
+    """The reward of each branch on its own tokens, total their mean; () = total for every branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +305,11 @@ class TrainingSample:
     policy_version: int
 
     def __post_init__(self) -> None:
-        n = len(self.token_ids)
-        if {len(self.loss_mask), len(self.rollout_logprobs), len(self.token_advantages)} != {n}:
+        n, mask, logprobs = len(self.token_ids), len(self.loss_mask), len(self.rollout_logprobs)
+        if {mask, logprobs, len(self.token_advantages)} != {n}:
             raise ValueError(
-                f"sample {self.group_id}/{self.sample_index}: {n} tokens, {len(self.loss_mask)} mask entries, "
-                f"{len(self.rollout_logprobs)} logprobs, {len(self.token_advantages)} advantages; they must be equally "
-                "long"
+                f"sample {self.group_id}/{self.sample_index}: {n} tokens, {mask} mask entries, {logprobs} logprobs, "
+                f"{len(self.token_advantages)} advantages; they must be equally long"
             )
 
     @property

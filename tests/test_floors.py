@@ -14,10 +14,10 @@ import agentgrpo
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
     {"errors", "types"},
-    {"concurrency", "durable", "hardware", "protocol", "registry", "settings", "stages", "values"},
+    {"concurrency", "dialogue", "durable", "hardware", "protocol", "registry", "settings", "stages", "values"},
     {"kernels", "network"},
     {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
-    {"tools", "rewards"},
+    {"memory", "tools", "rewards"},
     {"agents"},
     {"rollout", "training"},
     {"recipes"},
@@ -31,7 +31,7 @@ FLOORS = (
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 STDLIB_ONLY = FLOORS[0] | FLOORS[1]
-FREE_OF_TORCH = ("network", "retrievers", "judges", "tools", "rewards", "agents", "rollout")
+FREE_OF_TORCH = ("network", "retrievers", "judges", "memory", "tools", "rewards", "agents", "rollout")
 ONLY_IN = {
     "hydra": {"compose.py"},
     "omegaconf": {"compose.py"},
@@ -40,7 +40,7 @@ ONLY_IN = {
     "mcp": {"tools/mcp/connections.py", "tools/mcp/session.py"},
     "importlib.import_module": {"build.py", "cli.py"},  # what is imported by name is invisible to this test
 }
-FORBIDDEN = {"training": {"rollout", "agents", "tools", "rewards", "engines"}, "rollout": {"training"}}
+FORBIDDEN = {"training": {"rollout", "agents", "memory", "tools", "rewards", "engines"}, "rollout": {"training"}}
 
 Import = tuple[Path, int, str]
 
