@@ -3,7 +3,6 @@ starts carry that on their command line."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -13,11 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from agentgrpo.protocol import ToolSpec
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool
 from agentgrpo.tools.functions import FunctionTool
+from scripts.soak.troubles import Awaiting
 
 SLEEPER = "import time; time.sleep(3600)"
 
@@ -98,32 +96,13 @@ def slow_drip(mark: str) -> str:
     return "".join(drops())
 
 
-class Awaiting:
-    """On the event loop: awaits what never comes. Not even its cancellation moves it at first: `stubborn` times."""
-
-    def __init__(self, stubborn: int = 0) -> None:
-        self._stubborn = stubborn
-        self.spec = ToolSpec(name="awaiting", description="Awaits.", parameters={"type": "object"})
-
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        for _ in range(self._stubborn):
-            try:
-                await asyncio.get_running_loop().create_future()
-            except asyncio.CancelledError:
-                continue
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError("unreachable")
-
-    async def close(self) -> None: ...
-
-
 FUNCTIONS = (
     *(busy_loop, sleep, deadlock, blocked_pipe, ignored_sigterm, output_flood, daemon, regex_catastrophe, fifo),
     slow_drip,
 )
 HANGING: Mapping[str, Callable[[], Tool]] = {
-    "await_never": Awaiting,
-    "swallowed_cancellation": lambda: Awaiting(stubborn=3),
+    "await_never": lambda: Awaiting("awaiting", stubborn=0),
+    "swallowed_cancellation": lambda: Awaiting("awaiting", stubborn=3),
     **{f.__name__: lambda f=f: FunctionTool(f, processes=4) for f in FUNCTIONS},
 }
 """Name -> what makes such a tool."""
