@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
 .PHONY: help train test soak soak-episodes attack fuzz check lint format clean bubblewrap
-.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-pipeline bench-gpu
+.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
 
@@ -24,7 +24,7 @@ train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.
 test: lint bubblewrap ## Lint, types and the fast tests
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from
+soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from; ARGS="--experiment memory"
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
 
 soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
@@ -53,6 +53,9 @@ bench-determinism: .venv/ready ## What engine.deterministic=true costs
 
 bench-durability: .venv/ready ## What checkpoints and records cost
 	$(BENCH)/durability.py $(ARGS)
+
+bench-memory: .venv/ready ## Memory episodes side by side against one by one, instructions shared and not; ARGS="--shape small"
+	$(BENCH)/memory.py $(ARGS)
 
 bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and without tool latency; ARGS="--latencies 500"
 	$(BENCH)/pipeline.py $(ARGS)

@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.registry import ADAPTERS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
+from agentgrpo.registry import ADAPTERS, FROZEN, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.settings import LoraSettings
 from agentgrpo.values import fit, is_plain
 
 _admitted: set[str] = set()
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_TRAINED = frozenset({"engine", "policy", "model"})
+"""Names by which an object of the wiring that changes in training would be asked for."""
 _USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 T = TypeVar("T")
 Finish = Callable[[str, Any], Any]
@@ -39,11 +42,13 @@ class ModelPath:
     renderer: str = "auto"
     """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
     describe_tools: bool = True
-    """With renderer react: open with the tools and the format of calls, for a policy that was not trained on them."""
+    """With renderer react or tags: open with the tools and the format of calls, for a policy not trained on them."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
     """What does not train: embeddings, head, and patterns over parameter names."""
+    shape: Mapping[str, Any] | None = None
+    """Keys of its config.json: the model must have them, and run.dry_run needs nothing else of it."""
 
 
 def _as_it_is(kind: str, built: Any) -> Any:
@@ -135,6 +140,8 @@ def _validate(kind: str, node: Mapping[str, Any], path: str) -> None:
 
 
 def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
+    if child.kind in FROZEN:
+        injected = {}
     target, arguments, parameters = _read(child, injected.keys())
     arguments |= {k: {} for k, v in NESTED.get(child.kind, {}).items() if k in parameters and v.endswith("*")}
     for inner in _children(child.kind, child.node, child.path):
@@ -145,6 +152,9 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
         else:
             arguments[inner.key][inner.name] = _build(inner, injected, finish)
     passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
+    for key, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
+            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
     built = target(**arguments, **passed)
     return finish(child.kind, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
 
@@ -158,6 +168,8 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
         refuse_unknown([key for key in child.node if did_you_mean(str(key), ["name"])], ["name"], path)  # misspelt
     target = resolve(kind, child.node.get("name", child.name), path)
     parameters = _parameters(target, path)
+    if kind in FROZEN:
+        _refuse_trained(parameters, kind, path)
     nested = [k for k in NESTED.get(kind, {}) if k in parameters or kind in UNNAMED]
     hidden = PROVIDED.get(kind, frozenset()).union(nested, injected)
     keys = {k: p for k, p in parameters.items() if k not in hidden and is_plain(p.annotation)}
@@ -168,6 +180,16 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
         if key not in given:
             raise ConfigError(f"{path}.{key} has no value; give it one: {path}.{key}=...")
     return target, {k: fit(f"{path}.{k}", given[k], keys[k].annotation) for k in keys if k in given}, parameters
+
+
+def _refuse_trained(parameters: Mapping[str, inspect.Parameter], kind: str, path: str) -> None:
+    for name in sorted(_TRAINED & parameters.keys()):
+        hint = parameters[name].annotation
+        if hint is Any or not is_plain(hint):
+            raise ConfigError(
+                f"{path}: its constructor asks for {name}, and a {kind} never sees what is trained; give it a model of "
+                "its own, such as a completer"
+            )
 
 
 def resolve(kind: str, name: object, path: str) -> Any:

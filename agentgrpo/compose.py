@@ -239,7 +239,9 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     run = config.get("run")
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
     validate({**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config)
-    if given is None:
+    if given is None and config["run"].get("dry_run"):
+        run_dir = "."
+    elif given is None:
         experiment = choices.get("experiment", "none")
         run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
     if run_dir is not None:

@@ -38,6 +38,8 @@ class Hardware:
     """Of several processes. Each rolls out its share of a step's tasks and computes its share of the gradient; all
     take the same step. ddp: each with all of the weights and of the optimizer's state. fsdp: each with its share of
     them for the decoder layers (FSDP2), and with all the weights once more to sample from."""
+    memory_gib: float | None = None
+    """Of one device, for run.dry_run alone; null = what this machine has."""
     process_timeout_s: float = 60.0
     """Without a sign of life for so long a process counts as lost, and the run ends on all of them."""
 
@@ -46,6 +48,8 @@ class Hardware:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ConfigError(f"hardware.{key}={value}; 1 or more is allowed")
+        if self.memory_gib is not None and not 0 < self.memory_gib < float("inf"):
+            raise ConfigError(f"hardware.memory_gib={self.memory_gib}; a finite number above 0, or null is allowed")
         if not 0 < self.process_timeout_s < float("inf"):
             raise ConfigError(
                 f"hardware.process_timeout_s={self.process_timeout_s}; a finite number of seconds above 0 is allowed"

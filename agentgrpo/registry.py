@@ -10,16 +10,24 @@ from collections.abc import Mapping
 REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "task": {
         "almanac": "agentgrpo.tasks.almanac:Almanac",
+        "diary": "agentgrpo.tasks.diary:Diaries",
         "jsonl": "agentgrpo.tasks.jsonl:JsonlTasks",
+        "memory_files": "agentgrpo.tasks.memory_files:MemoryFiles",
         "workshop": "agentgrpo.tasks.workshop:Workshop",
     },
     "model": {
         "almanac_tiny": "agentgrpo.recipes.warm_start:WarmStart",
+        "diary_tiny": "agentgrpo.recipes.warm_start:WarmStart",
         "path": "agentgrpo.build:ModelPath",
+        "qwen3_4b": "agentgrpo.build:ModelPath",
         "workshop_tiny": "agentgrpo.recipes.warm_start:WarmStart",
     },
     "engine": {"hf": "agentgrpo.engines.hf:HFEngine"},
-    "agent": {"search": "agentgrpo.agents.search:SearchAgent", "tool": "agentgrpo.agents.tool:ToolAgent"},
+    "agent": {
+        "memory": "agentgrpo.agents.memory:MemoryAgent",
+        "search": "agentgrpo.agents.search:SearchAgent",
+        "tool": "agentgrpo.agents.tool:ToolAgent",
+    },
     "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
     "tool": {
         "calculator": "agentgrpo.tools.calculator:Calculator",
@@ -41,7 +49,10 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "token_f1": "agentgrpo.judges.answers:TokenF1",
         "contains": "agentgrpo.judges.answers:Contains",
         "gold_agreement": "agentgrpo.judges.answers:GoldAgreement",
+        "keywords": "agentgrpo.judges.keywords:Keywords",
+        "choice": "agentgrpo.judges.choice:Choice",
         "composite": "agentgrpo.judges.composite:Composite",
+        "questions": "agentgrpo.judges.questions:Questions",
         "route": "agentgrpo.judges.route:Route",
         "llm": "agentgrpo.judges.llm.judge:LLMJudge",
         "judger": "agentgrpo.judges.judger:JudgerJudge",
@@ -50,6 +61,22 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "completer": {
         "http": "agentgrpo.judges.llm.http:HttpCompleter",
         "local": "agentgrpo.recipes.local_completer:LocalCompleter",
+    },
+    "memory_search": {
+        "bm25": "agentgrpo.memory.search:bm25",
+        "embedding": "agentgrpo.memory.search:embedding",
+        "hybrid": "agentgrpo.memory.search:hybrid",
+    },
+    "embedder": {"hashing": "agentgrpo.retrievers.embedder:HashingEmbedder"},
+    "reader": {
+        "agentic": "agentgrpo.memory.reader:AgenticReader",
+        "cloze": "agentgrpo.memory.reader:ClozeReader",
+        "completer": "agentgrpo.memory.reader:CompleterReader",
+    },
+    "validity": {
+        "asserted": "agentgrpo.memory.validity:AssertedValidity",
+        "llm": "agentgrpo.memory.validity:LLMValidity",
+        "none": "agentgrpo.memory.validity:NoValidity",
     },
     "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
     "term": "agentgrpo.rewards:TERMS",
@@ -95,19 +122,38 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
     "model": {"lora": "lora"},
     "reward": {"terms": "term*"},
-    "agent": {"evidence": "evidence", "reranker": "reranker", "fetcher": "fetcher"},
-    "judge": {"parts": "judge_part*", "routes": "judge*", "completer": "completer", "judger": "judger"},
+    "agent": {
+        "evidence": "evidence",
+        "reranker": "reranker",
+        "fetcher": "fetcher",
+        "reader": "reader",
+        "validity": "validity",
+    },
+    "judge": {
+        "judge": "judge",
+        "parts": "judge_part*",
+        "routes": "judge*",
+        "completer": "completer",
+        "judger": "judger",
+    },
     "judge_part": {"judge": "judge"},
+    "memory_search": {"embedder": "embedder"},
+    "reader": {"search": "memory_search", "completer": "completer"},
+    "validity": {"completer": "completer"},
     "run": {"eval": "eval"},
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
-    "agent": frozenset({"prices"}),
+    "agent": frozenset({"prices", "warm_started"}),
     "engine": frozenset({"run_seed", "own_weights"}),
     "reranker": frozenset({"thesaurus"}),
 }
 """kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
+
+FROZEN: frozenset[str] = frozenset({"reader", "validity"})
+"""Kinds of parts that must never see what is trained: neither they nor any part in them are given objects of the
+wiring."""
 
 WRAPPERS: Mapping[str, str] = {
     "tool": "agentgrpo.tools.functions:FunctionTool",

@@ -81,6 +81,8 @@ class RunSettings:
     """auto | live | plain | quiet."""
     record_tokens: bool = True
     """Write token ids, mask and logprobs into the trajectories."""
+    dry_run: bool = False
+    """Print what the run would take of memory, disk and tokens, and do nothing: no weights, network or directory."""
     profile: bool = False
     """Share out each step's wall time among its stages: profile.jsonl, time/profile/* on the boards, and a table at the
     end. It changes no result; on a GPU it waits for the device at every border of a stage, which costs a little."""

@@ -23,7 +23,8 @@ class Stage(StrEnum):
     """Of the rollout: at least one turn is being sampled. Tool time hidden behind it counts here, for the step does not
     wait for that."""
     TOOLS = "tools"
-    """Of the rollout: nothing is being sampled, and at least one retriever, reranker, fetcher or tool is asked."""
+    """Of the rollout: nothing is being sampled, and at least one retriever, reranker, fetcher, tool or reader
+    is asked."""
     QUEUE = "queue"
     """Of the rollout: neither; limits of concurrency, the agent's own code."""
     REWARD = "reward"

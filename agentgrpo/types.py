@@ -262,7 +262,8 @@ class RewardResult:
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()
-    """The reward of each branch on its own tokens, total their mean; () = total for every branch."""
+    """The reward of each branch on its own tokens, total their mean (less KL, where each pays for its own tokens alone:
+    grpo.kl_reward); () = total for every branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,10 @@ import transformers
 
 from agentgrpo.assembly import session_of
 from agentgrpo.build import build_node
-from agentgrpo.cli import Command, Outcome, report
+from agentgrpo.cli import report
+from agentgrpo.commands import Command, Outcome
 from agentgrpo.compose import SNAPSHOT
+from agentgrpo.dry_run import dry_run
 from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError, did_you_mean
 from agentgrpo.hardware import Hardware, Launch
@@ -52,6 +54,9 @@ def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outc
     def run(config: Mapping[str, Any], command: Command) -> Outcome:
         hardware: Hardware = build_node("hardware", config["hardware"])
         launch = Launch.of()
+        settings: RunSettings = build_node("run", config["run"])
+        if settings.dry_run:
+            return _plan(config, launch, command)
         try:
             with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
                 config, command = world.gather((config, command))[0]
@@ -66,6 +71,15 @@ def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outc
             raise
 
     return run
+
+
+def _plan(config: Mapping[str, Any], launch: Launch, command: Command) -> Outcome:
+    """run.dry_run=true."""
+    if command.verb == "eval":
+        raise ConfigError("run.dry_run=true plans training; agentgrpo train and resume take it, eval does not")
+    if launch.rank == 0:
+        print("\n".join(dry_run(config, launch)))
+    return Outcome()
 
 
 @_on_all_processes

@@ -17,6 +17,8 @@ import torch
 import yaml
 
 from agentgrpo.agents.base import Agent, Counting, rehearse
+from agentgrpo.agents.memory.options import MemoryOptions, schema_of
+from agentgrpo.agents.parts import Replayable
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.equipment import Equipment
@@ -24,10 +26,13 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
 from agentgrpo.judges.route import refuse_unjudged
-from agentgrpo.recipes.examine import Examiner, first
+from agentgrpo.protocol import ToolSpec
+from agentgrpo.recipes.examine import Closing, Examiner, first
+from agentgrpo.recipes.frozen import refuse_own_reader
 from agentgrpo.recipes.guards import Guards
 from agentgrpo.recipes.loading import local_folder, open_policy
 from agentgrpo.recipes.profile import observed, stage_clock
+from agentgrpo.recipes.shape import refuse_other_shape
 from agentgrpo.recipes.showing import show_stages
 from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import in_turn
@@ -48,6 +53,8 @@ from agentgrpo.training.world import World
 from agentgrpo.types import Passage
 
 VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
+_FREE: Mapping[str, Mapping[str, str]] = {"reader": {"name": "cloze"}, "validity": {"name": "none"}}
+"""Frozen parts of an agent that ask nobody."""
 
 
 class Wiring:
@@ -75,7 +82,9 @@ class Wiring:
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
         self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
         self.model: WarmStart | ModelPath = build_node("model", config["model"])
-        self.policy: Policy = open_policy(weights or self.start.folder, self.hardware)
+        folders = [self.start.folder, *([] if weights is None else [weights])]
+        refuse_own_reader(config["agent"], run_dir=Path(self.run.dir), policies=folders)
+        self.policy: Policy = open_policy(folders[-1], self.hardware)
         if weights is None and self.model.lora.rank is not None:
             add_adapter(self.policy.model, self.model.lora, base=str(self.start.folder), seed=self.run.seed)
         for note in freeze(self.policy.model, self.model.freeze):
@@ -83,6 +92,7 @@ class Wiring:
         self.renderer = self._make_renderer(self.policy.tokenizer)
         self.engine: Engine = self._build(
             "engine",
+            config["engine"],
             model=self.policy.model,
             tokenizer=self.policy.tokenizer,
             run_seed=self.run.seed,
@@ -102,27 +112,35 @@ class Wiring:
         return Equipment(self.config, self.dataset.corpora(), self.clock if self.run.profile else None)
 
     def _make_renderer(self, tokenizer: FastTokenizer) -> Renderer:
-        name = self.model.renderer
-        if not takes("agent", self.config["agent"], "tools"):
+        name, agent = self.model.renderer, self.config["agent"]
+        if takes("agent", agent, "schema"):
+            tools: Sequence[ToolSpec] = schema_of(agent.get("schema", MemoryOptions.schema)).specs
+        elif takes("agent", agent, "tools"):
+            tools = [t.spec for t in self.equipment.for_agent["tools"].values()] if name == "tags" else ()
+        else:
             return choose(name, tokenizer=tokenizer)
         # a warm start teaches the format
         described = isinstance(self.model, ModelPath) and self.model.describe_tools
-        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=described)
+        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=described, tools=tools)
 
-    def _build(self, kind: str, **injected: Any) -> Any:
-        """The part that the configuration names, observed where the run is profiled."""
-        node = self.config[kind]
+    def _build(self, kind: str, node: Mapping[str, Any], **injected: Any) -> Any:
+        """The part that `node` names, observed where the run is profiled."""
         if not self.run.profile:
             return build_node(kind, node, **injected)
         return build_node(kind, node, partial(observed, clock=self.clock), **injected)
 
-    def make_agent(self, engine: Engine, renderer: Renderer, equipment: Mapping[str, Any]) -> Agent:
+    def make_agent(
+        self, engine: Engine, renderer: Renderer, equipment: Mapping[str, Any], node: Mapping[str, Any] | None = None
+    ) -> Agent:
+        """node: None = the configuration's."""
         agent: Agent = self._build(
             "agent",
+            node or self.config["agent"],
             engine=engine,
             renderer=renderer,
             thesaurus=self.dataset.thesaurus(),
             prices=self.run.eval.prices,
+            warm_started=isinstance(self.model, WarmStart),
             **equipment,
         )
         agent.figures.priced(self.run.eval.prices)  # these raise here, before a warm start and not after it
@@ -133,9 +151,10 @@ class Wiring:
     def _demonstrating_agent(
         self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
     ) -> Agent:
-        """The agent over a demonstration world's own documents."""
-        equipment = self.equipment.over(corpora)
-        return self.make_agent(engine, renderer, {**equipment, "tools": simulated(equipment["tools"])})
+        """The agent over a demonstration world's own documents. What it wrote down nobody asks for, so no model is."""
+        equipment, agent = self.equipment.over(corpora), self.config["agent"]
+        node = {**agent, **{key: free for key, free in _FREE.items() if key in agent}}
+        return self.make_agent(engine, renderer, {**equipment, "tools": simulated(equipment["tools"])}, node)
 
     @cached_property
     def start(self) -> Start:
@@ -143,6 +162,7 @@ class Wiring:
         model = self.model
         if isinstance(model, ModelPath):
             folder = local_folder(model.path)
+            refuse_other_shape(folder, model.shape)
         else:
             if not isinstance(self.dataset, DemonstratedDataset):
                 raise ConfigError(
@@ -190,6 +210,8 @@ class Wiring:
         demonstrator = cache(lambda task_id: dataset.oracle(tasks[task_id]))
         tasks = {task.id: task for task in dataset.split("test")}
         engine = scripted(self.renderer, demonstrator)
+        if isinstance(self.agent, Replayable):
+            return self.agent.on(engine)
         return self.make_agent(engine, self.renderer, self.equipment.for_agent)
 
     def examiner(self, *, test: bool, dev: bool) -> Examiner:
@@ -202,7 +224,7 @@ class Wiring:
             agent=self.agent,
             agent_name=str(self.config["agent"]["name"]),
             engine=self.engine,
-            equipment=self.equipment.closing,
+            equipment=(*self.equipment.closing, *([self.agent] if isinstance(self.agent, Closing) else [])),
             oracle=self.oracle(),
             judge=self.judge,
             reward=self.reward,

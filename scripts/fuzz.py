@@ -42,6 +42,7 @@ MARKUP = (
         "Thought:",
         "```tool_code",
     ),
+    *("<lookup>", "</lookup>", "<insert>", "</insert>", "<skip/>", "<result>"),
     *(
         "\n```\n",
         "```tool_output",

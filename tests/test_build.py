@@ -134,7 +134,9 @@ def test_unknown_keys_and_names() -> None:
         "unknown key judge.containd; allowed are contained. Did you mean 'contained'?"
     )
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
-    names = "exact_match, token_f1, contains, gold_agreement, composite, route, llm, judger"
+    names = (
+        "exact_match, token_f1, contains, gold_agreement, keywords, choice, composite, questions, route, llm, judger"
+    )
     own = "a class or function of your own is package.module:Class"
     assert refusal("judge", {"name": "exact"}) == (
         f"judge.name=exact; registered are {names}; {own}. Did you mean 'exact_match'?"

@@ -17,7 +17,8 @@ import yaml
 
 from agentgrpo import build, cli, registry
 from agentgrpo.admission import needed_overrides
-from agentgrpo.cli import VERBS, Command, Outcome, complete, main, parse
+from agentgrpo.cli import complete, main, parse
+from agentgrpo.commands import VERBS, Command, Outcome
 from agentgrpo.compose import read_snapshot
 from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
 
@@ -96,6 +97,19 @@ def test_an_export_has_flags_and_no_configuration(tmp_path: Path, capsys: pytest
         error = capsys.readouterr().err
         assert error.startswith("agentgrpo: export has no settings, only --ckpt and --merge; leave out ")
     assert (JOBS, written(tmp_path)) == ([], [])
+
+
+def test_an_episode_is_shown_without_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, command = job("show", "runs/x", "--episode", "d/0", "--step", "3")
+    assert (config, command.arguments) == (
+        {},
+        {"run_dir": "runs/x", "episode": "d/0", "file": None, "step": "3"},
+    )
+    assert main(["show"]) == 2
+    assert capsys.readouterr().err == "agentgrpo: show needs RUN_DIR: agentgrpo show RUN_DIR ...\n"
+    assert main(["show", "runs/x", "run.seed=1"]) == 2
+    error = "agentgrpo: show has no settings, only --episode and --file and --step; leave out run.seed=1\n"
+    assert (capsys.readouterr().err, JOBS, written(tmp_path)) == (error, [], [])
 
 
 @pytest.mark.parametrize("spelling", ["reward=second_pass", "+reward=second_pass", "++reward=second_pass"])
@@ -216,10 +230,13 @@ GROUPS = (
     "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
-JUDGES = "composite, contains, exact_match, gold_agreement, judger, llm, llm_local, route, token_f1"
+JUDGES = (
+    "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, questions, "
+    "questions_by_metric, route, token_f1"
+)
 TYPOS = [
-    ("trian", "verb 'trian'; allowed are train, eval, resume, export, check. Did you mean 'train'?"),
-    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume, export, check."),
+    ("trian", "verb 'trian'; allowed are train, eval, resume, export, show, check. Did you mean 'train'?"),
+    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume, export, show, check."),
     ("train judge=token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train -m judge=exact_match,token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train judge=3", f"judge=3; presets are {JUDGES}."),
@@ -606,7 +623,7 @@ def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("agentgrpo ", ["train", "eval", "resume", "export", "check"]),
+        ("agentgrpo ", ["train", "eval", "resume", "export", "show", "check"]),
         ("agentgrpo re", ["resume"]),
         ("agentgrpo eval --ba", ["--baseline"]),
         ("agentgrpo train --mu", ["--multirun"]),
@@ -623,8 +640,8 @@ def test_what_is_completed(line: str, expected: list[str] | str) -> None:
     ("line", "expected"),
     [
         ("agentgrpo tr", "train\n"),
-        ("agentgrpo train judge=c", "judge=composite judge=contains\n"),
-        ("agentgrpo train +judge=c", "+judge=composite +judge=contains\n"),
+        ("agentgrpo train judge=c", "judge=choice judge=composite judge=contains\n"),
+        ("agentgrpo train +judge=c", "+judge=choice +judge=composite +judge=contains\n"),
         ("agentgrpo train -m judge=contains judge.", "judge.contained= judge.name=\n"),
         ("agentgrpo train rew", "reward. reward=\n"),
     ],
@@ -662,5 +679,5 @@ def test_the_module_is_the_command() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == "agentgrpo: verb 'trian'; allowed are train, eval, resume, export, check. Did you mean 'train'?\n"
+        == "agentgrpo: verb 'trian'; allowed are train, eval, resume, export, show, check. Did you mean 'train'?\n"
     )

@@ -15,7 +15,8 @@ import pytest
 
 import agentgrpo
 from agentgrpo import build
-from agentgrpo.cli import VERBS, Command, Outcome, Verb, configs_dir, main, presets
+from agentgrpo.cli import configs_dir, main, presets
+from agentgrpo.commands import VERBS, Command, Outcome, Verb
 from agentgrpo.compose import to_plain
 from agentgrpo.values import is_plain
 
@@ -50,6 +51,7 @@ def compose(*overrides: str) -> dict[str, Any]:
 def preset(group: str, name: str) -> dict[str, Any]:
     """The node that Hydra makes of one file, its ??? filled."""
     needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
+    needed += ["task.path=d.jsonl"] if name == "memory_files" else []
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         tree = to_plain(hydra.compose(f"{group}/{name}", needed))
     node: dict[str, Any] = tree.get(group, {})
@@ -102,6 +104,7 @@ def test_your_own_data() -> None:
             "describe_tools": True,
             "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
             "freeze": [],
+            "shape": None,
         },
     )
 

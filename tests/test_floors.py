@@ -14,7 +14,18 @@ import agentgrpo
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
     {"errors", "types"},
-    {"concurrency", "dialogue", "durable", "hardware", "protocol", "registry", "settings", "stages", "values"},
+    {
+        "commands",
+        "concurrency",
+        "dialogue",
+        "durable",
+        "hardware",
+        "protocol",
+        "registry",
+        "settings",
+        "stages",
+        "values",
+    },
     {"kernels", "network"},
     {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
     {"memory", "tools", "rewards"},
@@ -27,7 +38,8 @@ FLOORS = (
     {"equipment"},
     {"wiring"},
     {"assembly"},
-    {"verbs", "__main__"},  # the verbs' functions: cli calls them by name
+    {"dry_run"},
+    {"show", "verbs", "__main__"},  # the verbs' functions: cli calls them by name
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 STDLIB_ONLY = FLOORS[0] | FLOORS[1]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import VERBS, main
+from agentgrpo.cli import main
+from agentgrpo.commands import VERBS
 from agentgrpo.tasks.almanac import Almanac
 from agentgrpo.tasks.jsonl import export
 from tests.e2e.conftest import SMALL_WORLD, same_threads, start

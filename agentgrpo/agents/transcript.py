@@ -1,4 +1,4 @@
-"""The tokens of one episode: one context that only grows, shared by every kind of agent.
+"""The tokens of one context that only grows, shared by every kind of agent: an episode's, or one of several.
 
     open(P0)  sample() -> A0  observe(E0)  sample() -> A1  ...        context = P0 + A0 + E0 + A1
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Transcript:
-    """Made for one episode. `turn` counts sampled turns from 0, -1 before the first; `timings` are the episode's."""
+    """Made for one context. `turn` is that of the episode that was sampled last, from 0; -1 before the first."""
 
     def __init__(
         self,
@@ -33,15 +33,17 @@ class Transcript:
         stream: str,
         sampling: SamplingParams,
         max_context: int | None = None,
+        first_turn: int = 0,
     ) -> None:
-        """`sampling` with the stops of the agent in it. max_context: tokens of the episode; null = what the engine
-        holds, which is the limit in any case."""
+        """`sampling` with the stops of the agent in it. max_context: tokens of the context; null = what the engine
+        holds, which is the limit in any case. first_turn: how many turns of the episode were sampled in contexts
+        before this one."""
         self._engine, self._decode, self._sampling = engine, decode, sampling
         self._task_id, self._sample_index, self._stream = task.id, sample_index, stream
         self._max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
         self._context: list[int] = []
         self._segments: list[Segment] = []
-        self.turn = -1
+        self.turn = first_turn - 1
         self.timings = {"time_generate": 0.0, "time_tools": 0.0, "time_queue": 0.0}
 
     @property

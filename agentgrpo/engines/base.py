@@ -22,6 +22,9 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Sampling ends with the token that completes one of these strings; it is kept and trained on."""
     stop_token_ids: tuple[int, ...] = ()
+    opening: int = 0
+    """Tokens that the context opens with and other contexts too, of this episode or of others: instructions. An engine
+    may compute these once for all. What is sampled does not depend on whether it does."""
 
     def __post_init__(self) -> None:
         if (
@@ -30,10 +33,11 @@ class SamplingParams:
             or not 0 < self.top_p <= 1
             or self.top_k < 0
             or not 0 <= self.min_p < 1
+            or self.opening < 0
         ):
             raise ValueError(
-                f"sampling {self}: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1 "
-                "are allowed"
+                f"sampling {self}: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p < 1 and "
+                "opening >= 0 are allowed"
             )
 
 

@@ -3,6 +3,8 @@
 The pieces depend on the episode alone, never on who else is there, when, or on how often the episode was evicted:
 
     first turn    prompt[:-1] as a span, then its last token by itself
+    an opening    (`SamplingParams.opening`) of MIN_SPAN tokens or more is a span, and what follows it another: a fresh
+                  prompt that opens with the same tokens keeps the first, and is cut like a first turn
     later turns   the last sampled token and all that was injected after it as a span; alone, by itself
     in between    every sampled token by itself
     a span        is cut into pieces of `chunk` tokens from its start; of a piece shorter than MIN_SPAN every token is
@@ -21,8 +23,16 @@ from typing import NamedTuple
 from agentgrpo.engines.cache import KVCache
 
 MIN_SPAN = 8
-PromptKey = tuple[tuple[str, str], tuple[int, ...]]
-"""(group, tokens of an episode's first span)."""
+
+
+class PromptKey(NamedTuple):
+    """What contexts share from their start: the same tokens, cut into the same pieces."""
+
+    group: tuple[str, str] | None
+    """None = with every other group."""
+    tokens: tuple[int, ...]
+    opening: int
+    """How many of the tokens are a span by themselves."""
 
 
 class Piece(NamedTuple):
@@ -53,26 +63,39 @@ class Context:
     """Tokens that the cache has room for, or will have in the next step."""
     idle_since: int = 0
     """The step after which it was last used."""
-    prompt: PromptKey | None = None
-    """What its first span shares with other episodes of the group."""
+    shared: tuple[PromptKey, ...] = ()
+    """What it has in common with other episodes, or will have: its opening, then its prompt."""
 
     @property
     def held(self) -> KVCache:
         assert self.cache is not None, "a context without a slot was scheduled"
         return self.cache
 
-    def follow(self, tokens: list[int]) -> None:
+    def follow(self, tokens: list[int], opening: int = 0) -> None:
         """Go on with `tokens`: keep what they repeat; the last one is always computed anew."""
         kept = min(self.settled, len(tokens) - 1)
         if self.tokens[:kept] != tokens[:kept]:
             kept = next(i for i, (a, b) in enumerate(zip(self.tokens, tokens, strict=False)) if a != b)
         self.rewind(kept)
         self.tokens = tokens
-        start, stop = self.settled, len(tokens) if self.settled else len(tokens) - 1
-        if stop - start > (start > 0):
+        start, last = self.settled, len(tokens) - 1
+        opening = min(opening, last) if opening >= MIN_SPAN else 0
+        if start == 0 < opening:
+            self._share(None, opening, opening)
+        if start in (0, opening) and self.shared == self._opened(opening):
+            self._share(self.group, last, opening)
+        elif len(tokens) - start > 1:
+            self.spans.append((start, len(tokens)))
+
+    def _opened(self, opening: int) -> tuple[PromptKey, ...]:
+        return (PromptKey(None, tuple(self.tokens[:opening]), opening),) if opening else ()
+
+    def _share(self, group: tuple[str, str] | None, stop: int, opening: int) -> None:
+        """tokens[:stop], as a span from where the last one ends."""
+        start = self.spans[-1][1] if self.spans else 0
+        if stop > start:
             self.spans.append((start, stop))
-        if start == 0:
-            self.prompt = (self.group, tuple(tokens[:stop])) if stop else None
+            self.shared += (PromptKey(group, tuple(self.tokens[:stop]), opening),)
 
     def rewind(self, kept: int) -> None:
         """Forget all but the first `kept` tokens; of a piece that is computed together, nothing is kept if not all."""
@@ -82,16 +105,15 @@ class Context:
                 kept = piece if min(piece + self.chunk, stop) - piece >= MIN_SPAN else kept
         self.spans = [(start, min(stop, kept)) for start, stop in self.spans if start < kept]
         self.settled, self.cached = kept, min(self.cached, kept)
-        if self.prompt is not None and kept < len(self.prompt[1]):
-            self.prompt = (self.group, tuple(self.tokens[: self.spans[0][1]])) if self.spans else None
+        self.shared = tuple(key for key in self.shared if len(key.tokens) <= kept)
 
     def forget_pieces(self) -> None:
-        """Compute in one span all that follows the first one: faster to do again, but with other bits."""
+        """Compute in one span all that follows what is shared: faster to do again, but with other bits."""
         end = max(self.settled, self.spans[-1][1] if self.spans else 0)
-        self.spans = [s for s in self.spans if s[0] == 0]
-        first = self.spans[0][1] if self.spans else 0
-        if end > first:
-            self.spans.append((first, end))
+        shared = max((len(key.tokens) for key in self.shared), default=0)
+        self.spans = [s for s in self.spans if s[1] <= shared]
+        if end > shared:
+            self.spans.append((shared, end))
 
     def pieces(self) -> Iterator[Piece]:
         """What is left to compute of `tokens`, in order; the last token alone if it is computed by itself."""

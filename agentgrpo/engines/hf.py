@@ -154,6 +154,7 @@ class HFEngine:
             future=asyncio.get_running_loop().create_future(),
             queued_at=time.monotonic(),
             num_given=len(tokens),
+            opening=sampling.opening,
         )
 
     def release(self, key: SeedKey) -> None:

@@ -14,6 +14,7 @@ Older episodes go first, everywhere: so the oldest turn under way always gets on
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,10 +119,9 @@ class Schedule:
         if context is None:
             self._age += 1
             context = self._contexts[episode] = Context(self._age, turn.key.group, self._chunk)
-        prompt = context.prompt
-        context.follow(turn.tokens)
-        if context.prompt != prompt:
-            self._withdraw(context, prompt)
+        before = context.shared
+        context.follow(turn.tokens, turn.opening)
+        self._withdraw(context, [key for key in before if key not in context.shared])
         turn.context, turn.settled_before = context, context.settled
         self._turns[episode] = turn
         if context.cache is None:
@@ -140,11 +140,11 @@ class Schedule:
             self._waiting.remove(turn)
         context = turn.context
         context.idle_since = self._clock
-        prompt = context.prompt
+        shared = context.shared
         if not well:
             context.rewind(turn.settled_before)
-        if prompt is not None and context.cached < len(prompt[1]):
-            self._withdraw(context, prompt)  # whoever waits for its prompt may compute it
+        # whoever waits for what it shares may compute it
+        self._withdraw(context, [key for key in shared if context.cached < len(key.tokens)])
         if context.cache is None and context.settled == 0:
             del self._contexts[episode]
 
@@ -152,7 +152,7 @@ class Schedule:
         """Forget the episode. Its turns must have ended."""
         context = self._contexts.pop(episode, None)
         if context is not None and context.cache is not None:
-            self._withdraw(context, context.prompt)
+            self._withdraw(context, context.shared)
             self._memory.take(context)
 
     def evict(self, context: Context) -> None:
@@ -161,7 +161,7 @@ class Schedule:
         if turn is not None:
             del self._active[turn.key.episode]
             insort(self._waiting, turn, key=_age)
-        self._withdraw(context, context.prompt)
+        self._withdraw(context, context.shared)
         self._memory.take(context)
         self._stats.evictions += 1
         if not self._exact:
@@ -190,9 +190,10 @@ class Schedule:
                 self._stats.prefill_tokens += stop - start - again
             context.cached = stop
             context.settled = max(context.settled, stop)
-            if context.prompt is not None and start < len(context.prompt[1]) <= stop:
-                self._withdraw(context, context.prompt)
-                self._lenders.setdefault(context.prompt, []).append(context)
+            for key in context.shared:
+                if start < len(key.tokens) <= stop:
+                    self._withdraw(context, [key])
+                    self._lenders.setdefault(key, []).append(context)
 
     # -- places
 
@@ -239,21 +240,30 @@ class Schedule:
     # -- pieces
 
     def _can_go_on(self, turn: Turn, step: Step) -> bool:
-        """Has it room for its tokens, and a prompt that nobody else is computing for it?"""
-        context, prompt = turn.context, turn.context.prompt
+        """Has it room for its tokens, and is nobody else computing for it what comes next? Copies what others have."""
+        context = turn.context
         if context.cache is None or not self._find_room(context, len(turn.tokens)):  # None: evicted a moment ago
             return False
-        if context.cached > 0 or prompt is None:
+        missing = [key for key in context.shared if len(key.tokens) > context.cached]
+        if not missing or context.cached not in (0, missing[0].opening):  # has it, or is about to
             return True
-        lenders = self._lenders.get(prompt)
-        if not lenders:
-            return self._starting.setdefault(prompt, context) is context
-        step.copies.append(Copy(lenders[0].held, context, len(prompt[1])))
-        lenders.append(context)
-        context.cached = len(prompt[1])
-        context.settled = max(context.settled, context.cached)
-        self._stats.copied_tokens += context.cached
+        lent = next((key for key in reversed(missing) if key in self._lenders), None)
+        rest = missing if lent is None else missing[missing.index(lent) + 1 :]
+        if rest and self._starting.setdefault(rest[0], context) is not context:
+            return False
+        if lent is not None:
+            self._copy(context, lent, step)
         return True
+
+    def _copy(self, context: Context, lent: PromptKey, step: Step) -> None:
+        """What it shares, from one who has it: then it has that as well, and all that this opens with."""
+        step.copies.append(Copy(self._lenders[lent][0].held, context, len(lent.tokens)))
+        for key in context.shared:
+            if context.cached < len(key.tokens) <= len(lent.tokens):
+                self._lenders.setdefault(key, []).append(context)
+        self._stats.copied_tokens += len(lent.tokens) - context.cached
+        context.cached = len(lent.tokens)
+        context.settled = max(context.settled, context.cached)
 
     def _add_pieces(self, step: Step, turns: list[Turn]) -> None:
         """A piece for everybody, then a second one, ... as long as the prefill budget lasts: a long prompt keeps nobody
@@ -274,17 +284,16 @@ class Schedule:
                     going.append((turn, pieces))
             rounds = going
 
-    def _withdraw(self, context: Context, prompt: PromptKey | None) -> None:
-        """The context no longer has that prompt, and is not computing it."""
-        if prompt is None:
-            return
-        if self._starting.get(prompt) is context:
-            del self._starting[prompt]
-        lenders = self._lenders.get(prompt, [])
-        if context in lenders:
-            lenders.remove(context)
-            if not lenders:
-                del self._lenders[prompt]
+    def _withdraw(self, context: Context, keys: Iterable[PromptKey]) -> None:
+        """The context no longer has these to share, and is not computing them."""
+        for key in keys:
+            if self._starting.get(key) is context:
+                del self._starting[key]
+            lenders = self._lenders.get(key, [])
+            if context in lenders:
+                lenders.remove(context)
+                if not lenders:
+                    del self._lenders[key]
 
 
 def _age(turn: Turn) -> int:

@@ -27,6 +27,8 @@ class Turn:
     future: asyncio.Future[Completion]
     queued_at: float
     num_given: int
+    opening: int = 0
+    """Tokens that other episodes' contexts open with too."""
     started_at: float | None = None
     logprobs: list[float] = field(default_factory=list)
     context: Context = field(init=False)

@@ -13,12 +13,13 @@ from torch import Tensor
 from agentgrpo.errors import ConfigError, did_you_mean
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
 from agentgrpo.grpo.aggregation import AGGREGATIONS
+from agentgrpo.grpo.branches import BRANCH_ADVANTAGES, Branches, branch_advantages
+from agentgrpo.grpo.branches import Group as BranchGroup
 from agentgrpo.grpo.correction import CORRECTIONS, Correction, importance_weights
 from agentgrpo.grpo.kl import KL_ESTIMATORS
 from agentgrpo.grpo.losses import LOSSES, LossInputs, LossSpec, TokenLoss, log_ratio
 from agentgrpo.grpo.turns import TURN_ADVANTAGES, Group, Turns, turn_advantages
 
-CREDITS = ("episode", "turn")
 KL_PLACES = ("loss", "reward")
 REFERENCES = ("frozen", "ema", "periodic")
 
@@ -34,7 +35,8 @@ class Algorithm:
     advantage_eps: float = 1e-6
     """Added to the standard deviation where the advantage divides by one."""
     credit: str = "episode"
-    """episode = one advantage for all tokens; turn = one for each turn, from what it and those after it brought."""
+    """episode = one advantage for all tokens; turn = one for each turn, from what it and those after it brought;
+    branch = one for each branch, against all branches of its group; position = against those of the same place."""
     clip_low: float | None = None
     """The ratio is clipped below 1 - clip_low; null = the loss's published value. So for all that only one loss has."""
     clip_high: float | None = None
@@ -124,10 +126,10 @@ class Algorithm:
             "reference_every", every, "reference", self.reference, "periodic",
             "a whole number of steps >= 1", _is_count(every),
         )  # fmt: skip
-        if self.credit == "turn" and self.advantage not in TURN_ADVANTAGES:
+        if self.advantage not in _ADVANTAGES[self.credit]:
             raise ConfigError(
-                f"algorithm.credit=turn with advantage={self.advantage}: by turn there are "
-                f"{', '.join(TURN_ADVANTAGES)}; choose one of these or credit=episode"
+                f"algorithm.credit={self.credit} with advantage={self.advantage}: by {self.credit} there are "
+                f"{', '.join(_ADVANTAGES[self.credit])}; choose one of these or credit=episode"
             )
         if self.reference != "frozen" and not self.needs_reference:
             raise ConfigError(
@@ -215,6 +217,11 @@ class Algorithm:
         """Those of a step's groups by turn, from what each turn of each episode brought; None where that is None."""
         return turn_advantages(groups, advantage=self.advantage, eps=self.advantage_eps)
 
+    def branch_advantages(self, groups: Sequence[BranchGroup]) -> list[list[Branches | None]]:
+        """Those of a step's groups by branch, from the rewards of each episode's branches; None where that is None."""
+        by_position = self.credit == "position"
+        return branch_advantages(groups, advantage=self.advantage, by_position=by_position, eps=self.advantage_eps)
+
     def token_weights(self, num_tokens: Sequence[int], groups: Sequence[str]) -> list[float]:
         """The weight of each sample's tokens, from the loss-token counts and groups of all samples of the optimizer
         step."""
@@ -236,10 +243,17 @@ class Algorithm:
         return importance_weights(self.correction, self.correction_cap, logprobs, rollout_logprobs, num_tokens)
 
 
+_ADVANTAGES: Mapping[str, Sequence[str]] = {
+    "episode": tuple(ADVANTAGES),
+    "turn": TURN_ADVANTAGES,
+    "branch": BRANCH_ADVANTAGES,
+    "position": BRANCH_ADVANTAGES,
+}
+"""credit -> the advantages there are of it."""
 _NAMES: Mapping[str, Sequence[str]] = {
     "loss": tuple(LOSSES),
     "advantage": tuple(ADVANTAGES),
-    "credit": CREDITS,
+    "credit": tuple(_ADVANTAGES),
     "aggregation": tuple(AGGREGATIONS),
     "kl": tuple(KL_ESTIMATORS),
     "kl_in": KL_PLACES,

@@ -2,6 +2,8 @@
 
     turn reward <- turn reward - kl_coef * sum of the KL estimate over the tokens sampled in the turn
 
+and so with the rewards of branches, where there are any: each pays for its own tokens.
+
 As PPO for language models has it (arXiv 1909.08593, equation 2; arXiv 2009.01325) and RLOO (arXiv 2402.14740, equation
 2), whose estimate is k1: log p(token) when sampled - log p(token) of the reference. The estimate is a number, so its
 gradient is that of the policy: with k1 that of KL(policy || reference), whole answers at a time.
@@ -22,8 +24,8 @@ TERM = "policy/kl_reward"
 
 
 def less_kl(scored: Sequence[ScoredGroup], token_kl: Sequence[Sequence[float]], coef: float) -> list[ScoredGroup]:
-    """`scored` with the penalty taken off every total and turn, and among the terms. token_kl: of each branch of every
-    scored episode, in order, the estimate at each of its sampled tokens (the samples of `to_samples`)."""
+    """`scored` with the penalty taken off every total, turn and branch, and among the terms. token_kl: of each branch
+    of every scored episode, in order, the estimate at each of its sampled tokens (the samples of `to_samples`)."""
     branches = iter(token_kl)
     return [
         replace(
@@ -38,10 +40,13 @@ def less_kl(scored: Sequence[ScoredGroup], token_kl: Sequence[Sequence[float]], 
 
 
 def _less(episode: Episode, reward: RewardResult, token_kl: Sequence[Sequence[float]], coef: float) -> RewardResult:
-    penalties = []
+    paid: list[list[float]] = []
     for branch, of_branch in zip(episode.branches, token_kl, strict=True):
         tokens = iter(of_branch)
-        penalties += [coef * math.fsum(islice(tokens, len(s.token_ids))) for s in branch.segments if s.sampled]
+        paid.append([coef * math.fsum(islice(tokens, len(s.token_ids))) for s in branch.segments if s.sampled])
+    penalties = [p for of_branch in paid for p in of_branch]
+    branches = tuple(b - math.fsum(p) for b, p in zip(reward.branches, paid, strict=bool(reward.branches)))
     turns = tuple(r - p for r, p in zip(turn_rewards(episode, reward), penalties, strict=True))
     penalty = math.fsum(penalties)
-    return replace(reward, total=reward.total - penalty, turns=turns, terms={**reward.terms, TERM: 0.0 - penalty})
+    terms = {**reward.terms, TERM: 0.0 - penalty}
+    return replace(reward, total=reward.total - penalty, turns=turns, branches=branches, terms=terms)

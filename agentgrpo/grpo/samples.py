@@ -1,4 +1,5 @@
-"""From scored groups to training samples: each branch flattened, with its episode's advantage or those of its turns."""
+"""From scored groups to training samples: each branch flattened, with its episode's advantage, its own, or those of its
+turns."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from itertools import chain, repeat
 from typing import Protocol, TypeAlias
 
 from agentgrpo.grpo.advantages import GroupRewards
+from agentgrpo.grpo.branches import Branches
+from agentgrpo.grpo.branches import Group as BranchGroup
 from agentgrpo.grpo.turns import Group, Turns
 from agentgrpo.types import Branch, Episode, RewardResult, ScoredGroup, TrainingSample
 
@@ -24,6 +27,8 @@ class Credits(Protocol):
 
     def turn_advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[Turns | None]]: ...
 
+    def branch_advantages(self, groups: Sequence[BranchGroup]) -> Sequence[Sequence[Branches | None]]: ...
+
 
 def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
     """The credit of each episode of every group, in order; None where it was not scored."""
@@ -33,6 +38,15 @@ def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[
             for g in scored
         ]
         return [list(group) for group in algorithm.turn_advantages(turns)]
+    if algorithm.credit in ("branch", "position"):
+        branches = [
+            [None if r is None else branch_rewards(e, r) for e, r in zip(g.group.episodes, g.rewards, strict=True)]
+            for g in scored
+        ]
+        return [
+            [None if a is None else _on_turns(e, a) for e, a in zip(g.group.episodes, values, strict=True)]
+            for g, values in zip(scored, algorithm.branch_advantages(branches), strict=True)
+        ]
     rewards = [
         GroupRewards(
             totals=[None if r is None else r.total for r in group.rewards],
@@ -44,9 +58,9 @@ def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[
 
 
 def is_degenerate(group: ScoredGroup, algorithm: Credits) -> bool:
-    """Whether a group teaches nothing: no episode, and none of its turns, gets credit. That depends on the advantage:
-    with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is the credit.
-    """
+    """Whether a group teaches nothing: no episode, and none of its turns or branches, gets credit. That depends on the
+    advantage: with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is
+    the credit."""
     [credits] = group_advantages([group], algorithm)
     return not any(any(c) if isinstance(c, tuple) else c for c in credits)
 
@@ -62,6 +76,25 @@ def turn_rewards(episode: Episode, reward: RewardResult) -> Turns:
             f"{num_turns} turns"
         )
     return reward.turns
+
+
+def branch_rewards(episode: Episode, reward: RewardResult) -> Branches:
+    """The reward of each of the episode's branches. Raises ValueError for a reward of another number of branches."""
+    num_branches = len(episode.branches)
+    if not reward.branches:
+        return (reward.total,) * num_branches
+    if len(reward.branches) != num_branches:
+        raise ValueError(
+            f"task {episode.task.id}, sample {episode.sample_index}: {len(reward.branches)} rewards of branches for "
+            f"{num_branches} branches"
+        )
+    return reward.branches
+
+
+def _on_turns(episode: Episode, advantages: Branches) -> Turns:
+    """Each branch's advantage on every turn that was sampled in it."""
+    pairs = zip(episode.branches, advantages, strict=True)
+    return tuple(advantage for branch, advantage in pairs for segment in branch.segments if segment.sampled)
 
 
 def _shared_prefix(branches: Sequence[Branch]) -> int:

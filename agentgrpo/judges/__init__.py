@@ -10,13 +10,17 @@ from agentgrpo.judges.base import (
     RoundVerdict,
     Verdict,
 )
+from agentgrpo.judges.choice import Choice
 from agentgrpo.judges.composite import Composite
 from agentgrpo.judges.evidence import HeuristicEvidence
 from agentgrpo.judges.judger import JudgeCase, JudgerJudge, Merged
+from agentgrpo.judges.keywords import Keywords
+from agentgrpo.judges.questions import Questions
 from agentgrpo.judges.route import Route
 
 __all__ = [
     "AnswerJudge",
+    "Choice",
     "Composite",
     "Contains",
     "CountingJudge",
@@ -27,8 +31,10 @@ __all__ = [
     "HeuristicEvidence",
     "JudgeCase",
     "JudgerJudge",
+    "Keywords",
     "Merged",
     "QueryResults",
+    "Questions",
     "RoundVerdict",
     "Route",
     "TokenF1",

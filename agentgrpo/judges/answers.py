@@ -23,7 +23,8 @@ def contains(answer: Sequence[str], reference: Sequence[str]) -> bool:
     return any(list(answer[i : i + n]) == list(reference) for i in range(len(answer) - n + 1))
 
 
-def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[str]], float]) -> list[Verdict]:
+def comparable(task: Task) -> list[list[str]]:
+    """The task's references as words. Raises JudgeError where none has any."""
     references = [found for r in task.references if (found := words(r))]
     if not references:
         raise JudgeError(
@@ -31,6 +32,11 @@ def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[
             "give at least one with a letter or digit, or choose a judge that needs none",
             kind="no_reference",
         )
+    return references
+
+
+def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[str]], float]) -> list[Verdict]:
+    references = comparable(task)
     # no score is above 0 for an answer without words, since every reference has some
     return [Verdict(score=max(score(given, r) for r in references)) for given in map(words, answers)]
 

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from agentgrpo.dialogue import CHUNKS, QUESTIONS
 from agentgrpo.errors import ConfigError, did_you_mean
 from agentgrpo.judges.base import AnswerJudge, Verdict, canaries_of, counts_of, grade_episodes
-from agentgrpo.judges.judger import source_of
+from agentgrpo.judges.judger import JudgerJudge, source_of
 from agentgrpo.types import Episode, Task
 
 
 def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
-    """Raise ConfigError for the first of `tasks` whose source a Route, be it within another judge, has no judge for."""
+    """Raise ConfigError for the first of `tasks` whose source a Route, be it within another judge, has no judge for,
+    and where the first that a judge of one answer would get asks several questions (agentgrpo.dialogue)."""
     if isinstance(judge, Route):
         for task in tasks:
             refuse_unjudged(judge.judge_of(task), [task])
         return
+    asked = getattr(judge, "tasks_of", None)
+    if asked is not None:  # judges.questions: each of a task's questions is a task for what is within
+        tasks = [of for task in tasks for of in asked(task)]
     inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
-    tasks = list(tasks) if inner else ()
+    if not inner:
+        _refuse_several(judge, next(iter(tasks), None))
+        return
+    tasks = list(tasks)
     for part in inner:
         refuse_unjudged(part, tasks)
+
+
+def _refuse_several(judge: AnswerJudge, task: Task | None) -> None:
+    """What a judge of the user's own makes of an episode's answer (dialogue.join) is its own business."""
+    if not type(judge).__module__.startswith("agentgrpo.") or isinstance(judge, JudgerJudge):
+        return
+    if task is not None and {CHUNKS, QUESTIONS} <= task.metadata.keys():
+        raise ConfigError(
+            f"task {task.id} asks several questions, and the judge {type(judge).__name__} grades one answer: it would "
+            "find none right; use judge=questions and judge.judge.name for how each is graded, or "
+            "judge=questions_by_metric"
+        )
 
 
 class Route:

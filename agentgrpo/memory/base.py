@@ -78,7 +78,7 @@ class Reader(Protocol):
         ...
 
     def counts(self) -> dict[str, float]:
-        """Totals since it was built, such as calls, cached, cost."""
+        """Totals since it was built, such as calls, cached, cost; empty where it asks nobody."""
         ...
 
     async def close(self) -> None: ...
@@ -96,7 +96,8 @@ class ChunkVerdict:
 
 class EntryJudge(Protocol):
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkVerdict:
-        """`changes`: of that chunk, in order. Raises JudgeError."""
+        """`changes`: all of the episode so far, in order (Memory.history). Those of that chunk are judged; the others
+        say what was stored before it. Raises JudgeError."""
         ...
 
     async def close(self) -> None: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -178,10 +178,15 @@ class Evaluation:
     oracle: Scorecard | None
     margin: float
     min_discrimination: float
+    baselines: Mapping[str, Scorecard] = field(default_factory=dict)
+    """Of what needs no training (agents.measured), greedy."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Baseline -> what its figures mean, where that is something else."""
 
     def to_json(self) -> dict[str, Any]:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
-        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right."""
+        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `baselines`,
+        where there are some: see `_measured`."""
         quality, thrift = self.figures.quality, self.figures.thrift
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
@@ -223,12 +228,30 @@ class Evaluation:
             "n": kept["greedy"],
             **modes,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
+            **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": {
                 "headline": list(self.figures.headline),
                 "by_kind": {name: self.figures.label(name) for name in self.figures.by_kind},
                 "quality": quality,
                 "thrift": thrift,
             },
+        }
+
+    def _measured(self, name: str) -> dict[str, Any]:
+        """The headline figures of a baseline over the `n` greedy tasks on which neither it nor a policy failed, and by
+        kind of task; `gain`: the trained policy's quality beyond its own, [mean, low, high], paired by task."""
+        failed = {*self.baseline["greedy"].failed, *self.trained["greedy"].failed, *self.baselines[name].failed}
+        card, trained = self.baselines[name].without(failed), self.trained["greedy"].without(failed)
+
+        def headline(means: Mapping[str, float]) -> dict[str, float]:
+            return {metric: means[metric] for metric in self.figures.headline}
+
+        return {
+            **headline(card.means()),
+            "n": len(card.task_ids),
+            "gain": compare(card, trained)[self.figures.quality],
+            "note": self.notes.get(name, ""),
+            "kinds": {kind: headline(card.means_of(kind)) for kind in sorted(set(card.kinds)) if kind},
         }
 
     def _over_all(self, card: Scorecard) -> dict[str, float]:

@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentgrpo.agents.base import Agent
+from agentgrpo.agents.measured import Measured, note_of
+from agentgrpo.agents.parts import bill_of
 from agentgrpo.durable import write_atomic
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import DataError
@@ -28,6 +30,7 @@ from agentgrpo.types import ScoredGroup, Task
 MODES = ("greedy", "sampled")
 
 
+@runtime_checkable
 class Closing(Protocol):
     async def close(self) -> None: ...
 
@@ -94,21 +97,24 @@ class Examiner:
         cards = {}
         for mode in MODES:
             cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test")
-            write = partial(
-                write_trajectories,
-                self.run_dir / "trajectories" / f"eval-{name}-{mode}.jsonl",
-                scored=scored,
-                advantages=[[None] * len(g.rewards) for g in scored],
-                dropped=[None] * len(scored),
-                step=step,
-                seed=self.seed,
-                split="test",
-                agent_name=self.agent_name,
-                record_tokens=False,
-            )
-            once(self.world, write)
+            self._record(f"eval-{name}-{mode}", scored, step=step)
             self.screen.advance()
         return cards
+
+    def _record(self, name: str, scored: Sequence[ScoredGroup], *, step: int = 0) -> None:
+        write = partial(
+            write_trajectories,
+            self.run_dir / "trajectories" / f"{name}.jsonl",
+            scored=scored,
+            advantages=[[None] * len(g.rewards) for g in scored],
+            dropped=[None] * len(scored),
+            step=step,
+            seed=self.seed,
+            split="test",
+            agent_name=self.agent_name,
+            record_tokens=False,
+        )
+        once(self.world, write)
 
     def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
         """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None."""
@@ -125,11 +131,27 @@ class Examiner:
         once(self.world, lambda: write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode()))
         return cards
 
+    async def _baselines(self, trained: Scorecard) -> tuple[dict[str, Scorecard], dict[str, str]]:
+        """Scorecards and notes of what the agent is held against, with what `trained` spent; with trajectories
+        `eval-<name>-greedy.jsonl`."""
+        if not isinstance(self.agent, Measured):
+            return {}, {}
+        agents = self.agent.baselines(spent(trained, self.agent.budget))
+        self.screen.stage("evaluating baselines", len(agents))
+        cards = {}
+        for name, agent in agents.items():
+            cards[name], scored = await self._scorecard(agent, self.tasks, "greedy", name)
+            self._record(f"eval-{name}-greedy", scored)
+            self.screen.advance()
+        return cards, {name: note for name, agent in agents.items() if (note := note_of(agent))}
+
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
-        """Both policies' scorecards and, where there is one, the oracle's; written to eval.json."""
+        """Both policies' scorecards and, where there are such, the oracle's and those of the agent's baselines; written
+        to eval.json."""
         oracle = None
         if self.oracle is not None:
             oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
+        baselines, notes = await self._baselines(trained["greedy"])
         evaluation = Evaluation(
             figures=self.agent.figures,
             baseline=baseline,
@@ -137,12 +159,20 @@ class Examiner:
             oracle=oracle,
             margin=self.settings.margin,
             min_discrimination=self.settings.min_discrimination,
+            baselines=baselines,
+            notes=notes,
         )
-        bill = counts_of([self.judge])  # of this process, since it was started or resumed
-        result = evaluation.to_json() | ({"judge": bill} if bill else {})
+        bills = {"judge": counts_of([self.judge]), "agent": bill_of(self.agent)}  # of this process, since it started
+        result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}
         text = (json.dumps(result, indent=2) + "\n").encode()
         once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))
         return evaluation
+
+
+def spent(card: Scorecard, column: str) -> dict[str, float]:
+    """Kind of task -> mean of `column`, "" = of all tasks; of those that did not fail (agents.measured)."""
+    kept = card.without(card.failed)
+    return {kind: kept.means_of(kind)[column] for kind in sorted(set(kept.kinds))} | {"": kept.means()[column]}
 
 
 def first(tasks: Sequence[Task], count: int, *, split: str) -> Sequence[Task]:

@@ -21,6 +21,7 @@ from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.llm.control import invented_name
 from agentgrpo.judges.llm.judge import LLMJudge
 from agentgrpo.judges.llm.verdict import BAD_VERDICT
+from agentgrpo.judges.questions import Questions
 from agentgrpo.recipes.together import share
 from agentgrpo.training.world import Alone, World
 from agentgrpo.types import Task
@@ -71,6 +72,7 @@ async def refuse_fooled_judge(
     count = canaries_of([judge])
     if not count:
         return
+    judge, tasks = _single(judge, tasks)
     tried = await _try(judge, canaries(tasks, count, seed), world or Alone())
     if tried.rewarded:
         raise GuardHalt(
@@ -124,6 +126,7 @@ async def check_judge(judge: AnswerJudge, tasks: Sequence[Task], *, count: int =
 async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed: int) -> JudgeReport:
     if not tasks:
         raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
+    judge, tasks = _single(judge, tasks)
     lines, findings = [], []
     tried = await _try(judge, canaries(tasks, count, seed), Alone())
     lines.append(tried.line("the judge"))
@@ -146,6 +149,13 @@ async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed:
             with _part("order", findings):
                 await _order(model, answered, lines, findings)
     return JudgeReport(lines=lines, findings=findings)
+
+
+def _single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
+    """A judge of several questions at once is tried on each of them by itself."""
+    if not isinstance(judge, Questions):
+        return judge, tasks
+    return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
 
 
 async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: World) -> Tried:

@@ -21,6 +21,8 @@ CALLS: Mapping[str, tuple[Stage, str]] = {
     "reranker": (Stage.TOOLS, "rerank"),
     "fetcher": (Stage.TOOLS, "fetch"),
     "tool": (Stage.TOOLS, "call"),
+    "reader": (Stage.TOOLS, "answer"),
+    "validity": (Stage.TOOLS, "judge"),
 }
 """Kind of part -> the stage of its calls, and the coroutine function that makes them."""
 T = TypeVar("T")

@@ -35,9 +35,33 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
                 for kind, row in kinds.items()
             ],
         )
+    _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):
         _report_failures(screen, mode, result[mode], figures["quality"])
     screen.line(f"verdict: {result['verdict']} ({result['reason']})")
+
+
+def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
+    """The policies and what needs no training in one table, and what its figures mean."""
+    baselines, figures = result.get("baselines", {}), result["figures"]
+    if not baselines:
+        return
+    headline, quality = figures["headline"], figures["quality"]
+    policies = {"before": result["greedy"]["baseline"], "after": result["greedy"]["trained"]}
+    policies |= {"oracle": result["oracle"]} if "oracle" in result else {}
+    rows = [[name, *(f"{row[column]:.3f}" for column in headline), ""] for name, row in policies.items()]
+    for name, row in baselines.items():
+        mean, low, high = row["gain"]
+        ahead = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        rows.append([name, *(f"{row[column]:.3f}" for column in headline), ahead])
+    screen.table(
+        "beside what needs no training, greedy, the same tasks",
+        ["", *headline, f"{quality} gained on it"],
+        rows,
+    )
+    for note in dict.fromkeys(row["note"] for row in baselines.values() if row["note"]):
+        names = ", ".join(name for name, row in baselines.items() if row["note"] == note)
+        screen.line(f"note: {names}: {note}")
 
 
 def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from agentgrpo.agents.parts import bill_of
 from agentgrpo.grpo.samples import is_degenerate
 from agentgrpo.recipes.parts import Parts
 from agentgrpo.recipes.together import share
@@ -24,7 +25,7 @@ class RolledOut:
     scored: Sequence[ScoredGroup]
     tags: Mapping[str, float]
     seconds: Mapping[str, float]
-    """Clocks, and judge/*, the judge's bill."""
+    """Clocks, and judge/*, reader/* and validity/*: the bills."""
 
 
 async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> RolledOut:
@@ -70,23 +71,29 @@ async def _one_round(parts: Parts, step: int, tasks: Sequence[Task], seconds: Co
         seconds.update({"time/generation": between - began, "time/reward": time.monotonic() - between})
         return scored
 
-    counted = parts.reward.judge_counts()
+    counted = _counts(parts)
     scored = await share(parts.world, tasks, rolled)
     seconds.update(await _bill(parts, counted))
     return scored
 
 
 async def _bill(parts: Parts, before: Mapping[str, float]) -> Mapping[str, float]:
-    """judge/*: what the judge has counted since `before`, on all processes together. A verdict that was kept costs
-    nothing, so a run that is done again pays less: that is why this stands beside the clocks."""
-    now = parts.reward.judge_counts()
+    """judge/*, and what else is counted: by how much since `before`, on all processes together. An answer that was kept
+    costs nothing, so a run that is done again pays less: that is why this stands beside the clocks."""
+    now = _counts(parts)
     if not now:
         return {}
 
     async def own(processes: Sequence[int]) -> list[dict[str, float]]:
-        return [{f"judge/{name}": count - before.get(name, 0.0) for name, count in now.items()} for _ in processes]
+        return [{name: count - before.get(name, 0.0) for name, count in now.items()} for _ in processes]
 
     total: Counter[str] = Counter()
     for bill in await share(parts.world, range(parts.world.size), own):
         total.update(bill)
     return total
+
+
+def _counts(parts: Parts) -> Mapping[str, float]:
+    """What the judge and the agent have counted so far in this process."""
+    judge = parts.reward.judge_counts()
+    return {**{f"judge/{name}": count for name, count in judge.items()}, **bill_of(parts.agent)}

@@ -32,12 +32,12 @@ from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.renderers.base import Renderer, ToolRenderer
-from agentgrpo.renderers.train_tokenizer import digits_and_plurals, train_tokenizer
+from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
 from agentgrpo.settings import LoraSettings
 from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
-from agentgrpo.types import Episode, Passage
+from agentgrpo.types import Branch, Episode, Passage
 
 CACHE_VARIABLE = "AGENTGRPO_CACHE"
 SOURCES = (
@@ -86,6 +86,7 @@ class WarmStart:
     and rare, so it counts more.)"""
 
     worlds: int = 120
+    """In whatever phases the data set has: each is learned from after the one before it."""
     tasks_per_world: int = 90
     vocab_size: int = 704
     tokenizer_worlds: int = 8
@@ -96,6 +97,8 @@ class WarmStart:
     num_heads: int = 4
     num_kv_heads: int = 4
     max_positions: int = 512
+    shared_embedding: float = 0.0
+    """See training.policy.init_policy; about 0.02, the spread of embeddings, makes copying quicker to learn."""
     renderer: str = "auto"
     """How messages and tool calls are written (renderers.choose); auto = plain for searches, react for tools."""
     context_weight: float = 0.3
@@ -176,7 +179,8 @@ class WarmStart:
         for done, world in enumerate(worlds):
             progress("demonstrations", done, self.worlds)
             episodes = demonstrate(world, renderer, make_agent)
-            samples += [self.weigh(episode, renderer, dataset.language.answer) for episode in episodes]
+            for episode in episodes:
+                samples += self.weigh(episode, renderer, dataset.language.answer, phase=world.phase)
         policy = init_policy(
             tokenizer=tokenizer,
             hidden_size=self.hidden_size,
@@ -185,6 +189,7 @@ class WarmStart:
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
             max_positions=self.max_positions,
+            shared_embedding=self.shared_embedding,
             seed=seed,
         )
 
@@ -206,12 +211,17 @@ class WarmStart:
         given: dict[str, Any] = {"control_strings": language.control_strings, "words": language.words}
         if language.splits_digits:
             given["pre_tokenizer"] = partial(digits_and_plurals, *language.parts)
+        elif language.parts:
+            given["pre_tokenizer"] = partial(parted, *language.parts)
         own = {name: value for name, value in given.items() if value is not None}
         return train_tokenizer(texts, vocab_size=self.vocab_size, **own)
 
-    def weigh(self, episode: Episode, renderer: Renderer, answer: str) -> WeightedSample:
-        """The episode's tokens with their weights in the loss. `answer`: how a turn opens that answers."""
-        [branch] = episode.branches
+    def weigh(self, episode: Episode, renderer: Renderer, answer: str, *, phase: int = 0) -> list[WeightedSample]:
+        """The tokens of each of the episode's contexts with their weights in the loss. `answer`: how a turn opens that
+        answers."""
+        return [self._weigh(branch, renderer, answer, phase) for branch in episode.branches]
+
+    def _weigh(self, branch: Branch, renderer: Renderer, answer: str, phase: int) -> WeightedSample:
         weights: list[float] = []
         acted = False
         for segment in branch.segments:
@@ -224,7 +234,7 @@ class WarmStart:
                 content = self.later_query_weight if acted else self.action_weight
                 acted = True
             weights += [self.decision_weight] + [content] * (len(segment.token_ids) - 1)
-        return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights))
+        return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights), phase=phase)
 
 
 def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_agent: MakeAgent) -> list[Episode]:

@@ -17,6 +17,7 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -200,6 +201,15 @@ class Screen:
     def line(self, text: str) -> None:
         """Print one message, in every mode."""
         self._print(Text(self._clean(text)))
+
+    def text(self, text: str, *, style: str = "", indent: int = 0) -> None:
+        """Print a text, every line of it indented, in every mode. On a terminal it has its style, and is broken at the
+        terminal's width; elsewhere its lines are as long as they are."""
+        body = Text(self._clean(text), style=style)
+        if self._console.is_terminal:
+            self._console.print(Padding(body, (0, 0, 0, indent)))
+        else:
+            self._print(Text("\n".join(f"{' ' * indent}{line}".rstrip() for line in body.plain.split("\n"))))
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print one result table, in every mode: first column left, the others right. Nothing is ever cut off."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.protocol import ToolSpec
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.chatml import CHATML
@@ -13,11 +16,12 @@ from agentgrpo.renderers.mistral import MISTRAL
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.qwen3 import QWEN3
 from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.renderers.tokens import FastTokenizer
 
 # in the order in which auto asks: Qwen3's templates contain all that ChatML's do
 FAMILIES: tuple[Family, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, GEMMA)
-NAMES = ("auto", "plain", "react", *(family.name for family in FAMILIES))
+NAMES = ("auto", "plain", "react", "tags", *(family.name for family in FAMILIES))
 
 
 def choose(name: str, *, tokenizer: FastTokenizer) -> Renderer:
@@ -28,16 +32,20 @@ def choose(name: str, *, tokenizer: FastTokenizer) -> Renderer:
     )
 
 
-def choose_for_tools(name: str, *, tokenizer: FastTokenizer, describe_tools: bool = False) -> ToolRenderer:
+def choose_for_tools(
+    name: str, *, tokenizer: FastTokenizer, describe_tools: bool = False, tools: Sequence[ToolSpec] = ()
+) -> ToolRenderer:
     """The renderer `name` for an agent with tools; auto is the family of the tokenizer's chat template, react where
-    there is none that is known. `describe_tools` is for react, which describes them only if asked; the families always
-    do. Raises ConfigError as `choose` does, and for plain."""
+    there is none that is known. `describe_tools` is for react and tags, which describe them only if asked; the families
+    always do. `tools`, those that will be offered, are for tags. Raises ConfigError as `choose` does, and for plain."""
     if name not in NAMES:
         raise ConfigError(f"renderer '{name}'; {', '.join(NAMES)} are allowed.{did_you_mean(name, NAMES)}")
     if name == "plain":
         raise ConfigError(
             "renderer 'plain' cannot speak of tools; choose react, or auto for the tokenizer's own format"
         )
+    if name == "tags":
+        return TagsRenderer(tokenizer=tokenizer, tools=tools, describe_tools=describe_tools)
     family = recognise(tokenizer) if name == "auto" else next((f for f in FAMILIES if f.name == name), None)
     if family is None:
         return ReactRenderer(tokenizer=tokenizer, describe_tools=describe_tools)

@@ -22,6 +22,9 @@ FENCED = """To call a tool, write a JSON object in a code block, one block for e
 ```
 The results follow in blocks of ```tool_output. When you know the answer, write it without any such block."""
 
+TAGS = """To call a tool, write its name as a tag, as below; calls follow each other, and nothing else is needed.
+Words outside of tags call nothing."""
+
 
 def describe(tools: Sequence[ToolSpec], how: str) -> str:
     """A line for each tool (name, description, JSON schema of its arguments), then `how` to call one."""

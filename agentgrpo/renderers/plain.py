@@ -52,6 +52,14 @@ class PlainRenderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._trusted.decode(token_ids)
 
+    def takes_system(self) -> bool:
+        """Whether the chat template, where there is one, has a system role."""
+        try:
+            self.open((Message(role="system", content="s"), Message(role="user", content="u")))
+        except ConfigError:
+            return False
+        return True
+
 
 def _leading_bos(tokenizer: FastTokenizer) -> tuple[int, ...]:
     """The BOS token where the tokenizer puts one before every text (Llama, Gemma), nothing elsewhere."""

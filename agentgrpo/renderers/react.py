@@ -50,7 +50,7 @@ class ReactRenderer:
             raise ConfigError("renderer react: this tokenizer has no eos token to end an answer with; give it one")
         self._eos = self._plain.decode(self.stop_token_ids[:1])
         self._describes = describe_tools
-        self._system_role = describe_tools and _takes_system(self._plain)
+        self._system_role = describe_tools and self._plain.takes_system()
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._plain.open(messages)
@@ -164,12 +164,3 @@ def _written(call: AnyCall) -> str:
     if isinstance(call, MalformedCall):
         return call.text
     return f"Action: {call.name}\nAction Input: {json.dumps(dict(call.arguments), ensure_ascii=False)}"
-
-
-def _takes_system(plain: PlainRenderer) -> bool:
-    """Whether the chat template, where there is one, has a system role."""
-    try:
-        plain.open((Message(role="system", content="s"), Message(role="user", content="u")))
-    except ConfigError:
-        return False
-    return True

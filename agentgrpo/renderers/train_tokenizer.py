@@ -49,8 +49,16 @@ def digits_and_plurals(*parts: str) -> pre_tokenizers.PreTokenizer:
     after these."""
     plural = pre_tokenizers.Split(Regex("(?<=[a-z]{4})s(?![a-z])"), "isolated")
     digit = pre_tokenizers.Split(Regex(" ?\\d"), "isolated")
-    own = [pre_tokenizers.Split(Regex(part), "isolated") for part in parts]
-    return pre_tokenizers.Sequence([plural, digit, *own, byte_level()])
+    return pre_tokenizers.Sequence([plural, digit, *_cuts(parts), byte_level()])
+
+
+def parted(*parts: str) -> pre_tokenizers.PreTokenizer:
+    """byte_level after `parts`, as in digits_and_plurals, are cut out."""
+    return pre_tokenizers.Sequence([*_cuts(parts), byte_level()])
+
+
+def _cuts(parts: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
+    return [pre_tokenizers.Split(Regex(part), "isolated") for part in parts]
 
 
 def train_tokenizer(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentgrpo.rewards import costs, length, special, terms, tools
-from agentgrpo.rewards.base import RewardTerm, TurnTerm
+from agentgrpo.rewards import costs, length, memory, special, terms, tools
+from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
 from agentgrpo.rewards.reward import Reward
 
 TERMS: Mapping[str, Callable[..., RewardTerm]] = {
@@ -34,10 +34,16 @@ TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "invalid_calls": tools.InvalidCalls,
     "bad_format": tools.BadFormat,
     "overlong": length.Overlong,
+    "call_success": memory.CallSuccess,
+    "compression": memory.Compression,
+    "validity": memory.Validity,
+    "evidence": memory.Evidence,
+    "memory_format": memory.MemoryFormat,
+    "stray_text": memory.StrayText,
     "search_r1_structure": special.SearchR1Structure,
     "artist_answer": special.ArtistAnswer,
     "artist_format": special.ArtistFormat,
     "artist_tools": special.ArtistTools,
 }
 
-__all__ = ["TERMS", "Reward", "RewardTerm", "TurnTerm"]
+__all__ = ["TERMS", "BranchTerm", "Reward", "RewardTerm", "TurnTerm"]

@@ -29,3 +29,13 @@ class TurnTerm(RewardTerm, Protocol):
         still change belongs to that, or turns are credited with a bias. The rest of the term's value comes with the
         last turn."""
         ...
+
+
+@runtime_checkable
+class BranchTerm(RewardTerm, Protocol):
+    """A term that knows what each branch earned by itself; any other counts in full for every branch. Its value is the
+    mean over the branches."""
+
+    def per_branch(self, episode: Episode) -> Sequence[float]:
+        """Of each of Episode.branches, in order, as weighted as the value is."""
+        ...

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
 from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
-from agentgrpo.rewards.base import RewardTerm, TurnTerm
+from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 from agentgrpo.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 
@@ -25,6 +25,8 @@ class Reward:
     all) in an episode whose answer is wrong: no answer, or one that the judge grades below `correct_threshold`.
     Of what a term says of a turn (base.TurnTerm) that turn gets what no later one can change: of a cost, what a wrong
     answer pays; the rest shows, and comes, with the last turn.
+    With a term that knows branches (base.BranchTerm) each branch has a reward, in which all other terms count in full,
+    and the total is their mean.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Reward:
         self._scale = reward_scale
         self._cost_when_wrong = cost_when_wrong
         self._threshold = correct_threshold
+        self._branch_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, BranchTerm)}
         self._turn_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, TurnTerm)}
 
     async def score(self, group: EpisodeGroup) -> ScoredGroup:
@@ -134,26 +137,46 @@ class Reward:
         return scores
 
     def _result(self, episode: Episode, correctness: float) -> RewardResult:
-        values = {name: self._value(term, episode, correctness) for name, term in self._terms.items()}
+        own = self._by_branch(episode, correctness)
+        values = {
+            name: _mean(own[name]) if name in own else self._value(term, episode, correctness)
+            for name, term in self._terms.items()
+        }
         dimensions = {
             d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d]) for d in DIMENSIONS
         }
-        total = _sum(list(values.values()))
+        shared = [value for name, value in values.items() if name not in own]
+        branches = tuple(_sum([*shared, *column]) for column in zip(*own.values(), strict=True))
+        total = _mean(branches) if branches else _sum(shared)
         return RewardResult(
             total=total,
             terms=values,
             dimensions=dimensions,
             correctness=correctness,
             turns=self._turns(episode, total),
+            branches=branches,
         )
+
+    def _by_branch(self, episode: Episode, correctness: float) -> dict[str, list[float]]:
+        """What each term that knows branches adds to the reward of each; empty for an episode without any."""
+        found = {}
+        for name, term in self._branch_terms.items() if episode.branches else ():
+            row = term.per_branch(episode)
+            if len(row) != len(episode.branches):
+                raise ValueError(f"reward term '{name}' gave {len(row)} values for {len(episode.branches)} branches")
+            weight = self._scale * self._share(term, correctness)
+            found[name] = [weight * value + 0.0 for value in row]
+        return found
 
     def _value(self, term: RewardTerm, episode: Episode, correctness: float) -> float:
         """What the term adds to the total."""
         if not self._counts(term):
             return 0.0
-        share = self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
         # + 0.0 turns the -0.0 of a cost that was not incurred into 0.0
-        return self._scale * share * term(episode, correctness) + 0.0
+        return self._scale * self._share(term, correctness) * term(episode, correctness) + 0.0
+
+    def _share(self, term: RewardTerm, correctness: float) -> float:
+        return self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
 
     def _counts(self, term: RewardTerm) -> bool:
         return self._mode == "shaped" or term.dimension == CORRECTNESS
@@ -181,3 +204,7 @@ class Reward:
 def _sum(values: Sequence[float]) -> float:
     """Exactly rounded, so independent of the order of the terms; not finite where a value is not."""
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _sum(values) / len(values)

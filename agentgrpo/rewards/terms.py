@@ -28,8 +28,8 @@ def read(episode: Episode, metric: str) -> float:
         counted = ", ".join(sorted(episode.metrics)) or "nothing"
         raise ConfigError(
             f"a reward term reads the metric '{metric}', which this agent does not count (it counts {counted}); "
-            "remove the term, or choose an agent that does, or a reward that fits this one: for agent=tool e.g. "
-            "reward=react, tools or correctness"
+            "remove the term, or choose an agent that does, or a reward that fits this one: for agent=memory e.g. "
+            "reward=memory, for agent=tool e.g. reward=react, tools or correctness"
         ) from None
 
 
@@ -55,11 +55,18 @@ def well_formed(episode: Episode) -> tuple[bool, bool, bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """What all terms are: frozen signed weights. Raises ConfigError for one that is no finite number."""
+    """What all terms are: frozen signed weights and switches. Raises ConfigError for a weight that is no finite number
+    and a switch that is not true or false."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.type in ("bool", bool):
+                if not isinstance(value, bool):
+                    raise ConfigError(
+                        f"{type(self).__name__} {field.name}={value!r}: true or false is allowed; correct it"
+                    )
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ConfigError(
                     f"{type(self).__name__} {field.name}={value!r}: a finite number is allowed; correct it"

@@ -18,7 +18,8 @@ class Drop(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
     DEGENERATE = "degenerate"
-    """All rewards are equal (with algorithm.credit=turn those of each turn): no episode is better than another."""
+    """All rewards are equal (with algorithm.credit=turn, branch or position those of each turn or branch): no episode
+    is better than another."""
     STALE = "stale"
     """A token of it was sampled from weights older than algorithm.max_staleness allows."""
 

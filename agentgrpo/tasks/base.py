@@ -51,13 +51,15 @@ class Language:
     splits_digits: bool = False
     """Every digit is a token of its own, and so is the s of a plural."""
     parts: tuple[str, ...] = ()
-    """Only with splits_digits: regular expressions of what no token spans together with what stands around it."""
+    """Regular expressions of what no token spans together with what stands around it."""
 
 
 class DemonstrationWorld(Protocol):
     """A small world of its own to demonstrate in: tasks, corpora and a demonstrator per task."""
 
     tasks: Sequence[Task]
+    phase: int
+    """When it is learned from: after all worlds of lower phases, mixed with those of its own."""
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]: ...
 

@@ -192,11 +192,14 @@ def init_policy(
     num_kv_heads: int = 4,
     max_positions: int = 512,
     rope_theta: float = 10_000.0,
+    shared_embedding: float = 0.0,
     seed: int = 0,
     device: str = "cpu",
 ) -> Policy:
     """A new Qwen3 with tied embeddings, a function of `seed` alone (the global generator is left as it was).
-    head_dim = hidden_size / num_heads. Raises ConfigError for sizes that do not divide."""
+    head_dim = hidden_size / num_heads. shared_embedding: standard deviation of a vector that all embeddings have in
+    common, whatever the token: queries and keys have no bias, so that without one no head can look at the token before
+    until training has made one. Raises ConfigError for sizes that do not divide."""
     if hidden_size % (2 * num_heads) or num_heads % num_kv_heads:
         raise ConfigError(
             f"hidden_size={hidden_size}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: hidden_size must be a "
@@ -220,6 +223,9 @@ def init_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
+        if shared_embedding:
+            with torch.no_grad():
+                model.get_input_embeddings().weight.add_(shared_embedding * torch.randn(hidden_size))
     return Policy(model=model.to(_available(device)), tokenizer=tokenizer)
 
 

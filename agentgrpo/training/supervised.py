@@ -28,11 +28,13 @@ AVERAGED_STEPS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedSample:
-    """A written-out episode. weights[i] >= 0 weighs -log p(token_ids[i] | token_ids[:i]); 0 = no loss on that token.
-    Nothing precedes the first token, so its weight is not used."""
+    """A written-out episode, or one context of several. weights[i] >= 0 weighs -log p(token_ids[i] | token_ids[:i]);
+    0 = no loss on that token. Nothing precedes the first token, so its weight is not used."""
 
     token_ids: tuple[int, ...]
     weights: tuple[float, ...]
+    phase: int = 0
+    """All samples of a lower phase come before it."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.weights):
@@ -77,7 +79,7 @@ def train_supervised(
     max_grad_norm: float = 1.0,
     on_step: Callable[[SupervisedStep], None] | None = None,
 ) -> SupervisedMetrics:
-    """One epoch, a function of weights, samples and `seed` alone.
+    """One epoch, phase after phase, a function of weights, samples and `seed` alone.
 
     Muon (`muon_lr`) for the hidden matrices, AdamW (`lr`) for embeddings and norms. Both rates rise over
     `warmup_steps`, stay, and fall linearly to 0 over the last `decay_fraction` of the steps. tokens_per_batch: rows
@@ -88,7 +90,9 @@ def train_supervised(
     used = [s for s in samples if any(s.weights[1:])]
     if not used:
         raise DataError("no sample has a weighted token after its first; give at least one")
-    batches = _bucketed(used, tokens_per_batch, random.Random(seed))
+    rng = random.Random(seed)
+    phases = sorted({s.phase for s in used})
+    batches = [b for p in phases for b in _bucketed([s for s in used if s.phase == p], tokens_per_batch, rng)]
     optimizers = _optimizers(policy, lr, muon_lr)
     losses: list[float] = []
     num_tokens = 0

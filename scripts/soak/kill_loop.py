@@ -1,6 +1,6 @@
 """SIGKILL a short run at random instants, again and again, and compare what is left with a run that was never killed.
 
-    python scripts/soak/kill_loop.py --kills 200 --start MODEL_FOLDER [key=value ...]
+    python scripts/soak/kill_loop.py --kills 200 --start MODEL_FOLDER [--experiment memory] [key=value ...]
 
 Weights, optimizer, metrics.jsonl and every trajectory must be equal to the byte. The kills fall anywhere between the
 first instruction of a process and its last, so training, checkpointing, pruning, evaluating and resuming are all hit.
@@ -25,11 +25,15 @@ os.environ["OMP_NUM_THREADS"] = "1"  # threads that exist before the fork would 
 import agentgrpo.verbs
 from agentgrpo.cli import main
 
+WORLDS = {
+    "almanac": ["task.num_companies=12", "task.dev_companies=4", "task.test_companies=4"],
+    "memory": [
+        *("task.train_diaries=24", "task.dev_diaries=6", "task.test_diaries=11", "task.long_days=12"),
+        *("model.renderer=tags", "model.describe_tools=false", "agent.instructions=null"),
+    ],
+}
+"""Experiment -> what makes its world a small one, and what its model was warm-started with."""
 SETTINGS = [
-    "experiment=almanac",
-    "task.num_companies=12",
-    "task.dev_companies=4",
-    "task.test_companies=4",
     "hardware.threads=1",
     "run.screen=plain",
     "run.log_with=[]",
@@ -95,11 +99,13 @@ def cli() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--start", required=True, help="model folder to train from")
+    parser.add_argument("--experiment", choices=WORLDS, default="almanac")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills-per-run", type=int, default=10)
     parser.add_argument("overrides", nargs="*", help="further settings of the run, such as algorithm.max_staleness=1")
     options = parser.parse_args()
-    settings = [*SETTINGS, "model=path", f"model.path='{options.start}'", *options.overrides]
+    world = [f"experiment={options.experiment}", *WORLDS[options.experiment]]
+    settings = [*world, *SETTINGS, "model=path", f"model.path='{options.start}'", *options.overrides]
     rng = random.Random(options.seed)
     passed = failed = kills = 0
     with tempfile.TemporaryDirectory() as scratch:

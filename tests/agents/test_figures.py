@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.agents.base import Figures, correctness, metric
+from agentgrpo.agents.memory.figures import MEMORY_FIGURES
 from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.agents.tool.figures import tool_figures
 from agentgrpo.errors import ConfigError
@@ -55,7 +56,31 @@ def test_a_tool_episode_by_hand() -> None:
     ]
 
 
-@pytest.mark.parametrize("figures", [SEARCH_FIGURES, tool_figures(["python"]), tool_figures([])])
+def test_a_memory_episode_by_hand() -> None:
+    metrics = {"memory_tokens": 30.0, "compression": 0.75, "memory_share": 0.25, "validity": 0.5, "entries": 4.0}
+    metrics |= {"calls": 9.0, "calls_per_chunk": 1.5, "executed": 5.0, "failed_calls": 2.0, "skips": 2.0, "stray": 1.0}
+    metrics |= {"reader_calls": 7.0, "truncated_chunks": 3.0, "chunks": 6.0}
+    found = MEMORY_FIGURES.row(episode(metrics=metrics), GRADED, MEMORY_FIGURES.priced({"write": 0.1}))
+    assert list(found.items()) == [
+        ("correctness", 1.0),
+        ("memory_tokens", 30.0),
+        ("compression", 0.75),
+        ("validity", 0.5),
+        ("calls_per_chunk", 1.5),
+        ("cost", 5 * 0.1 + 7 * 0.01),
+        ("reward", 0.75),
+        ("memory_share", 0.25),
+        ("calls", 9.0),
+        ("failed_calls", 2.0),
+        ("stray", 1.0),
+        ("skips", 2.0),
+        ("entries", 4.0),
+        ("empty_memory", 0.0),
+        ("truncated_chunks", 3.0),
+    ]
+
+
+@pytest.mark.parametrize("figures", [SEARCH_FIGURES, tool_figures(["python"]), tool_figures([]), MEMORY_FIGURES])
 def test_an_episode_that_failed_got_nothing(figures: Figures) -> None:
     row = figures.row(LOST, None, figures.priced({}))
     assert set(row) == {*figures.columns, "cost", "reward"}

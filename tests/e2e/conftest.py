@@ -12,6 +12,19 @@ import torch
 
 from agentgrpo.cli import main
 
+SMALL_DIARIES = [
+    "experiment=memory",
+    "task.train_diaries=24",
+    "task.dev_diaries=6",
+    "task.test_diaries=11",
+    "task.long_days=12",
+    "model.worlds=45",
+    "model.tasks_per_world=40",
+    "model.tokenizer_worlds=2",
+    "run.screen=quiet",
+    "run.log_with=[]",
+]
+"""A few diaries, and a warm start of twenty CPU-seconds, after which the policy writes, though hardly ever rightly."""
 SMALL_WORLD = [
     "experiment=almanac",
     "task.num_companies=40",
@@ -37,14 +50,24 @@ def same_threads() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default start weights: two CPU-minutes the first time, then they are cached."""
-    run_dir = tmp_path_factory.mktemp("warm start")
+    return start_of(SMALL_WORLD, tmp_path_factory.mktemp("warm start"))
+
+
+@pytest.fixture(scope="session")
+def memory_start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Start weights for SMALL_DIARIES."""
+    return start_of(SMALL_DIARIES, tmp_path_factory.mktemp("memory start"))
+
+
+def start_of(settings: list[str], run_dir: Path) -> Path:
+    """The folder of the weights that a run starts from, made where need be."""
     arguments = [
         f"run.dir='{run_dir}'",
         "run.max_steps=1",
         "run.final_eval=false",
         "run.eval_every=0",
     ]
-    assert main(["train", *SMALL_WORLD, *arguments]) == 0
+    assert main(["train", *settings, *arguments]) == 0
     state = json.loads((run_dir / "checkpoints" / "step-000001" / "trainer" / "state.json").read_text())
     return Path(state["state"]["start"]["folder"])
 

@@ -1,4 +1,4 @@
-"""The short version of scripts/soak/kill_loop.py: 30 SIGKILLs, nothing lost, nothing twice, not a byte different."""
+"""The short version of scripts/soak/kill_loop.py: 40 SIGKILLs, nothing lost, nothing twice, not a byte different."""
 
 from __future__ import annotations
 
@@ -17,16 +17,27 @@ CARRIED = [
     "rollout.curriculum=difficulty",
 ]
 """All that a step hands to the next one besides the weights, and rollouts that are in flight during updates."""
+SHORTER = ["run.max_steps=4", "run.eval_tasks=4", "run.eval.tasks=4"]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kills", "settings"), [(20, []), (10, CARRIED)], ids=["default", "ahead"])
 def test_kills_change_nothing(start: Path, kills: int, settings: list[str]) -> None:
-    arguments = ["--start", str(start), "--kills", str(kills), *settings]
+    survive("--start", str(start), "--kills", str(kills), *settings)
+
+
+@pytest.mark.timeout(900)
+def test_kills_change_nothing_of_what_was_written_down(memory_start: Path) -> None:
+    """Memory episodes: a context for every chunk, what each changed, the reader's answers."""
+    survive("--start", str(memory_start), "--kills", "10", "--experiment", "memory", *SHORTER)
+
+
+def survive(*arguments: str) -> None:
+    """The loop, which itself compares every byte."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(SCRIPT), *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = done.stdout.splitlines()[-1]
     assert last.endswith(" passed, 0 failed")
-    assert int(last.split()[0]) >= kills // 10
+    assert int(last.split()[0]) >= int(arguments[arguments.index("--kills") + 1]) // 10

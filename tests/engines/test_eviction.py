@@ -127,6 +127,8 @@ class World:
     schedule: Schedule
     budget: int
     contexts: dict[tuple[str, int], list[int]]
+    opening: list[int]
+    """What every fresh prompt opens with."""
     numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     away: dict[tuple[str, int], int] = field(default_factory=dict)
     held: dict[KVCache, list[tuple[int, object]]] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class World:
                 task, sample = episode
                 room = min(self.rng.choice((1, 3, 20, 90)), 320 - len(self.contexts[episode]))
                 new = turn(self.contexts[episode], task=task, sample=sample, number=self.numbers[episode], room=room)
+                new.opening = len(self.opening)
                 self.schedule.add(new)
                 once = self.pieces.setdefault(new.key.episode, {})
                 for at in range(new.context.settled, len(once)):
@@ -152,7 +155,7 @@ class World:
         self.numbers[episode] += 1
         self.contexts[episode] = [*done.tokens, *self.rng.choices(range(90), k=self.rng.choice((0, 1, 7, 30)))]
         if self.rng.random() < 0.2:  # a context of its own for every turn, the same for all of the group
-            self.contexts[episode] = [self.numbers[episode]] * 200
+            self.contexts[episode] = [*self.opening, *[self.numbers[episode]] * self.rng.choice((40, 200))]
         if self.numbers[episode] == 4 or len(self.contexts[episode]) > 310:
             self.schedule.release(done.key.episode)
             del self.contexts[episode]
@@ -218,9 +221,10 @@ async def test_every_episode_ends_within_its_memory_and_is_computed_in_the_same_
         chunk=rng.choice((8, 13, 64, 512)),
         kv=budget,
     )
-    prompts = {task: rng.choices(range(90), k=rng.choice((1, 2, 12, 40, 150))) for task in "abcd"}
+    opening = rng.choices(range(90), k=rng.choice((0, 0, 5, 20, 80)))
+    prompts = {task: [*opening, *rng.choices(range(90), k=rng.choice((1, 2, 12, 40, 150)))] for task in "abcd"}
     contexts = {(task, sample): list(prompts[task]) for task in prompts for sample in range(4)}
-    world = World(rng, schedule, budget, contexts, away={e: rng.choice((0, 0, 9)) for e in contexts})
+    world = World(rng, schedule, budget, contexts, opening, away={e: rng.choice((0, 0, 9)) for e in contexts})
     blocked = 0
     for _ in range(6000):
         if not world.contexts:

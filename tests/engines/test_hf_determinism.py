@@ -12,7 +12,7 @@ import torch
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import Schedule
-from tests.engines.tiny import bits, engine, model, play, play_all, tokenizer
+from tests.engines.tiny import bits, engine, model, play, play_all, play_chunks, tokenizer
 
 EPISODES = [(task, sample) for task in range(3) for sample in range(3)]
 CHUNKS = {"qwen3": 512, "qwen2": 16, "llama": 11}
@@ -88,6 +88,54 @@ async def test_prompt_sharing_changes_nothing(monkeypatch):
     apart = short("qwen2")
     assert bits(await play_all(apart, EPISODES)) == expected
     assert apart.stats.copied_tokens == 0
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+async def test_fresh_prompts_with_a_common_opening_in_40_random_schedules(family):
+    """The opening is computed by one, kept from chunk to chunk and copied by others, of other groups too."""
+    alone = short(family)
+    expected = bits({e: (await play_chunks(alone, *e, opening=40))[1] for e in EPISODES})
+    assert alone.stats.copied_tokens == 0
+    evictions = copied = 0
+    for schedule in range(40):
+        rng = random.Random(schedule)
+        order = rng.sample(EPISODES, rng.choice((2, 3, 7)))
+        backend = short(
+            family,
+            slots=rng.choice((1, 2, 5, 40)),
+            prefill_budget=rng.choice((1, 20, 60, 2048)),
+            kv_budget=rng.choice((None, 256, 320, 512)),
+        )
+        stormy = rng.random() < 0.3
+
+        async def pause(rng: random.Random = rng, backend: HFEngine = backend, stormy: bool = stormy) -> None:
+            for _ in range(rng.choice((0, 0, 1, 3, 12))):
+                await asyncio.sleep(0)
+                if stormy:
+                    storm(backend, rng)
+
+        found = bits(await play_all(backend, order, episode=play_chunks, opening=40, pause=pause))
+        assert found == {e: expected[e] for e in order}, schedule
+        assert (backend._schedule._lenders, backend._schedule._starting) == ({}, {})
+        evictions += backend.stats.evictions
+        copied += backend.stats.copied_tokens
+    assert evictions > 100
+    assert copied > 40 * 40
+
+
+async def test_a_common_opening_is_computed_once_and_never_again():
+    told, untold = short("qwen3"), short("qwen3")
+    expected = bits(await play_all(untold, EPISODES, episode=play_chunks))
+    found = bits(await play_all(told, EPISODES, episode=play_chunks, opening=40))
+    assert [[c[0] for c in found[e]] for e in EPISODES] == [[c[0] for c in expected[e]] for e in EPISODES]
+    pairs = [(a[1], b[1]) for e in EPISODES for a, b in zip(found[e], expected[e], strict=True)]
+    assert max(abs(x - y) for pair in pairs for x, y in zip(*pair, strict=True)) < 1e-5
+    # of a group the first two prompts are equal; the last token of each is decoded
+    chunks = [12 + 5 * task for task in range(3)]
+    beyond = sum(2 * (n - 1) + 3 * (4 + n - 1) + 3 * (12 + n - 1) for n in chunks)
+    assert told.stats.prefill_tokens == 40 + beyond
+    assert told.stats.copied_tokens == 40 * (len(EPISODES) - 1) + sum(2 * 2 * (n - 1) for n in chunks)
+    assert untold.stats.prefill_tokens == 40 * (2 + 2 * 3) * 3 + beyond
 
 
 async def test_many_rows_in_one_call_have_the_bits_of_each_alone_too():

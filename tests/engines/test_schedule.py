@@ -27,7 +27,9 @@ def scheduled(
     )
 
 
-def turn(tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0, room: int = 4) -> Turn:
+def turn(
+    tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0, room: int = 4, opening: int = 0
+) -> Turn:
     key = SeedKey("train/0", task, sample, number)
     return Turn(
         key=key,
@@ -39,6 +41,7 @@ def turn(tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0
         future=asyncio.get_running_loop().create_future(),
         queued_at=0.0,
         num_given=len(tokens),
+        opening=opening,
     )
 
 
@@ -86,6 +89,43 @@ async def test_another_prompt_or_another_group_is_not_shared():
     schedule.add(turn([*TEXT[:-1], 77, 78], sample=1))
     schedule.add(turn(TEXT, sample=2, task="u"))
     assert run(schedule, 1, 1, 1) == ([], [(0, 0, 9), (1, 0, 10), (2, 0, 9), (0, 9), (1, 10), (2, 9)])
+
+
+async def test_an_opening_is_computed_once_for_all_groups_and_a_prompt_once_for_its_group():
+    schedule = scheduled()
+    prompts = {"a": [*TEXT, *range(30, 45)], "b": [*TEXT, *range(60, 75)]}
+    for i, task in enumerate("abab"):
+        schedule.add(turn(prompts[task], sample=i, task=task, opening=10))
+    assert run(schedule, 1) == ([], [(0, 0, 10), (0, 10, 24), (0, 24)])
+    assert run(schedule, 1, 1, 1) == ([(1, 10), (2, 24)], [(0, 25), (1, 10, 24), (2, 24), (1, 24)])
+    assert run(schedule, 1, 1, 1, 1) == ([(3, 24)], [(0, 26), (1, 25), (2, 25), (3, 24)])
+    assert schedule._stats.copied_tokens == 10 + 24 + 24
+    assert schedule._stats.prefill_tokens == 10 + 14 + 14
+
+
+async def test_the_next_fresh_prompt_keeps_the_opening_and_lends_it_still():
+    schedule = scheduled()
+    schedule.add(turn([*TEXT, *range(30, 45)], opening=10))
+    run(schedule, 99)
+    schedule.add(turn([*TEXT, *range(60, 75)], number=1, opening=10))
+    schedule.add(turn([*TEXT, *range(80, 90)], task="u", sample=1, opening=10))
+    assert run(schedule, 99, 99) == ([(1, 10)], [(0, 10, 24), (1, 10, 19), (0, 24), (1, 19)])
+
+
+async def test_who_has_the_opening_may_copy_the_prompt_and_who_waits_for_one_that_fails_computes_it():
+    schedule = scheduled(budget=10, chunk=10)
+    turns = [turn([*TEXT, *range(30, 55)], sample=i, opening=10) for i in range(3)]
+    for t in turns:
+        schedule.add(t)
+    assert run(schedule) == ([], [(0, 0, 10)])
+    assert run(schedule) == ([], [(0, 10, 20)])
+    schedule.end(turns[0], well=False)
+    schedule.release(turns[0].key.episode)
+    assert run(schedule) == ([], [(1, 0, 10)])
+    assert run(schedule) == ([], [(1, 10, 20)])
+    assert run(schedule) == ([], [(1, 20, 30)])
+    assert run(schedule, 1) == ([], [(1, 30, 34), (1, 34)])
+    assert run(schedule, 1, 1) == ([(2, 34)], [(1, 35), (2, 34)])
 
 
 async def test_the_last_prompt_token_may_differ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -109,10 +110,31 @@ async def play(
     return context, completions
 
 
+async def play_chunks(
+    backend: Engine, task: int, sample: int, *, opening: int = 0, instructions: int = 40, pause: Pause = no_pause
+) -> tuple[list[int], list[Completion]]:
+    """One episode of fresh prompts, one sampled turn each: instructions that all episodes have, what was kept of the
+    turns before, a chunk. opening: how many of the instructions the engine is told of."""
+    completions: list[Completion] = []
+    memory: list[int] = []
+    key = SeedKey("train/0", f"dialogue-{task}", sample, 0)
+    sampling = replace(SAMPLING, opening=opening)
+    try:
+        for turn in range(4):
+            await pause()
+            chunk = [(37 * task + 11 * turn + j) % 256 for j in range(12 + 5 * task)]
+            context = [*range(100, 100 + instructions), *memory, *chunk]
+            completions.append(await backend.generate(context, sampling, key._replace(turn=turn)))
+            memory += completions[-1].token_ids[: 4 * (turn % 3)]
+    finally:
+        backend.release(key)
+    return context, completions
+
+
 async def play_all(
-    backend: Engine, episodes: Sequence[tuple[int, int]], **options: Any
+    backend: Engine, episodes: Sequence[tuple[int, int]], *, episode: Callable[..., Any] = play, **options: Any
 ) -> dict[tuple[int, int], list[Completion]]:
-    played = await asyncio.gather(*(play(backend, *e, **options) for e in episodes))
+    played = await asyncio.gather(*(episode(backend, *e, **options) for e in episodes))
     return {e: completions for e, (_, completions) in zip(episodes, played, strict=True)}
 
 

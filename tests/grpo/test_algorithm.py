@@ -49,9 +49,10 @@ def test_the_bundles_are_the_papers() -> None:
     assert [bundles["vespo"][k] for k in VESPO] == [2.0, 3.0, 3.0, 2.0]
     assert bundles["search_r1"]["entropy_coef"] == 0.001
     assert bundles["dapo"]["mask_truncated"]
-    one = ("correction", "correction_cap", "max_staleness", "num_epochs", "replay_groups", "credit", "reference")
+    assert {n: b["credit"] for n, b in bundles.items() if b["credit"] != "episode"} == {"mem_alpha": "branch"}
+    one = ("correction", "correction_cap", "max_staleness", "num_epochs", "replay_groups", "reference")
     assert {n: tuple(b[k] for k in one) for n, b in bundles.items() if n != "vespo"} == dict.fromkeys(
-        bundles.keys() - {"vespo"}, ("sequence_mask", 3.0, 0, 1, 0, "episode", "frozen")
+        bundles.keys() - {"vespo"}, ("sequence_mask", 3.0, 0, 1, 0, "frozen")
     )
 
 
@@ -126,7 +127,7 @@ def test_what_follows_from_the_values() -> None:
         ({"loss": "cipso"}, "algorithm.loss=cipso: allowed are clipped, sequence_clipped, cispo, sapo, vespo, reinf"),
         ({"loss": "cipso"}, "Did you mean 'cispo'?"),
         ({"advantage": "zscore"}, "algorithm.advantage=zscore: allowed are group_zscore"),
-        ({"credit": "step"}, "algorithm.credit=step: allowed are episode, turn"),
+        ({"credit": "step"}, "algorithm.credit=step: allowed are episode, turn, branch, position"),
         ({"aggregation": "mean"}, "algorithm.aggregation=mean: allowed are token_mean"),
         ({"kl": "k4"}, "algorithm.kl=k4: allowed are k1, k2, k3, abs, mse"),
         ({"kl_in": "both"}, "algorithm.kl_in=both: allowed are loss, reward"),

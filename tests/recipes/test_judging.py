@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from agentgrpo.cli import main
+from agentgrpo.dialogue import Question, memory_task
 from agentgrpo.errors import DataError, GuardHalt, TooManyFailures
-from agentgrpo.judges import Composite, ExactMatch, Verdict
+from agentgrpo.judges import Composite, ExactMatch, Questions, Verdict
 from agentgrpo.judges.llm import HttpCompleter, LLMJudge
 from agentgrpo.judges.route import Route
 from agentgrpo.recipes.judging import check_judge, probe_judge, refuse_fooled_judge
@@ -165,6 +166,27 @@ async def test_a_judge_by_words_is_tried_too() -> None:
     assert found.text()[-1] == "the judge: nothing was found against it"
 
 
+def asking(*questions: Question) -> Task:
+    return memory_task("m", chunks=["Velmor, Castin, New Harbour."], questions=questions, data_source="d")
+
+
+async def test_a_judge_of_several_questions_is_tried_on_each_of_them() -> None:
+    """Asked all of them at once, the first one's right answer would be wrong for all others, and what is quoted as the
+    question would be a chunk."""
+    asked = [Question(text=f"Question {i}?", answers=("Castin", "Kelmar")[i % 2 :]) for i in range(4)]
+    found = await check_judge(Questions(judge=ExactMatch()), [asking(*asked)])
+    assert found.lines == [
+        "canaries: the judge rewards 0 of 200, and refuses 0",
+        "references: 4 of them get 1.00 on average",
+    ]
+    judge = LikesOrders(canaries_per_eval=3)
+    with pytest.raises(
+        GuardHalt, match=r"(?s)has rewarded 2 of 3 known-wrong answers.*question is about question"
+    ) as halted:
+        await refuse_fooled_judge(Questions(judge=judge), [asking(*asked)], seed=0)
+    assert "harbour" not in str(halted.value).lower()
+
+
 async def test_without_tasks_there_is_nothing_to_try_it_on() -> None:
     with pytest.raises(DataError, match="a judge is tried on tasks, and there are none"):
         await check_judge(ExactMatch(), [])
@@ -226,8 +248,9 @@ def guarded(world: World, name: str) -> tuple[int, str]:
 
 def billed(world: World, calls: float) -> dict[str, float]:
     reward = SimpleNamespace(judge_counts=lambda: {"calls": calls + world.rank, "cost": 0.5})
-    parts: Any = SimpleNamespace(world=world, reward=reward)
-    return dict(asyncio.run(_bill(parts, {"calls": 1.0})))
+    agent = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
+    parts: Any = SimpleNamespace(world=world, reward=reward, agent=agent)
+    return dict(asyncio.run(_bill(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
 
 
 def test_several_processes_share_the_canaries_out_and_end_alike() -> None:
@@ -237,9 +260,9 @@ def test_several_processes_share_the_canaries_out_and_end_alike() -> None:
 
 
 def test_the_bill_is_that_of_all_processes() -> None:
-    assert billed(Alone(), 4.0) == {"judge/calls": 3.0, "judge/cost": 0.5}
+    assert billed(Alone(), 4.0) == {"judge/calls": 3.0, "judge/cost": 0.5, "reader/cost": 5.0}
     # 4 - 1 on the first process, 5 - 1 on the second
-    assert on(2, billed, 4.0) == [{"judge/calls": 7.0, "judge/cost": 1.0}] * 2
+    assert on(2, billed, 4.0) == [{"judge/calls": 7.0, "judge/cost": 1.0, "reader/cost": 10.0}] * 2
 
 
 # --- the command

@@ -1,5 +1,6 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from agentgrpo.retrievers.embedded import embedded
 from agentgrpo.retrievers.rerank import LexicalReranker
 from agentgrpo.settings import LoraSettings
 from agentgrpo.tasks.almanac import Almanac, thesaurus
+from agentgrpo.tasks.diary import Diaries
 from agentgrpo.tasks.workshop import Workshop
 from agentgrpo.types import Exit, Passage
 from tests.builders import episode, given, sampled, task
@@ -91,7 +93,7 @@ def test_weights_by_author_and_place() -> None:
     settings = WarmStart(
         context_weight=0.25, decision_weight=1.0, action_weight=2.0, later_query_weight=3.0, answer_weight=4.0
     )
-    sample = settings.weigh(shown, renderer, "<answer>")
+    [sample] = settings.weigh(shown, renderer, "<answer>")
     assert sample.token_ids == (5, 6, *first, 7, *second, 8, 9, *answer)
     assert sample.weights == (
         *(0.25, 0.25),
@@ -101,6 +103,26 @@ def test_weights_by_author_and_place() -> None:
         *(0.25, 0.25),
         *(1.0, 4.0, 4.0),
     )
+
+
+def test_every_context_of_an_episode_is_learned_from_by_itself() -> None:
+    """Its first turn is the first of its context, and all of them are of the world's phase."""
+    renderer = make_renderer(train_tokenizer((), vocab_size=400))
+    parts = [episode(task(), given(5), sampled(*renderer.encode_action(text))) for text in ("ab", "cd")]
+    both = replace(parts[0], branches=(*parts[0].branches, *parts[1].branches))
+    settings = WarmStart(context_weight=0.25, decision_weight=1.0, action_weight=2.0, later_query_weight=3.0)
+    samples = settings.weigh(both, renderer, "<answer>", phase=2)
+    assert [s.token_ids for s in samples] == [b.token_ids for b in both.branches]
+    assert [(s.weights, s.phase) for s in samples] == [((0.25, 1.0, 2.0), 2)] * 2
+
+
+def test_names_may_be_cut_without_cutting_digits_and_plurals() -> None:
+    texts = ["Here Velmor lives for 53 years."] * 50
+    tokenizer = TINY._tokenizer(texts, replace(Diaries.language, parts=(" ?Vel(?=mor)",)))
+    renderer = make_renderer(tokenizer)
+    assert [renderer.decode([i]) for i in renderer.encode_action("<insert> Velmor lives 53 years</insert>")] == [
+        *("<insert>", " Vel", "mor", " lives", " 53", " years", "</insert>")
+    ]
 
 
 def test_the_tokenizer_speaks_the_language_of_the_demonstrations() -> None:

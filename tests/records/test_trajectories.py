@@ -134,7 +134,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
     write(tmp_path / "train-000012.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train-000012.jsonl").read_bytes().splitlines()]
     assert lines[0] == {
-        "schema_version": 2,
+        "schema_version": 3,
         "split": "train",
         "step": 12,
         "total": 3,
@@ -168,6 +168,8 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
         "references": ["Castin", "C. Castin"],
         "response": "<search>x</search><answer>Castin",
         "answer": "Castin",
+        "memory": [],
+        "reward_branches": [],
         "prompt_len": 4,
         "response_len": 5,
         "correctness": 1.0,
@@ -279,7 +281,7 @@ def test_memory_episodes_keep_their_branches_apart(tmp_path: Path) -> None:
     )
     write_trajectories(
         tmp_path / "t.jsonl",
-        scored=[ScoredGroup(group=group(two), rewards=(reward(1.0),))],
+        scored=[ScoredGroup(group=group(two), rewards=(dataclasses.replace(reward(1.0), branches=(0.5, 1.5)),))],
         advantages=[[0.0]],
         dropped=[None],
         step=0,
@@ -287,7 +289,28 @@ def test_memory_episodes_keep_their_branches_apart(tmp_path: Path) -> None:
     )
     (record,) = read_trajectories(tmp_path / "t.jsonl")
     assert record.branches == two.branches
+    assert record.reward_branches == [0.5, 1.5]
     assert (record.prompt_len, record.response_len, record.response) == (4, 6, "<search>x</search><answer>Castinb")
+
+
+def test_what_a_memory_agent_wrote_is_recorded(tmp_path: Path) -> None:
+    """As it was, whatever it spells; numbers that are none are null."""
+    hostile = "\x00\u2028</insert>\ud800\n"
+    entry = {"id": "s1", "kind": "semantic", "text": hostile, "chunk": 0}
+    memory = (
+        {"chunk": 0, "changes": [{"op": "insert", "before": None, "after": entry}], "failed": [], "tokens": 3},
+        {"chunk": 1, "changes": [], "failed": [{"call": hostile, "detail": "no"}], "tokens": math.inf, "entries": 1},
+    )
+    write_trajectories(
+        tmp_path / "t.jsonl",
+        scored=[ScoredGroup(group=group(dataclasses.replace(ANSWERED, memory=memory)), rewards=(reward(1.0),))],
+        advantages=[[0.0]],
+        dropped=[None],
+        step=0,
+        seed=0,
+    )
+    (record,) = read_trajectories(tmp_path / "t.jsonl")
+    assert record.memory == [memory[0], memory[1] | {"tokens": None}]
 
 
 def test_tokens_can_be_switched_off(tmp_path: Path) -> None:
@@ -450,7 +473,7 @@ def edited(path: Path, number: int, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("number", "changes", "reason"),
     [
-        (1, {"schema_version": 1}, ":1: schema_version 1; this version reads 2"),
+        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 3"),
         (1, {"total": 4}, ":1: the summary counts 4 episodes, but 3 follow"),
         (2, {"reward": "gone"}, ":2: KeyError: 'reward'"),
         (3, {"reward": "high"}, ":3: ValueError: reward is a str, not float | None"),

@@ -12,10 +12,12 @@ from functools import cache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from agentgrpo.protocol import ToolSpec
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.choose import FAMILIES
 from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, train_tokenizer
 
 _MERGES = [
@@ -190,6 +192,18 @@ QWEN3_ADDED = (*QWEN25_ADDED, "<tool_response>", "</tool_response>", "<think>", 
 GEMMA_PLAIN = ("\n", "\n\n", "\u2581\u2581", "<td>")
 REACT_ADDED = ("Action: ", "\nAction Input: ", "\nObservation:", "Final Answer: ", '{"key": "', '"}', "error:")
 
+TAGS_ADDED = ("<insert>", "</insert>", "<skip>", "<lookup>", "</lookup>", "<result>", "</result>", '{"key": "', '"}')
+TAGS_TOOLS = tuple(
+    ToolSpec(name=name, description=f"The tool {name}.", parameters={"type": "object", "properties": properties})
+    for name, properties in {
+        "insert": {"content": {"type": "string"}},
+        "delete": {"key": {"type": "string"}},
+        "note": {"kind": {"type": "string"}, "content": {"type": "string"}},
+        "skip": {},
+    }.items()
+)
+"""Those that renderer tags knows of; lookup and python it does not."""
+
 
 def build(
     special: tuple[str, ...],
@@ -247,6 +261,11 @@ def _qwen(template: str, added: tuple[str, ...]) -> PreTrainedTokenizerFast:
     return build(SPECIAL["chatml"], eos="<|im_end|>", added=added, template=template)
 
 
+def _tags() -> PreTrainedTokenizerFast:
+    texts = [f"Memory:\n Velmor{n} lives in Castin\nChunk: Velmor{n} lives in Roka." for n in range(11, 60)]
+    return train_tokenizer(texts, vocab_size=400, control_strings=TAGS_ADDED, words=())
+
+
 def _react() -> PreTrainedTokenizerFast:
     texts = [f"Question: What is the cost of {n} verdrens? lookup prices" for n in range(11, 60)]
     return train_tokenizer(
@@ -257,6 +276,8 @@ def _react() -> PreTrainedTokenizerFast:
 TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "react": _react,
     "react in chat": lambda: _qwen(CHATML, QWEN25_ADDED),
+    "tags": _tags,
+    "tags in chat": lambda: _qwen(CHATML, QWEN25_ADDED),
     "chatml": lambda: _qwen(CHATML, QWEN25_ADDED),
     "chatml, tags as text": lambda: _qwen(CHATML, ()),
     "qwen3": lambda: _qwen(QWEN3, QWEN3_ADDED),
@@ -282,6 +303,8 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
 @cache
 def renderer(name: str) -> ToolRenderer:
     family = next((f for f in FAMILIES if f.name == family_of(name)), None)
+    if family_of(name) == "tags":
+        return TagsRenderer(tokenizer=tokenizer(name), tools=TAGS_TOOLS)
     if family is None:
         return ReactRenderer(tokenizer=tokenizer(name))
     return ChatRenderer(tokenizer=tokenizer(name), family=family)

@@ -11,6 +11,7 @@ from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.choose import NAMES, choose, choose_for_tools, recognise
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.types import ToolCall
 from tests.renderers.families import (
     CHATML,
@@ -27,7 +28,7 @@ from tests.renderers.families import (
 )
 
 
-@pytest.mark.parametrize("name", [name for name in TOKENIZERS if family_of(name) != "react"])
+@pytest.mark.parametrize("name", [name for name in TOKENIZERS if family_of(name) not in ("react", "tags")])
 def test_auto_recognises_the_family_by_its_template(name: str) -> None:
     family = recognise(tokenizer(name))
     assert family is not None
@@ -44,10 +45,11 @@ def test_auto_is_react_without_a_known_template_and_plain_without_tools() -> Non
     assert isinstance(choose("plain", tokenizer=tokenizer("qwen3")), PlainRenderer)
     assert isinstance(choose("qwen3", tokenizer=tokenizer("qwen3")), ChatRenderer)
     assert isinstance(choose_for_tools("react", tokenizer=tokenizer("qwen3")), ReactRenderer)
+    assert isinstance(choose_for_tools("tags", tokenizer=tokenizer("qwen3")), TagsRenderer)
 
 
 def test_unknown_names_and_plain_with_tools_are_refused() -> None:
-    assert NAMES == ("auto", "plain", "react", "mistral", "llama3", "qwen3", "chatml", "gemma")
+    assert NAMES == ("auto", "plain", "react", "tags", "mistral", "llama3", "qwen3", "chatml", "gemma")
     for choice in (choose, choose_for_tools):
         with pytest.raises(
             ConfigError, match=r"renderer 'lama3'; auto, plain, .* are allowed\. Did you mean 'llama3'\?"

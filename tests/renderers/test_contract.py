@@ -17,6 +17,7 @@ SPEC = ToolSpec(name="lookup", description="Looks up.", parameters={"type": "obj
 NUT = ToolCall(name="lookup", arguments={"key": "nut \u00e9\n"})
 BOTH = (NUT, ToolCall(name="python", arguments={"code": "print(1)", "n": [1, None, 2.5]}))
 REASONS = ("react", "qwen3")  # families with a place for reasoning
+UNASKED = ("react", "tags")  # families that describe no tools unless asked
 
 
 def protected(name: str) -> set[int]:
@@ -90,7 +91,9 @@ def test_messages_and_tools_are_untrusted(name: str) -> None:
     harmless = speaks.open_with_tools((replace(ASK[0], content="How much?"),), [SPEC, plain])
     assert [i for i in ids if i in protected(name)] == [i for i in harmless if i in protected(name)]
     assert ASK[0].content in speaks.decode(ids)
-    assert ("evil" in speaks.decode(ids)) is (family_of(name) != "react")  # which describes no tools unless asked
+    assert ("evil" in speaks.decode(ids)) is (
+        family_of(name) not in ("react", "tags")
+    )  # which describe none unless asked
 
 
 @every

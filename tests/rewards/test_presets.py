@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentgrpo.agents.memory.metrics import NAMES
 from agentgrpo.agents.search.metrics import episode_metrics
 from agentgrpo.agents.search.state import SearchState
 from agentgrpo.agents.tool.metrics import episode_metrics as tool_metrics
 from agentgrpo.agents.tool.state import ToolState
 from agentgrpo.errors import ConfigError
-from agentgrpo.judges import ExactMatch
+from agentgrpo.judges import AnswerJudge, ExactMatch
 from agentgrpo.rewards import TERMS, Reward
 from agentgrpo.types import Citation, Episode, Exit, Outcome, Segment, ToolRecord
 from tests.builders import episode, given, group, sampled, task
@@ -21,12 +22,12 @@ from tests.builders import episode, given, group, sampled, task
 PRESETS = Path(__file__).parents[2] / "configs" / "reward"
 
 
-def build(name: str) -> Reward:
-    """The preset as the YAML has it, with the exact-match judge."""
+def build(name: str, judge: AnswerJudge | None = None) -> Reward:
+    """The preset as the YAML has it; without a judge with that of exact matches."""
     config = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
     assert config.pop("name") == "weighted"
     terms = {name: TERMS[name](**weights) for name, weights in config.pop("terms").items()}
-    return Reward(judge=ExactMatch(), terms=terms, **config)
+    return Reward(judge=judge or ExactMatch(), terms=terms, **config)
 
 
 NOTHING = dict.fromkeys(
@@ -145,10 +146,12 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     # answer + format + tools
     "artist": (2.0 + (4 * 0.125 + 0.5) + 2 / 3, 0.0 + 3 * 0.125 + 0.0, 0.0),
 }
+MEMORY = ("mem_alpha", "memory", "personamem")
+"""Those of memory agents have theirs in test_memory."""
 
 
 def test_every_preset_has_its_golden_row() -> None:
-    assert sorted(GOLDEN) == sorted(p.stem for p in PRESETS.glob("*.yaml"))
+    assert sorted([*GOLDEN, *MEMORY]) == sorted(p.stem for p in PRESETS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
@@ -183,6 +186,7 @@ def test_a_preset_says_what_it_is_for_and_how_to_launch_it(path: Path) -> None:
 
 ALL = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 SEARCHING = frozenset(episode_metrics(SearchState(question=""), exit=Exit.NO_ACTION, limit=1, answered=False))
+REMEMBERING = frozenset(NAMES)
 CALLING = frozenset(tool_metrics(ToolState(), exit=Exit.NO_ACTION, tools=["calculator"]))
 
 
@@ -195,6 +199,8 @@ def fits(name: str, metrics: frozenset[str]) -> bool:
 
 
 def test_which_presets_fit_which_agent() -> None:
-    assert [name for name in ALL if not fits(name, SEARCHING)] == []
+    assert [name for name in ALL if not fits(name, SEARCHING)] == list(MEMORY)
     for_tools = ["artist", "correctness", "react", "search_r1", "sparse_final_only", "tools"]
     assert [name for name in ALL if fits(name, CALLING)] == for_tools
+    whatever = {"correctness", "search_r1", "sparse_final_only", "artist"}
+    assert {name for name in ALL if fits(name, REMEMBERING)} == {*MEMORY, *whatever}

@@ -258,10 +258,10 @@ async def test_a_metric_that_the_agent_does_not_count_is_an_error_and_not_a_zero
 
 
 def test_every_cost_is_a_term_of_search_efficiency() -> None:
-    """So are the prices of length and of invalid calls, which a wrong answer pays in full."""
+    """So are the prices of length and of invalid calls, which a wrong answer pays in full, and a memory's shortness."""
     costs = {"per_search", "unnecessary_search", "duplicate_query", "budget", "unnecessary_fetch", "retriever_cost"}
     costs |= {"rerank_cost", "tool_cost"}
-    in_full = {"overlong", "invalid_calls"}
+    in_full = {"overlong", "invalid_calls", "compression"}
     assert {n for n, t in TERMS.items() if t.is_cost} == costs  # type: ignore[attr-defined]
     assert {n for n, t in TERMS.items() if t.dimension == "search_efficiency"} == costs | in_full  # type: ignore[attr-defined]
 

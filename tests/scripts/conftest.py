@@ -10,7 +10,7 @@ import pytest
 import torch
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
-sys.path.append(str(BENCH))
+sys.path += [str(BENCH), str(BENCH.parent)]
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import durability
 import floor
 import gpu
 import growth
+import memory
 import ours
 import pytest
 import torch
@@ -230,6 +231,28 @@ def test_a_real_run_says_what_its_files_cost(tmp_path: Path) -> None:
     found = durability.share_of(rows, durability.CADENCE)
     assert durability.CADENCE == 25
     assert 0 < found.share < 1
+
+
+def test_memory_episodes_do_the_same_work_in_all_ways_and_the_opening_is_computed_once() -> None:
+    found = memory.measured(MINI, 4, 100, 1)
+    runs = {way: f for way, [f] in found.items()}
+    together, alone = runs[memory.Way(together=True, told=True)], runs[memory.Way(together=False, told=True)]
+    untold = runs[memory.Way(together=False, told=False)]
+    assert all(f.chunks_per_s > 0 for f in runs.values())
+    assert all(e.metrics["executed"] >= memory.CHUNKS for f in runs.values() for e in f.episodes)
+    agent = memory.agents_of(MINI, 100, 4)[1][True]
+    kept = agent.shared_opening * 4 * (memory.CHUNKS - 1)  # of every chunk of an episode but the first
+    assert untold.prefill_tokens - alone.prefill_tokens == kept
+    assert (alone.copied_tokens, untold.copied_tokens) == (0, 0)
+    assert together.prefill_tokens + together.copied_tokens == alone.prefill_tokens
+    assert together.copied_tokens >= 3 * agent.shared_opening
+
+
+def test_a_way_that_does_other_work_is_no_comparison() -> None:
+    [found] = memory.measured(MINI, 1, 0, 1)[memory.WAYS[0]]
+    [episode] = found.episodes
+    assert memory.same_work([found, replace(found, chunks_per_s=0.0)])
+    assert not memory.same_work([found, replace(found, episodes=(replace(episode, memory=()),))])
 
 
 @pytest.mark.parametrize(("options", "figures"), [([], 11), (["--no-graphs"], 9)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -108,6 +109,27 @@ def test_every_sample_is_seen_once_in_batches_of_similar_length_within_the_budge
     half = len(longest) // 2
     assert abs(sum(longest[:half]) - sum(longest[-half:])) < 3 * half  # sorted batches would differ by about 9 each
     assert [len(b) for b in _bucketed(samples[:3], 1, random.Random(0))] == [1, 1, 1]
+
+
+def test_phases_come_one_after_the_other_and_each_is_mixed() -> None:
+    """The lengths of the batches tell the phases apart: the last is of the shortest samples."""
+    short = [WeightedSample(token_ids=(2,) * 3, weights=(1.0,) * 3, phase=2) for _ in range(8)]
+    long = [WeightedSample(token_ids=(2,) * n, weights=(1.0,) * n, phase=1) for n in (30, 31, 32, 33) for _ in range(4)]
+    first = [WeightedSample(token_ids=(2,) * 10, weights=(1.0,) * 10) for _ in range(4)]
+    seen: list[int] = []
+    train_supervised(
+        policy(), [*short, *long, *first], seed=0, tokens_per_batch=64, on_step=lambda s: seen.append(s.num_tokens)
+    )
+    assert seen[0] == 40
+    assert seen[-1] == 24
+    assert sum(seen[1:-1]) == sum(len(s.token_ids) for s in long)
+
+
+def test_of_one_phase_nothing_is_told_apart() -> None:
+    first, second = policy(), policy()
+    train_supervised(first, copies(), seed=3, tokens_per_batch=64)
+    train_supervised(second, [replace(s, phase=4) for s in copies()], seed=3, tokens_per_batch=64)
+    assert torch.equal(weights(first), weights(second))
 
 
 def test_the_schedule_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts that were paid for, in one SQLite file that any number of processes share."""
+"""What was paid for, such as verdicts, in one SQLite file that any number of processes share."""
 
 from __future__ import annotations
 
@@ -10,32 +10,45 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from agentgrpo.errors import StorageError
 from agentgrpo.judges.llm.verdict import Opinion
 
-_TABLE = "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, scores TEXT NOT NULL, reason TEXT NOT NULL)"
+T = TypeVar("T")
 _BUSY_S = 60.0
 """How long another process may hold the file before it counts as broken; it is held for the writing of one row."""
 
 
-class VerdictCache:
-    """key -> Opinion. The first verdict under a key stays, so that all who ask agree. A write-ahead log: a kill at any
-    instant loses nothing that `keep` has returned from; a power failure may lose the last rows, which are then asked
-    again. Not for network file systems. Raises StorageError where the file cannot be used."""
+class PaidCache(Generic[T]):
+    """key -> what was paid for. The first value under a key stays, so that all who ask agree. A write-ahead log: a kill
+    at any instant loses nothing that `keep` has returned from; a power failure may lose the last rows, which are then
+    asked again. Not for network file systems. Raises StorageError where the file cannot be used."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.expanduser()
+    table: str
+    columns: tuple[str, ...]
+    what: str
+    """For messages: "the judge's verdicts"."""
+
+    def __init__(self, path: Path, *, setting: str) -> None:
+        """setting: the configuration's key for the file."""
+        self._path, self._setting = path.expanduser(), setting
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._process = 0
 
-    async def find(self, key: str) -> Opinion | None:
+    def _row(self, value: T) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _value(self, row: tuple[str, ...]) -> T:
+        raise NotImplementedError
+
+    async def find(self, key: str) -> T | None:
         return await asyncio.to_thread(self._find, key)
 
-    async def keep(self, key: str, opinion: Opinion) -> Opinion:
+    async def keep(self, key: str, value: T) -> T:
         """What is kept under the key from here on."""
-        return await asyncio.to_thread(self._keep, key, opinion)
+        return await asyncio.to_thread(self._keep, key, value)
 
     async def holds_any(self) -> bool:
         return await asyncio.to_thread(self._holds_any)
@@ -47,19 +60,21 @@ class VerdictCache:
                 self._connection.close()
             self._connection = None
 
-    def _find(self, key: str) -> Opinion | None:
+    def _find(self, key: str) -> T | None:
         with self._opened() as connection:
-            row = connection.execute("SELECT scores, reason FROM verdicts WHERE key = ?", (key,)).fetchone()
-        return None if row is None else Opinion(tuple(json.loads(row[0])), row[1])
+            sought = f"SELECT {', '.join(self.columns)} FROM {self.table} WHERE key = ?"
+            row = connection.execute(sought, (key,)).fetchone()
+        return None if row is None else self._value(row)
 
     def _holds_any(self) -> bool:
         with self._opened() as connection:
-            return connection.execute("SELECT 1 FROM verdicts LIMIT 1").fetchone() is not None
+            return connection.execute(f"SELECT 1 FROM {self.table} LIMIT 1").fetchone() is not None
 
-    def _keep(self, key: str, opinion: Opinion) -> Opinion:
-        row = (key, json.dumps(opinion.scores), opinion.reason.encode("utf-8", "replace").decode())
+    def _keep(self, key: str, value: T) -> T:
+        row = [key, *(text.encode("utf-8", "replace").decode() for text in self._row(value))]
+        marks = ", ".join("?" * len(row))
         with self._opened() as connection:
-            connection.execute("INSERT INTO verdicts VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
+            connection.execute(f"INSERT INTO {self.table} VALUES ({marks}) ON CONFLICT DO NOTHING", row)
         kept = self._find(key)
         assert kept is not None
         return kept
@@ -73,8 +88,8 @@ class VerdictCache:
                 yield self._connection
             except (sqlite3.Error, OSError) as e:
                 raise StorageError(
-                    f"{self._path}: {e}: the judge's verdicts cannot be kept there; give judge.cache another file (one "
-                    "that is damaged can be deleted), or null"
+                    f"{self._path}: {e}: {self.what} cannot be kept there; give {self._setting} another file (one that "
+                    "is damaged can be deleted), or null"
                 ) from e
 
     def _open(self) -> sqlite3.Connection:
@@ -83,8 +98,22 @@ class VerdictCache:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(_TABLE)
+            fields = ", ".join(f"{column} TEXT NOT NULL" for column in self.columns)
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table} (key TEXT PRIMARY KEY, {fields})")
         except sqlite3.Error:
             connection.close()
             raise
         return connection
+
+
+class VerdictCache(PaidCache[Opinion]):
+    table, columns, what = "verdicts", ("scores", "reason"), "the judge's verdicts"
+
+    def __init__(self, path: Path, *, setting: str = "judge.cache") -> None:
+        super().__init__(path, setting=setting)
+
+    def _row(self, value: Opinion) -> tuple[str, ...]:
+        return json.dumps(value.scores), value.reason
+
+    def _value(self, row: tuple[str, ...]) -> Opinion:
+        return Opinion(tuple(json.loads(row[0])), row[1])

@@ -24,8 +24,9 @@ from agentgrpo.concurrency import Batcher, Limiter
 from agentgrpo.errors import ConfigError, JudgeError
 from agentgrpo.judges.answers import GoldAgreement
 from agentgrpo.judges.base import Verdict
+from agentgrpo.judges.llm.billing import Billed
 from agentgrpo.judges.llm.cache import VerdictCache
-from agentgrpo.judges.llm.completer import Completer, Reply
+from agentgrpo.judges.llm.completer import Completer
 from agentgrpo.judges.llm.control import control_of
 from agentgrpo.judges.llm.fence import capped
 from agentgrpo.judges.llm.prompt import Question, messages_of, nonce_of
@@ -36,7 +37,7 @@ from agentgrpo.types import Task
 
 COUNTS = (
     *("answers", "blank", "vetoed", "fallbacks", "hijacked", "vote_spread"),
-    *("calls", "cached", "bad_verdicts", "prompt_tokens", "completion_tokens", "cost"),
+    *("cached", "bad_verdicts"),
 )
 
 
@@ -92,7 +93,7 @@ class LLMJudge:
         self._repeats = repeats
         self._verdict_retries = verdict_retries
         self._fallback = GoldAgreement() if fallback == "gold_agreement" else None
-        self._prices = (prompt_price, completion_price)
+        self._billed = Billed(completer, prompt_price=prompt_price, completion_price=completion_price)
         self._seed = seed
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._asked: Batcher[None, Question, Opinion] = Batcher(
@@ -124,7 +125,7 @@ class LLMJudge:
         return self._cache is not None and await self._cache.holds_any()
 
     def counts(self) -> Mapping[str, float]:
-        return dict(self._counts)
+        return {**self._counts, **self._billed.counts}
 
     async def close(self) -> None:
         if self._cache is not None:
@@ -176,18 +177,10 @@ class LLMJudge:
     async def _ask(self, question: Question) -> Opinion:
         for attempt in range(self._verdict_retries + 1):
             nonce = nonce_of(question, self._seed, attempt)
-            reply = await self._completer.complete(messages_of(question, nonce))
-            self._bill(reply)
+            reply = await self._billed.complete(messages_of(question, nonce))
             try:
                 return read_verdict(reply.text, nonce, question.fields)
             except JudgeError as e:
                 self._counts["bad_verdicts"] += 1
                 error = e
         raise error
-
-    def _bill(self, reply: Reply) -> None:
-        prompt, completion = self._prices
-        self._counts["calls"] += 1
-        self._counts["prompt_tokens"] += reply.prompt_tokens
-        self._counts["completion_tokens"] += reply.completion_tokens
-        self._counts["cost"] += (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1000

@@ -11,8 +11,11 @@ not finite is written as null. Read it with `read_trajectories`, or with any JSO
 
 `agent.messages` has one entry per Segment: {"branch","role","sampled","num_tokens","policy_version","content"}; the
 loss mask is `sampled`, `num_tokens` times. `agent.tools` has one entry per call: {"name","arguments","outcome","turn",
-"num_results","result_ids","cached","detail","num_bytes" (of the whole result),"was_cut","cost"}. `tokens` (null where
-switched off) holds the ids of all segments and the logprobs of the sampled ones, packed: see `packing`.
+"num_results","result_ids","cached","detail","num_bytes" (of the whole result),"was_cut","cost"}. `memory` has an
+entry for each chunk that a memory agent read: {"chunk","changes","failed","tokens","entries"} (of the memory after it);
+a change is {"op","before","after"} with the entry {"id","kind","text","chunk"} as it was and is, null where there is
+none, so that the changes lead from an empty memory to the last one; "failed" holds {"call","detail"}. `tokens` (null
+where switched off) holds the ids of all segments and the logprobs of the sampled ones, packed: see `packing`.
 """
 
 from agentgrpo.records.trajectories.reading import read_summary, read_trajectories

@@ -7,10 +7,11 @@ from typing import Any
 
 from agentgrpo.types import Branch
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a field comes, goes, or changes its name or meaning.
 
 2: group_status; num_bytes, was_cut and cost of a call.
+3: memory, reward_branches.
 """
 
 
@@ -51,14 +52,18 @@ class TrajectoryRecord:
     """null = could not be scored, which is never the same as 0."""
     reward_terms: dict[str, Any]
     reward_dimensions: dict[str, Any]
+    reward_branches: list[Any]
+    """What each branch got for its own tokens; [] = all of them got `reward`."""
     advantage: float | list[Any] | None
-    """With credit by turn a list, one for each sampled message."""
+    """With credit by turn, branch or position a list, one for each sampled message."""
     prompt_len: int
     """Tokens before the first sampled one, in the first branch."""
     response_len: int
     """Sampled tokens of all branches."""
     agent: dict[str, Any]
     """{"name","exit","tool_turns","messages","tools"}."""
+    memory: list[Any]
+    """What a memory agent wrote, an object for each branch: see Episode.memory. [] of other agents."""
     metrics: dict[str, Any]
     citations: list[Any]
     retrieved_ids: list[Any]

@@ -51,8 +51,10 @@ def write_trajectories(
                 "sample_index": episode.sample_index,
                 **end,
                 **_texts(episode),
+                "memory": [foreign(written) for written in episode.memory],
                 "correctness": reward.correctness if reward else None,
                 "reward": reward.total if reward else None,
+                "reward_branches": reward.branches if reward else (),
                 "advantage": advantage,
                 "tokens": pack(episode.branches) if record_tokens else None,
             }

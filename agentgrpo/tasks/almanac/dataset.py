@@ -98,6 +98,8 @@ class Almanac:
 class SmallWorld:
     """One demonstration world (tasks.base.DemonstrationWorld)."""
 
+    phase = 0
+
     def __init__(self, world: World, name: str, num_tasks: int, two_hop_weight: int, habits: Habits) -> None:
         dealt = [(question.task(name), question) for question in _deal(world, num_tasks, two_hop_weight)]
         self.tasks: Sequence[Task] = tuple(task for task, _ in dealt)

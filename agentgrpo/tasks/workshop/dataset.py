@@ -102,6 +102,8 @@ class Workshop:
 class Bench:
     """One demonstration world (tasks.base.DemonstrationWorld)."""
 
+    phase = 0
+
     def __init__(self, number: int, num_tasks: int, habits: Habits) -> None:
         name = f"demonstration-{number}"
         turns = [kind for kind in kinds().values() for _ in range(kind.turns)]

@@ -1,0 +1,120 @@
+"""The words of the command line: its verbs, the flags they share, and what a verb is told and says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Outcome(NamedTuple):
+    """What a job comes to. `objective` is what a sweeper that searches (optuna) sees."""
+
+    exit_code: int = 0
+    objective: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a verb is told beside its configuration."""
+
+    verb: str
+    arguments: Mapping[str, Any]
+    """The verb's own: {"run_dir": "runs/x"}; {"ckpt": "a b", "baseline": None, "gate": True}."""
+    overrides: tuple[str, ...]
+    """The configuration's; in a sweep, this job's. They may hold secrets: not for files."""
+    choices: Mapping[str, str]
+    """group -> preset; empty where the configuration is a run's own."""
+    snapshot: str
+    """The configuration as YAML, interpolations unresolved: what the run directory keeps as config.yaml."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> Outcome is; the
+    config is plain data that has passed build.validate, with run.dir set."""
+
+    summary: str
+    entry: str
+    positional: str = ""
+    flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """--flag -> (metavar or "" for a switch, help)."""
+    resumes: bool = False
+    """The configuration is that of the run directory in `positional`."""
+    composes: bool = True
+    """False: the flags say all; there is no configuration, and `config` is empty."""
+    keeps_nothing: bool = False
+    """It writes no file, so that it needs no run directory."""
+
+
+VERBS: dict[str, Verb] = {
+    "train": Verb(summary="train a policy, with an evaluation before and after", entry="agentgrpo.verbs:train"),
+    "eval": Verb(
+        summary="evaluate a policy on held-out tasks",
+        entry="agentgrpo.verbs:evaluate",
+        flags={
+            "--ckpt": (
+                "PATH",
+                "the checkpoint to evaluate, with its run's own settings unless presets are chosen",
+            ),
+            "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
+            "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
+        },
+    ),
+    "resume": Verb(
+        summary="go on with a run that was stopped",
+        entry="agentgrpo.verbs:resume",
+        positional="run_dir",
+        resumes=True,
+    ),
+    "export": Verb(
+        summary="write a checkpoint as a plain model folder, an adapter merged into its base",
+        entry="agentgrpo.verbs:export",
+        flags={
+            "--ckpt": ("PATH", "the checkpoint"),
+            "--merge": ("OUT", "the folder to write; it must not exist"),
+        },
+        composes=False,
+    ),
+    "show": Verb(
+        summary="print an episode of a run, or list those there are",
+        entry="agentgrpo.show:show",
+        positional="run_dir",
+        flags={
+            "--episode": ("ID", "the one to print; without it the file's episodes are listed"),
+            "--file": ("NAME", "of RUN/trajectories; default: the greedy evaluation of the end weights"),
+            "--step": ("N", "instead of --file: that step of training"),
+        },
+        composes=False,
+    ),
+    "check": Verb(
+        summary="numerics: losses and updates against a scalar reference; judge: can judge=... be fooled?",
+        entry="agentgrpo.verbs:check",
+        positional="what",
+        flags={"--json": ("", "print what was found as JSON")},
+        keeps_nothing=True,
+    ),
+}
+
+SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
+    "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
+    "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),
+    "--cfg": ("-c", {"choices": ["job", "hydra", "all"]}, "print the composed configuration and stop"),
+    "--resolve": ("", {"action": "store_true"}, "with --cfg: interpolations resolved"),
+    "--package": ("-p", {"metavar": "KEY"}, "with --cfg: only this part"),
+    "--info": ("-i", {"nargs": "?", "const": "all", "metavar": "WHAT"}, "print how it was composed and stop"),
+    "--shell-completion": ("-sc", {"action": "store_true"}, "with install=bash, fish or zsh: print the shell's code"),
+    "--hydra-help": ("", {"action": "store_true"}, "Hydra's own help"),
+}
+"""--flag -> (short form, how argparse reads it, help). Hydra's, passed on as they are."""
+
+EXAMPLES = """\
+  agentgrpo train                                                     the embedded example, minutes on a laptop
+  agentgrpo train +reward=retriever_aware run.max_steps=200
+  agentgrpo train experiment=none task.corpus=c.jsonl task.questions=q.jsonl model.path=MODEL
+  agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
+  agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
+  agentgrpo resume runs/x run.max_steps=400
+  agentgrpo export --ckpt runs/x/checkpoints/step-000400 --merge models/mine
+  agentgrpo show runs/x --episode diary-0-test-3-dialogue/0           what it wrote down, chunk by chunk
+  eval "$(agentgrpo --shell-completion install=bash)\""""

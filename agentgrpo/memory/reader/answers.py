@@ -1,0 +1,15 @@
+"""Answers of a reader that were paid for."""
+
+from __future__ import annotations
+
+from agentgrpo.judges.llm.cache import PaidCache
+
+
+class AnswerCache(PaidCache[str]):
+    table, columns, what = "answers", ("answer",), "the reader's answers"
+
+    def _row(self, value: str) -> tuple[str, ...]:
+        return (value,)
+
+    def _value(self, row: tuple[str, ...]) -> str:
+        return row[0]

@@ -1,0 +1,261 @@
+"""What a run will take, from a model's shape alone: memory of one device, tokens and episodes of a step, disk.
+
+Counted exactly: parameters, and the bytes of weights, gradients, optimizer state and reference (of sharded ones up to
+the padding of uneven shares). All else is an estimate or a bound, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from transformers import PreTrainedModel
+
+from agentgrpo.engines.cache import CacheShape, bucketed
+from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.hardware import Hardware
+from agentgrpo.kernels.last_layer import decoder_layers
+from agentgrpo.settings import RolloutSettings
+from agentgrpo.training.adapters import adapter_tensors, has_adapter
+from agentgrpo.training.budget import fitting_tokens
+from agentgrpo.training.policy import DTYPES
+
+GIB = 2**30
+EXACT, ESTIMATE, BOUND = "exact", "estimate", "at most"
+ALWAYS, ROLLOUT, UPDATE = "always", "rollout", "update"
+LARGE_SHARE = 0.9
+"""Of a device's memory that a plan may fill: the rest is for the allocator, the kernels and what an estimate missed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Memory for one thing. when: always, or only in the rollout or in the update."""
+
+    name: str
+    num_bytes: int
+    basis: str
+    when: str = ALWAYS
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What of the engine decides how many keys and values there are at once."""
+
+    slots: int
+    kv_budget: int | None
+    max_context: int
+    """Tokens of one context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Numbers of a model, by what becomes of them."""
+
+    total: int
+    trained: int
+    sharded: int
+    """Of the trained ones those in decoder layers, which fsdp shares out."""
+    trained_tensors: int
+    saved: int
+    """Those that a checkpoint holds: all, or an adapter's."""
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Weights:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        layers = decoder_layers(model)
+        in_layers = set() if layers is None else set(layers.parameters())
+        adapter = adapter_tensors(model)
+        return cls(
+            total=sum(p.numel() for p in model.parameters()),
+            trained=sum(p.numel() for p in trained),
+            sharded=sum(p.numel() for p in trained if p in in_layers),
+            trained_tensors=len(trained),
+            saved=sum(p.numel() for p in (adapter.values() if adapter else model.parameters())),
+        )
+
+
+class MemoryPlan:
+    """Of one of `processes` devices."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        hardware: Hardware,
+        algorithm: Algorithm,
+        rollout: RolloutSettings,
+        engine: EngineFacts,
+        processes: int = 1,
+    ) -> None:
+        self.weights = Weights.of(model)
+        self._model, self._config = model, model.config.get_text_config()
+        self._hardware, self._algorithm, self._rollout = hardware, algorithm, rollout
+        self._engine, self.processes = engine, processes
+        self._is_sharded = hardware.strategy == "fsdp" and processes > 1
+        self._size = DTYPES[hardware.dtype].itemsize
+        self._trained_size = 4 if has_adapter(model) else self._size
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token."""
+        shape = CacheShape.of(self._model)
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * self._size
+
+    @property
+    def episodes_at_once(self) -> int:
+        """Contexts that the engine may hold at once."""
+        r = self._rollout
+        of_process = ceil(r.tasks_per_step / self.processes) * r.group_size
+        return min(self._engine.slots, r.max_concurrent_episodes, of_process)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of all of the state, wherever it is: two moments, a step count each, a float32 copy of smaller weights."""
+        w = self.weights
+        copies = 4 if self._trained_size < 4 else 0
+        return w.trained * (2 * max(4, self._trained_size) + copies) + 4 * w.trained_tensors
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Tensors of one checkpoint."""
+        w, a = self.weights, self._algorithm
+        saved = w.saved * (self._trained_size if w.saved < w.total else self._size)
+        moving = 4 * w.trained if a.needs_reference and a.reference != "frozen" else 0
+        sampler = w.trained * self._trained_size if a.max_staleness else 0
+        return saved + self.optimizer_bytes + moving + sampler
+
+    def lines(self) -> list[Line]:
+        """Everything, in no order."""
+        return [*self._held(), *self._rollout_lines(), *self._update_lines()]
+
+    def peak(self, phase: str) -> int:
+        """Bytes that there are at once in ROLLOUT or UPDATE."""
+        return sum(line.num_bytes for line in self.lines() if line.when in (ALWAYS, phase))
+
+    @property
+    def need(self) -> int:
+        return max(self.peak(ROLLOUT), self.peak(UPDATE))
+
+    def fits(self, memory_bytes: int) -> bool:
+        return self.need <= LARGE_SHARE * memory_bytes
+
+    def _share(self, num_bytes_each: int) -> int:
+        """Of what there is for every trained weight, this process's."""
+        w = self.weights
+        sharded = w.sharded if self._is_sharded else 0
+        return (w.trained - sharded + ceil(sharded / self.processes)) * num_bytes_each
+
+    def _held(self) -> list[Line]:
+        w, a = self.weights, self._algorithm
+        frozen = (w.total - w.trained) * self._size
+        lines = [
+            Line(name="weights", num_bytes=frozen + self._share(self._trained_size), basis=EXACT),
+            Line(
+                name="optimizer state",
+                num_bytes=-(-self.optimizer_bytes * self._share(1) // w.trained),
+                basis=EXACT,
+                note="two moments" + (", float32 weights" if self._trained_size < 4 else ""),
+            ),
+        ]
+        own = w.trained * self._trained_size
+        if self._is_sharded or a.max_staleness:
+            why = "fsdp: whole, to sample from" if self._is_sharded else "max_staleness: the sampler's own"
+            lines.append(Line(name="weights of the sampler", num_bytes=own, basis=EXACT, note=why))
+        if a.needs_reference:
+            moving = 0 if a.reference == "frozen" else 4 * w.trained
+            lines.append(Line(name="reference", num_bytes=own + moving, basis=EXACT, note="algorithm.kl_coef > 0"))
+        return lines
+
+    def _rollout_lines(self) -> list[Line]:
+        one = bucketed(self._engine.max_context)
+        tokens = self.episodes_at_once * one
+        within = self._engine.kv_budget is not None and self._engine.kv_budget < tokens
+        kept = self._engine.kv_budget if within and self._engine.kv_budget else tokens
+        each = f"{one * self.kv_token_bytes / GIB:.2g} GiB each"
+        note = f"{self.episodes_at_once} contexts of {self._engine.max_context:,} tokens, {each}"
+        return [
+            Line(
+                name="keys and values",
+                num_bytes=kept * self.kv_token_bytes,
+                basis=BOUND,
+                when=ROLLOUT,
+                note=f"engine.kv_budget={kept:,} tokens; {note}" if within else note,
+            )
+        ]
+
+    def _update_lines(self) -> list[Line]:
+        h, c = self._hardware, self._config
+        given = h.tokens_per_micro_batch or fitting_tokens(self._model.config, h.head_chunk_tokens)
+        tokens = max(given, self._engine.max_context)
+        computed = 2 if h.mixed_precision == "bf16" else max(2, self._size)
+        layer = computed * (18 * c.hidden_size + 6 * c.intermediate_size)
+        if h.activation_checkpointing:
+            kept, how = c.num_hidden_layers * self._size * c.hidden_size + layer, "a layer's, and every layer's input"
+        else:
+            kept, how = c.num_hidden_layers * layer, "every layer's"
+        gradients = self._share(max(4, self._trained_size))
+        longer = f"; the longest context, not {given:,}" if tokens > given else ""
+        return [
+            Line(name="gradients", num_bytes=gradients, basis=EXACT, when=UPDATE, note="float32 in the optimizer step"),
+            Line(
+                name="activations",
+                num_bytes=tokens * kept,
+                basis=ESTIMATE,
+                when=UPDATE,
+                note=f"{how}, of {tokens:,} tokens{longer}",
+            ),
+            Line(
+                name="logits",
+                num_bytes=2 * 4 * h.head_chunk_tokens * c.vocab_size,
+                basis=ESTIMATE,
+                when=UPDATE,
+                note=f"{h.head_chunk_tokens:,} tokens x {c.vocab_size:,} words, twice",
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """A step's work. turns: sampled turns of an episode, the mean where the data was counted; turns_basis says so.
+    contexts: how many contexts the turns of an episode are in."""
+
+    episodes: int
+    turns: float
+    turns_basis: str
+    contexts: float
+    max_tokens: int
+    max_context: int
+
+    @property
+    def sampled_tokens(self) -> int:
+        """At most."""
+        return ceil(self.episodes * self.turns * min(self.max_tokens, self.max_context))
+
+    @property
+    def context_tokens(self) -> int:
+        """At most; what groups share is counted each time."""
+        return ceil(self.episodes * self.contexts * self.max_context)
+
+    def flops(self, weights: Weights, *, recomputed: bool, reference: bool) -> Mapping[str, float]:
+        """Products with the weights alone, at most: 2 for each weight and token forward, 4 backward."""
+        per_token = 2.0 * weights.total * self.context_tokens
+        return {
+            "rollout": per_token,
+            "update": per_token * (4 if recomputed else 3),
+            "reference": per_token if reference else 0.0,
+        }
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side, the second one to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [
+        [
+            cell.rjust(width) if i == 1 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return [f"  {'  '.join(row)}".rstrip() for row in padded]

@@ -1,0 +1,29 @@
+"""`agentgrpo show`: the episodes of a run, for people to read. It loads no model and none of the libraries of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.commands import Command, Outcome
+from agentgrpo.recipes.browsing import find_episode, listing, trajectory_file
+from agentgrpo.recipes.episode_text import episode_lines
+from agentgrpo.records.screen import Screen
+
+
+def show(config: Mapping[str, Any], command: Command) -> Outcome:
+    """One episode as text, or a table of those in the file. Raises ConfigError for what is not there."""
+    given = command.arguments
+    path = trajectory_file(Path(given["run_dir"]), name=given["file"], step=given["step"])
+    screen = Screen("quiet")
+    if given["episode"] is None:
+        columns, rows = listing(path)
+        screen.line(str(path))
+        screen.table(f"{len(rows)} episodes", columns, rows)
+    else:
+        record = find_episode(path, given["episode"])
+        screen.line(str(path))
+        for line in episode_lines(record):
+            screen.text(line.text, style=line.style, indent=line.indent)
+    return Outcome()

@@ -1,0 +1,69 @@
+"""HotpotQA as published, such as hotpot_dev_distractor_v1.json (Yang et al. 2018, arXiv 1809.09600).
+
+    [{"_id": "...", "question": "...", "answer": "...", "type": "bridge", "level": "hard",
+      "supporting_facts": [["title", 0], ...], "context": [["title", ["sentence", ...]], ...]}, ...]
+
+The same rows as the datasets library writes them ("id", {"title": [...], "sentences": [...]}) will do as well,
+in a .json list or as JSON lines.
+A document is a row; paragraphs are shared between rows, see splitting.own_paragraphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentgrpo.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.memory_files.reading import Node, read_records, shown
+
+
+def read(source: Source) -> Iterator[Document]:
+    for row in read_records(source.path):
+        kind = row.optional_text("type")
+        question = Question(
+            text=row.text("question"),
+            answers=row.answers("answer"),
+            kind=kind,
+            metric=source.metric_or("token_f1"),
+        )
+        supporting = {title.value for title, _ in _pairs(row.get("supporting_facts"), "title", "sent_id")}
+        units = tuple(
+            Unit(text=f"{title.value}\n{text}", is_needed=title.value in supporting)
+            for title, sentences in _pairs(row.get("context"), "title", "sentences")
+            if (text := _text(sentences))
+        )
+        if not units:
+            row.get("context").refuse("no paragraphs; use the file of the distractor setting")
+        yield Document(
+            id=row.text("_id" if row.has("_id") else "id"),
+            where=row.where,
+            units=units,
+            questions=(question,),
+            source="hotpotqa",
+            split=source.split,
+        )
+
+
+def _text(sentences: Node) -> str:
+    """Sentences after the first bring their own space."""
+    texts = list(sentences.elements())
+    for node in texts:
+        if not isinstance(node.value, str):
+            node.refuse(f"{shown(node.value)}; a text is needed")
+    return "".join(node.value for node in texts).strip()
+
+
+def _pairs(node: Node, *keys: str) -> Iterator[tuple[Node, Node]]:
+    """[[a, b], ...], or {key: [a, ...], key: [b, ...]}."""
+    if isinstance(node.value, dict):
+        columns = [list(node.list(key)) for key in keys]
+        if len(columns[0]) != len(columns[1]):
+            node.refuse(f"{len(columns[0])} of '{keys[0]}' and {len(columns[1])} of '{keys[1]}'; as many are needed")
+        rows = list(zip(*columns, strict=True))
+    else:
+        rows = [tuple(pair.elements()) for pair in node.elements()]
+    for row in rows:
+        if len(row) != 2:
+            node.refuse(f"a list of {len(row)}; pairs of {' and '.join(keys)} are needed")
+        row[0].string()
+        yield row[0], row[1]
