@@ -38,6 +38,7 @@ from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import in_turn
 from agentgrpo.recipes.warm_start import WarmStart, scripted
 from agentgrpo.records.screen import Screen
+from agentgrpo.registry import FROZEN
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.choose import choose, choose_for_tools
 from agentgrpo.renderers.tokens import FastTokenizer
@@ -170,12 +171,13 @@ class Wiring:
                     f"task={self.config['task']['name']} has none; give a model that "
                     "can search already: model=path model.path=FOLDER"
                 )
+            writing = {key: node for key, node in self.config["agent"].items() if key not in FROZEN}
             make = partial(
                 model.folder,
                 dataset=self.dataset,
                 make_renderer=self._make_renderer,
                 make_agent=self._demonstrating_agent,
-                agent_key=repr([self.config[group] for group in ("agent", "tools", "retriever")] + [self._versions()]),
+                agent_key=repr([writing, *(self.config[group] for group in ("tools", "retriever")), self._versions()]),
                 seed=self.run.seed,
                 progress=show_stages(self.screen),
             )

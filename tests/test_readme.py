@@ -13,8 +13,11 @@ import pytest
 
 from agentgrpo.cli import main
 from agentgrpo.commands import VERBS
+from agentgrpo.dialogue import chunks_of, questions_of
 from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.jsonl import export
+from agentgrpo.tasks.memory_files import MemoryFiles
 from tests.e2e.conftest import SMALL_WORLD, same_threads, start
 from tests.training.several import free_port
 
@@ -77,9 +80,11 @@ def test_every_command_runs(
         if verb == "train" and "--cfg" not in arguments:
             if "experiment=tools" in arguments:
                 arguments += ["task.test_tasks=24"]  # from its own start weights
+            elif "experiment=memory" in arguments:
+                arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]  # from hasty ones of its own
             elif "agent=tool" in arguments:
                 arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
-            elif "experiment=none" not in arguments:
+            elif not {"experiment=none", "run.dry_run=true"} & {*arguments}:
                 arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]
             arguments += [*SHORT, "hardware.threads=1", "run.log_with=[]", "run.screen=quiet"]
         code = launched(launch, arguments) if launch else main(arguments)
@@ -104,6 +109,18 @@ def test_its_example_files_are_read(tmp_path: Path) -> None:
     data = JsonlTasks(questions=str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "corpus.jsonl"))
     assert [t.references for t in data.split("train")] == [("Castin",)]
     assert [p.title for p in data.corpora()["vdb"]] == ["Velmor"]
+
+
+def test_its_example_conversations_are_read(tmp_path: Path) -> None:
+    [rows] = (block for kind, block in BLOCKS if kind == "jsonl")
+    (tmp_path / "chats.jsonl").write_text(rows)
+    data = MemoryFiles(path=str(tmp_path / "chats.jsonl"))
+    tasks = {task.id: task for split in SPLITS for task in data.split(split)}
+    assert {id: chunks_of(task) for id, task in tasks.items()} == {
+        "anna": ("Anna: I moved to Graz.\nassistant: How nice!",),
+        "bob": ("Bob sold his car.", "Bob bought a boat."),
+    }
+    assert [q.metric for q in questions_of(tasks["bob"])] == ["contains", "choice"]
 
 
 def test_the_tree_names_what_is_there() -> None:

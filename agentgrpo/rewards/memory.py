@@ -58,11 +58,11 @@ class BranchWeighted(Weighted):
         raise NotImplementedError
 
     def _skipped(self, episode: Episode) -> list[bool]:
-        """Of each branch, whether it was passed over by an explicit skip and nothing else. Of an episode that wrote
+        """Of each branch, whether it was passed over by one explicit skip and nothing else. Of an episode that wrote
         nothing at all, none was."""
         calls, skips = of_branches(episode, "calls"), of_branches(episode, "skips")
         nothing = wrote_nothing(episode)
-        return [not nothing and 0 < made == skipped for made, skipped in zip(calls, skips, strict=True)]
+        return [not nothing and made == skipped == 1 for made, skipped in zip(calls, skips, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

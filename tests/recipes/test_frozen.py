@@ -163,6 +163,6 @@ def test_a_run_whose_reader_is_the_policy_does_not_begin(
     tiny.model("llama").save_pretrained(folders / "policy")
     tiny.tokenizer().save_pretrained(folders / "policy")
     own = ["model=path", "model.path=policy", "run.dir=run", f"+agent.reader.completer={{name: local, path: {path}}}"]
-    given = ["experiment=none", "task=diary", "agent=memory_llm", "~agent.reader.completer", *own]
+    given = ["experiment=none", "task=diary", "agent=memory_llm", "judge=questions", "~agent.reader.completer", *own]
     assert main(["train", *given]) == 2
     assert f"this folder is {whose}" in capsys.readouterr().err

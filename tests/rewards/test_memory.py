@@ -138,9 +138,9 @@ def test_calls_that_succeed() -> None:
     rows = (chunk(4, 3), chunk(), SKIP, chunk(3, 2, skips=1))
     assert of_chunks("call_success", *rows, weight=2.0, skip_counts=True) == [1.5, 0.0, 2.0, 4 / 3]
     assert of_chunks("call_success", *rows, weight=2.0, skip_counts=False) == [1.5, 0.0, 0.0, 4 / 3]
-    # skips beside calls that fail make up for none of them; several skips are a skip
+    # skips beside calls that fail make up for none of them; a skip that is repeated is none
     rows = (chunk(4, 0, skips=3), chunk(2, skips=2), SKIP, chunk(2, malformed=2))
-    assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True) == [0.0, 1.0, 1.0, 0.0]
+    assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True) == [0.0, 0.0, 1.0, 0.0]
     assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True, memory_tokens=0) == [0.0] * 4
 
 
