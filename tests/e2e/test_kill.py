@@ -1,4 +1,4 @@
-"""The short version of scripts/soak/kill_loop.py: 40 SIGKILLs, nothing lost, nothing twice, not a byte different."""
+"""The short version of scripts/soak/kill_loop.py: 35 SIGKILLs, nothing lost, nothing twice, not a byte different."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_kills_change_nothing(start: Path, kills: int, settings: list[str]) -> N
 @pytest.mark.timeout(900)
 def test_kills_change_nothing_of_what_was_written_down(memory_start: Path) -> None:
     """Memory episodes: a context for every chunk, what each changed, the reader's answers."""
-    survive("--start", str(memory_start), "--kills", "10", "--experiment", "memory", *SHORTER)
+    survive("--start", str(memory_start), "--kills", "5", "--experiment", "memory", *SHORTER)
 
 
 def survive(*arguments: str) -> None:
@@ -40,4 +40,4 @@ def survive(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = done.stdout.splitlines()[-1]
     assert last.endswith(" passed, 0 failed")
-    assert int(last.split()[0]) >= int(arguments[arguments.index("--kills") + 1]) // 10
+    assert int(last.split()[0]) >= max(1, int(arguments[arguments.index("--kills") + 1]) // 10)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
@@ -16,6 +17,7 @@ from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.tasks.base import Demonstrator
 from agentgrpo.tasks.diary import Diaries, Habits
 from agentgrpo.tasks.diary.demonstrator import Writer, careless, copy, drill
+from agentgrpo.tasks.diary.world import Sentence
 from agentgrpo.types import Episode, Task
 
 DIARIES = Diaries(train_diaries=4, dev_diaries=4, test_diaries=33)
@@ -136,3 +138,29 @@ def test_demonstrations_come_in_phases() -> None:
     assert copies["updates"] == copies["deletes"] == 0
     assert min(drills.values()) >= 0 < min(drills["updates"], drills["deletes"])
     assert 0 < careless_["updates"] < drills["updates"]
+
+
+def test_no_two_demonstration_worlds_of_a_phase_are_alike() -> None:
+    days = [
+        (s.phase, tuple(c for t in s.tasks for c in t.metadata["chunks"])) for s in DIARIES.demonstration_worlds(20, 20)
+    ]
+    assert len(set(days)) == len(days)
+
+
+SAID = {
+    kind: Sentence(text="said", kind=kind, key="Velmor lives" if kind != "chatter" else "", value="in Rome")
+    for kind in ("fact", "rumour", "chatter", "forget")
+}
+
+
+def test_a_retraction_is_not_copied() -> None:
+    assert [len(copy(sentence, True, Random(0))) for sentence in SAID.values()] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("habit", SAID)
+@pytest.mark.parametrize("chance", [0.0, 0.2, 0.8, 1.0])
+def test_a_habit_is_as_frequent_as_it_says(habit: str, chance: float) -> None:
+    write = careless(Habits(**{habit: chance}))
+    rng = Random(1)
+    written = sum(bool(write(SAID[habit], True, rng)) for _ in range(500)) / 500
+    assert written == pytest.approx(chance, abs=0.06)
