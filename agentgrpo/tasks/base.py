@@ -6,10 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from agentgrpo.errors import DataError, did_you_mean
 from agentgrpo.protocol import ParsedTurn
 from agentgrpo.types import Passage, Task
 
 SPLITS = ("train", "dev", "test")
+
+
+def split_of(splits: Mapping[str, Sequence[Task]], name: str) -> Sequence[Task]:
+    """TaskDataset.split of a set that holds its splits by name."""
+    if name not in splits:
+        raise DataError(f"split '{name}'; this task set has {', '.join(splits)}.{did_you_mean(name, tuple(splits))}")
+    return splits[name]
 
 
 class TaskDataset(Protocol):

@@ -1,4 +1,5 @@
-"""What the embedded worlds have in common: habits of their demonstrators by name, and a hash of what makes them up."""
+"""What the embedded worlds have in common: habits of their demonstrators by name, what a task was made from, and
+a hash of what makes them up."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.types import Task
 
 H = TypeVar("H")
 
@@ -24,3 +26,10 @@ def habits_of(kind: type[H], given: Mapping[str, float]) -> H:
 def hash_of(*parts: object) -> str:
     """Of JSON values, in order."""
     return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def drawn(worlds: Mapping[str, H], task: Task) -> H:
+    """What the task was made from, by its id. Raises DataError for a task of another world."""
+    if task.id not in worlds:
+        raise DataError(f"task '{task.id}' is not of this world; the oracle knows only the tasks of its own splits")
+    return worlds[task.id]

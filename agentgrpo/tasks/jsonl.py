@@ -8,8 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
-from agentgrpo.tasks.base import SPLITS, TaskDataset
+from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.tasks.base import SPLITS, TaskDataset, split_of
 from agentgrpo.tasks.chance import uniform
 from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tasks.reading import Row, read_passages, read_rows, read_thesaurus
@@ -71,9 +71,7 @@ class JsonlTasks:
         )
 
     def split(self, name: str) -> Sequence[Task]:
-        if name not in self._splits:
-            raise DataError(f"split '{name}'; this task set has {', '.join(SPLITS)}.{did_you_mean(name, SPLITS)}")
-        return self._splits[name]
+        return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.errors import ConfigError
 from agentgrpo.tasks.almanac.demonstrator import Habits, Oracle, Spendthrift
 from agentgrpo.tasks.almanac.names import Pool, names
 from agentgrpo.tasks.almanac.thesaurus import thesaurus
 from agentgrpo.tasks.almanac.world import Question, World, draw_world
-from agentgrpo.tasks.base import Demonstrator, Language
+from agentgrpo.tasks.base import Demonstrator, Language, split_of
 from agentgrpo.tasks.chance import generator
-from agentgrpo.tasks.generated import habits_of, hash_of
+from agentgrpo.tasks.generated import drawn, habits_of, hash_of
 from agentgrpo.types import Passage, Task
 
 POOLS: tuple[Pool, ...] = ("train", "dev", "test")
@@ -73,9 +73,7 @@ class Almanac:
         return hash_of(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
 
     def split(self, name: str) -> Sequence[Task]:
-        if name not in self._splits:
-            raise DataError(f"split '{name}'; this task set has {', '.join(POOLS)}.{did_you_mean(name, POOLS)}")
-        return self._splits[name]
+        return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora
@@ -84,9 +82,7 @@ class Almanac:
         return thesaurus()
 
     def oracle(self, task: Task) -> Demonstrator:
-        if task.id not in self._questions:
-            raise DataError(f"task '{task.id}' is not of this world; the oracle knows only the tasks of its own splits")
-        return Oracle(self._questions[task.id])
+        return Oracle(drawn(self._questions, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[SmallWorld]:
         """World i is the same whatever `count` is. Raises ConfigError where a world has fewer tasks than asked for."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.errors import ConfigError
 from agentgrpo.tasks.almanac import names
 from agentgrpo.tasks.almanac.names import Pool
-from agentgrpo.tasks.base import Demonstrator, Language
+from agentgrpo.tasks.base import Demonstrator, Language, split_of
 from agentgrpo.tasks.chance import generator
 from agentgrpo.tasks.diary import world
 from agentgrpo.tasks.diary.demonstrator import Habits, Writer, careless, copy, drill, ideal
 from agentgrpo.tasks.diary.names import beginning
 from agentgrpo.tasks.diary.world import Rates, draw_diary
-from agentgrpo.tasks.generated import habits_of, hash_of
+from agentgrpo.tasks.generated import drawn, habits_of, hash_of
 from agentgrpo.types import Passage, Task
 
 LANGUAGE = Language(
@@ -91,10 +91,7 @@ class Diaries:
         return hash_of(repr(self.habits), names.names("train"), *texts)
 
     def split(self, name: str) -> Sequence[Task]:
-        if name not in self._splits:
-            pools = tuple(self._splits)
-            raise DataError(f"split '{name}'; this task set has {', '.join(pools)}.{did_you_mean(name, pools)}")
-        return self._splits[name]
+        return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         """None: what is known has been read."""
@@ -104,9 +101,7 @@ class Diaries:
         return {}
 
     def oracle(self, task: Task) -> Demonstrator:
-        if task.id not in self._diaries:
-            raise DataError(f"task '{task.id}' is not of this world; the oracle knows only the tasks of its own splits")
-        return Writer(self._diaries[task.id], ideal)
+        return Writer(drawn(self._diaries, task), ideal)
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Shelf]:
         """World i is the same whatever `count` is."""

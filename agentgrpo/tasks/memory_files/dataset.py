@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentgrpo.errors import ConfigError, DataError, did_you_mean
-from agentgrpo.tasks.base import SPLITS
+from agentgrpo.tasks.base import SPLITS, split_of
 from agentgrpo.tasks.generated import hash_of
 from agentgrpo.tasks.memory_files import (
     hotpotqa,
@@ -153,9 +153,7 @@ class MemoryFiles:
         )
 
     def split(self, name: str) -> Sequence[Task]:
-        if name not in self._splits:
-            raise DataError(f"split '{name}'; this task set has {', '.join(SPLITS)}.{did_you_mean(name, SPLITS)}")
-        return self._splits[name]
+        return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return {}

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.errors import ConfigError
 from agentgrpo.tasks.almanac.names import Pool
-from agentgrpo.tasks.base import Demonstrator, Language
-from agentgrpo.tasks.generated import habits_of, hash_of
+from agentgrpo.tasks.base import Demonstrator, Language, split_of
+from agentgrpo.tasks.generated import drawn, habits_of, hash_of
 from agentgrpo.tasks.workshop.demonstrator import Careless, Habits, Oracle
 from agentgrpo.tasks.workshop.names import beginning, items
 from agentgrpo.tasks.workshop.world import Problem, draw_problem, kinds
@@ -76,10 +76,7 @@ class Workshop:
         return hash_of(repr(self.habits), items("train"), *([p.name, p.read_text(encoding="utf-8")] for p in here))
 
     def split(self, name: str) -> Sequence[Task]:
-        if name not in self._splits:
-            pools = tuple(self._splits)
-            raise DataError(f"split '{name}'; this task set has {', '.join(pools)}.{did_you_mean(name, pools)}")
-        return self._splits[name]
+        return split_of(self._splits, name)
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         """None: what is known is in the files."""
@@ -89,9 +86,7 @@ class Workshop:
         return {}
 
     def oracle(self, task: Task) -> Demonstrator:
-        if task.id not in self._problems:
-            raise DataError(f"task '{task.id}' is not of this world; the oracle knows only the tasks of its own splits")
-        return Oracle(self._problems[task.id])
+        return Oracle(drawn(self._problems, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Bench]:
         """World i is the same whatever `count` is."""
