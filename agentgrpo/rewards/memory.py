@@ -11,6 +11,7 @@ that silence is no way around it.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ def wrote_nothing(episode: Episode) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BranchWeighted(Weighted):
+class BranchWeighted(Weighted, ABC):
     """A term whose value is the mean of its branches'."""
 
     is_cost = False
@@ -54,8 +55,8 @@ class BranchWeighted(Weighted):
         values = self.per_branch(episode)
         return math.fsum(values) / max(1, len(values))
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
-        raise NotImplementedError
+    @abstractmethod
+    def per_branch(self, episode: Episode) -> Sequence[float]: ...
 
     def _skipped(self, episode: Episode) -> list[bool]:
         """Of each branch, whether it was passed over by one explicit skip and nothing else. Of an episode that wrote

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ _BUSY_S = 60.0
 """How long another process may hold the file before it counts as broken; it is held for the writing of one row."""
 
 
-class PaidCache(Generic[T]):
+class PaidCache(ABC, Generic[T]):
     """key -> what was paid for. The first value under a key stays, so that all who ask agree. A write-ahead log: a kill
     at any instant loses nothing that `keep` has returned from; a power failure may lose the last rows, which are then
     asked again. Not for network file systems. Raises StorageError where the file cannot be used."""
@@ -37,11 +38,11 @@ class PaidCache(Generic[T]):
         self._connection: sqlite3.Connection | None = None
         self._process = 0
 
-    def _row(self, value: T) -> tuple[str, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _row(self, value: T) -> tuple[str, ...]: ...
 
-    def _value(self, row: tuple[str, ...]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    def _value(self, row: tuple[str, ...]) -> T: ...
 
     async def find(self, key: str) -> T | None:
         return await asyncio.to_thread(self._find, key)

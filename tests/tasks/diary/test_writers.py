@@ -76,33 +76,33 @@ def writer(write: object) -> Callable[[Task], Demonstrator]:
 
 
 @pytest.fixture(scope="module")
-def test_split() -> Sequence[Task]:
+def held_out() -> Sequence[Task]:
     return DIARIES.split("test")
 
 
-def test_the_oracle_answers_everything(test_split: Sequence[Task]) -> None:
-    episodes = run(DIARIES.oracle, test_split)
+def test_the_oracle_answers_everything(held_out: Sequence[Task]) -> None:
+    episodes = run(DIARIES.oracle, held_out)
     assert correctness(episodes) == 1.0
     assert total(episodes, "failed_calls") == total(episodes, "stray") == 0
     assert total(episodes, "valid") == total(episodes, "judged") == total(episodes, "wanted") > 400
     assert max(e.metrics["memory_share"] for e in episodes if len(e.branches) == 50) < 0.3
 
 
-def test_who_writes_nothing_knows_nothing(test_split: Sequence[Task]) -> None:
-    episodes = run(lambda task: Silent(), test_split)
+def test_who_writes_nothing_knows_nothing(held_out: Sequence[Task]) -> None:
+    episodes = run(lambda task: Silent(), held_out)
     assert correctness(episodes) == 0.0
     assert total(episodes, "skips") == total(episodes, "chunks")
     assert total(episodes, "memory_tokens") == 0
 
 
-def test_who_writes_everything_believes_rumours_and_forgets_nothing(test_split: Sequence[Task]) -> None:
-    episodes, ideal = run(writer(copy), test_split), run(DIARIES.oracle, test_split)
+def test_who_writes_everything_believes_rumours_and_forgets_nothing(held_out: Sequence[Task]) -> None:
+    episodes, ideal = run(writer(copy), held_out), run(DIARIES.oracle, held_out)
     assert correctness(episodes, "rumoured", "forgotten") < 0.2 < correctness(episodes) < 0.6
     assert total(episodes, "memory_tokens") > 2 * total(ideal, "memory_tokens")
 
 
-def test_the_careless_leave_much_to_learn(test_split: Sequence[Task]) -> None:
-    episodes = run(writer(careless(Habits())), test_split)
+def test_the_careless_leave_much_to_learn(held_out: Sequence[Task]) -> None:
+    episodes = run(writer(careless(Habits())), held_out)
     assert 0.3 < correctness(episodes) < 0.7
     assert correctness(episodes, "history") < 0.3 < correctness(episodes, "current")
     ops = {op: total(episodes, op) for op in ("inserts", "updates", "deletes", "skips")}
@@ -110,9 +110,9 @@ def test_the_careless_leave_much_to_learn(test_split: Sequence[Task]) -> None:
     assert total(episodes, "malformed") == 0
 
 
-def test_a_drill_makes_the_right_call_for_what_it_sees(test_split: Sequence[Task]) -> None:
+def test_a_drill_makes_the_right_call_for_what_it_sees(held_out: Sequence[Task]) -> None:
     """All that it needs is shown, as the entries that share most with the day are."""
-    episodes, ideal = run(writer(drill), test_split), run(DIARIES.oracle, test_split)
+    episodes, ideal = run(writer(drill), held_out), run(DIARIES.oracle, held_out)
     assert correctness(episodes) == 1.0
     assert [e.memory for e in episodes] == [e.memory for e in ideal]
 
