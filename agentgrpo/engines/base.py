@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from agentgrpo.types import FinishReason
@@ -72,6 +73,16 @@ class Completion:
     """Seconds between the request and its first forward pass."""
     time_generate: float = 0.0
     """Seconds from there to the last token."""
+
+
+class WeightFiles(Protocol):
+    """What is trained, for engines that sample elsewhere."""
+
+    is_adapter: bool
+
+    def write(self, folder: Path) -> None:
+        """A whole model as transformers loads it, or the adapter alone as peft does; durable when this returns."""
+        ...
 
 
 class Engine(Protocol):

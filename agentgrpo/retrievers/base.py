@@ -6,7 +6,7 @@ agents use, so that queries which arrive together are answered in one batch, off
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentgrpo.errors import RetrieverError
 from agentgrpo.types import Passage
@@ -25,6 +25,30 @@ class Retriever(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A retriever whose index or server can be missing. Building it touches neither."""
+
+    async def probe(self) -> None:
+        """Raises ConfigError or RetrieverError, with what to do, where a search could not succeed."""
+        ...
+
+
+class Indexer(Protocol):
+    """Builds what a retriever searches, from a corpus in its order."""
+
+    @property
+    def count(self) -> int:
+        """Passages that are durably in: an interrupted build goes on with the next one."""
+        ...
+
+    def add(self, passages: Sequence[Passage]) -> None: ...
+
+    def finish(self) -> None:
+        """The index is whole and may be searched."""
+        ...
 
 
 class Reranker(Protocol):
