@@ -51,7 +51,7 @@ def keys(run: Path, beta: str, gamma: str) -> str:
     weights = f"reward.terms.compression.weight={beta} reward.terms.validity.weight={gamma}"
     rest = "run.log_with=[] run.screen=quiet"
     return (
-        f"train experiment=memory {weights} run.seed=0 run.max_steps=7 run.eval_every=0 "
+        f"train experiment=memory {weights} {memory_ablation.UNGATED} run.seed=0 run.max_steps=7 run.eval_every=0 "
         f"run.dir={run}/beta{beta}-gamma{gamma}-steps7-seed0 {rest}"
     )
 
@@ -94,6 +94,8 @@ def test_the_table_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 | 0.3 | 0.5 | 2 | 0.500 → 0.700 (±0.000) | 60.000 → 44.000 (±0.000) | 0.500 → 0.750 (±0.000) | 0.400 → 0.750 (±0.000) | 1.500 → 1.250 (±0.000) |
 
 8 runs of 7 steps; few seeds and short runs are noise as much as effect
+as expected: the greater beta, the smaller the memory: (0, 0) 50.000, (0.3, 0) 44.000
+NOT as expected: the greatest beta costs answers: (0, 0) 0.500, (0.3, 0) 0.575
 as expected: the greater beta, the smaller the memory: (0, 0.5) 50.000, (0.3, 0.5) 44.000
 NOT as expected: the greatest beta costs answers: (0, 0.5) 0.625, (0.3, 0.5) 0.700
 as expected: the least gamma costs right entries: (0.3, 0) 0.500, (0.3, 0.5) 0.750
@@ -102,16 +104,40 @@ as expected: the least gamma costs answers: (0.3, 0) 0.575, (0.3, 0.5) 0.700
     )
 
 
-def test_the_shape_is_judged_by_what_there_is() -> None:
-    def cell(correctness: float, tokens: float) -> dict[str, list[tuple[float, float]]]:
-        return {"correctness": [(0.0, correctness)], "memory_tokens": [(0.0, tokens)], "validity": [(0.0, 0.5)]}
+def cell(correctness: float, tokens: float, validity: float = 0.5) -> dict[str, list[tuple[float, float]]]:
+    return {
+        "correctness": [(0.0, correctness)],
+        "memory_tokens": [(0.0, tokens)],
+        "validity": [(0.0, validity)],
+    }
 
+
+def test_the_shape_is_judged_by_what_there_is() -> None:
     assert shape({Cell(0.3, 0.5): cell(0.7, 40.0)}) == []
     found = {Cell(0.0, 0.5): cell(0.6, 40.0), Cell(0.3, 0.5): cell(0.7, 50.0), Cell(1.2, 0.5): cell(0.6, 30.0)}
     grew, fell = shape(found)
     sizes, grades = "(0, 0.5) 40.000, (0.3, 0.5) 50.000, (1.2, 0.5) 30.000", "(0, 0.5) 0.600, (0.3, 0.5) 0.700"
     assert grew == f"NOT as expected: the greater beta, the smaller the memory: {sizes}"
     assert fell == f"as expected: the greatest beta costs answers: {grades}, (1.2, 0.5) 0.600"
+
+
+@pytest.mark.parametrize(
+    "last, holds",
+    [
+        (cell(0.67, 37.0), [True, True]),
+        (cell(0.69, 37.0), [True, False]),
+        (cell(0.67, 39.0), [False, True]),
+    ],
+)
+def test_a_difference_within_the_noise_is_none(last: dict[str, list[tuple[float, float]]], holds: list[bool]) -> None:
+    found = {Cell(0.0, 0.5): cell(0.6, 40.0), Cell(0.3, 0.5): cell(0.7, 41.0), Cell(1.2, 0.5): last}
+    assert [line.startswith("as expected") for line in shape(found)] == holds
+
+
+@pytest.mark.parametrize("correctness, validity, holds", [(0.67, 0.47, [True, True]), (0.69, 0.49, [False, False])])
+def test_what_gamma_brings_is_beyond_the_noise_too(correctness: float, validity: float, holds: list[bool]) -> None:
+    found = {Cell(0.3, 0.0): cell(correctness, 40.0, validity), Cell(0.3, 0.5): cell(0.7, 40.0, 0.5)}
+    assert [line.startswith("as expected") for line in shape(found)] == holds
 
 
 def test_no_run_is_done(tmp_path: Path) -> None:
