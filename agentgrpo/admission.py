@@ -11,7 +11,7 @@ from typing import Any
 from agentgrpo.errors import ConfigError
 from agentgrpo.registry import PROGRAMS
 
-PLACES = ("url", "base_url", "web_url", "user_agent")
+PLACES = ("url", "urls", "base_url", "web_url", "user_agent")
 """Keys of a node that say where it sends things, or that are sent along to anybody."""
 KEYS = ("api_key_env", "env")
 """Keys of a node that name environment variables, the values of which leave this process."""
@@ -34,11 +34,22 @@ def refuse_targets(tree: Any, file: Path) -> None:
             raise ConfigError(f"{file}: {path} would name code to call; remove it")
 
 
+def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise ConfigError for Python files of a model that `config` trusts and the command line (key -> value) does not,
+    or not of this very model."""
+    named, found = _named(overrides), dict(_code(config))
+    if missing := {path: value for path, value in found.items() if path not in named}:
+        raise ConfigError(
+            f"model.trust_remote_code=true runs code of {found['model.path']}; to allow it, add to this command line: "
+            + " ".join(override(*item) for item in missing.items())
+        )
+
+
 def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
     """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
     tool that would start a program, or run the policy's without a sandbox; and a part that would send the value of an
     environment variable somewhere, unless both which and where to are said."""
-    named = {*overrides} | {_join(key, inner) for key, value in overrides.items() for inner, _ in _walk(value)}
+    named = _named(overrides)
     for path, value in _programs(config):
         if path not in named:
             raise ConfigError(
@@ -48,7 +59,7 @@ def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mappin
     for path, value in missing.items():
         raise ConfigError(
             f"{path}={value} lets a run directory choose where values of this environment are sent to; to allow it, "
-            f"add to this command line: {' '.join(_override(*item) for item in missing.items())}"
+            f"add to this command line: {' '.join(override(*item) for item in missing.items())}"
         )
 
 
@@ -56,8 +67,19 @@ def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) 
     """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
     it. user_code: the names in it that lead to code from outside."""
     code = [(p, v) for p, v in _walk(unresolved) if p.endswith(".name") and isinstance(v, str) and v in user_code]
-    needed = dict((*code, *_programs(unresolved), *_secrets(unresolved, unresolved)))
-    return [_override(path, value) for path, value in needed.items()]
+    needed = dict((*code, *_code(unresolved), *_programs(unresolved), *_secrets(unresolved, unresolved)))
+    return [override(path, value) for path, value in needed.items()]
+
+
+def _named(overrides: Mapping[str, Any]) -> set[str]:
+    return {*overrides} | {_join(key, inner) for key, value in overrides.items() for inner, _ in _walk(value)}
+
+
+def _code(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What says which Python files of a model are run, where some are."""
+    model = config.get("model")
+    if isinstance(model, Mapping) and model.get("trust_remote_code"):
+        yield from ((f"model.{key}", model.get(key)) for key in ("trust_remote_code", "path", "revision"))
 
 
 def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -100,7 +122,8 @@ def _under(raw: Any, key: Any) -> Any:
     return raw if isinstance(raw, str) else raw[key]
 
 
-def _override(path: str, value: Any) -> str:
+def override(path: str, value: Any) -> str:
+    """As a shell takes it."""
     return shlex.quote(f"{path}={_literal(value)}")
 
 

@@ -17,7 +17,8 @@ import torch
 from agentgrpo import __version__
 from agentgrpo.admission import needed_overrides
 from agentgrpo.build import build_node, user_code
-from agentgrpo.errors import ConfigError
+from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.recipes.canary import is_pooled
 from agentgrpo.recipes.carried import of_optimizer
 from agentgrpo.recipes.diagnostics import Watch
 from agentgrpo.recipes.loading import open_policy, open_reference
@@ -31,6 +32,7 @@ from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.settings import RunSettings
 from agentgrpo.stages import NoClock
+from agentgrpo.tasks.base import MixedDataset
 from agentgrpo.tasks.curriculum import curriculum_of
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
@@ -45,7 +47,8 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     """The whole run; with a checkpoint, its optimizer and generator states restored. Raises ConfigError where sampled
     and recomputed log-probs could not agree."""
     _refuse_untrainable(wiring)
-    reference = open_reference(wiring.policy, wiring.algorithm, checkpoint, wiring.hardware)
+    _refuse_few(wiring)
+    reference = open_reference(wiring.policy, wiring.algorithm, checkpoint, wiring.hardware, code=wiring.code)
     if wiring.is_sharded:
         shard(wiring.policy.model, wiring.world.size)
     optimizer: AdamW = build_node("optimizer", wiring.config["optimizer"], model=wiring.policy.model)
@@ -58,6 +61,7 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     fixed = wiring.fixed_state(start)
     refuse_unequal(wiring.world, "start weights, data or tools", (start["sha256"], fixed["fingerprints"]))
     run = _without_void_evaluations(wiring)
+    reopened = partial(open_policy, hardware=wiring.hardware, code=wiring.code)
     examiner = wiring.examiner(test=run.final_eval, dev=bool(run.eval_every))
     parts = Parts(
         order=_order(wiring),
@@ -74,13 +78,14 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
         trackers=_trackers(wiring, start_step=checkpoint.step if checkpoint else 0),
         screen=wiring.screen,
         guards=wiring.guards,
-        restore=lambda saved: restore(trainer, reference, open_policy(saved.path, wiring.hardware), saved),
+        restore=lambda saved: restore(trainer, reference, reopened(saved.path), saved),
         reference=reference,
-        canary_ids=wiring.renderer.open(wiring.dataset.split("train")[0].messages),
+        canary_ids=wiring.canary_ids,
         dev_score=examiner.dev_score,
         show=partial(show_episode, wiring.screen),
         card=partial(_card, wiring),
         fixed_state=fixed,
+        meter=wiring.meter,
         clock=wiring.clock,
         watch=watch,
         world=wiring.world,
@@ -96,6 +101,26 @@ def _without_void_evaluations(wiring: Wiring) -> RunSettings:
         return run
     wiring.screen.line("note: the dev split has 1 task, and an evaluation needs 2: no dev evaluations are made")
     return replace(run, eval_every=0)
+
+
+def _refuse_few(wiring: Wiring) -> None:
+    """Raise DataError where the task set is too small for what the run does, with everything that it lacks."""
+    run, per_step = wiring.run, wiring.rollout.tasks_per_step
+    train, dev, test = (len(wiring.dataset.split(name)) for name in ("train", "dev", "test"))
+    lacks = []
+    if not train:
+        lacks.append("no tasks to train on")
+    elif per_step > train:
+        lacks.append(f"{train} training tasks, fewer than rollout.tasks_per_step={per_step}")
+    if run.final_eval and not test:
+        lacks.append("an empty split 'test' (run.final_eval=false does without)")
+    if run.eval_every and not dev:
+        lacks.append("an empty split 'dev' (run.eval_every=0 does without)")
+    if lacks:
+        raise DataError(
+            f"task={wiring.config['task']['name']} is too small for this run: it has {'; '.join(lacks)}. Give it more, "
+            "or change that"
+        )
 
 
 def _refuse_untrainable(wiring: Wiring) -> None:
@@ -124,7 +149,7 @@ def _trainer(wiring: Wiring, reference: Reference | None, optimizer: AdamW) -> T
         activation_checkpointing=hardware.activation_checkpointing,
         clock=NoClock() if algorithm.max_staleness else wiring.clock,  # a clock is for one thread
         world=wiring.world,
-        sampler_differs=algorithm.has_old_samples or hardware.mixed_precision != "no",
+        sampler_differs=algorithm.has_old_samples or hardware.mixed_precision != "no" or is_pooled(wiring.engine),
     )
 
 
@@ -135,6 +160,7 @@ def _order(wiring: Wiring) -> TaskOrder:
         seed=wiring.run.seed,
         stratify_by=wiring.rollout.stratify_by,
         curriculum=curriculum_of(wiring.rollout),
+        mixture=wiring.dataset.mixture if isinstance(wiring.dataset, MixedDataset) else None,
     )
 
 

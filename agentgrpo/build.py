@@ -29,16 +29,23 @@ _admitted: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _TRAINED = frozenset({"engine", "policy", "model"})
 """Names by which an object of the wiring that changes in training would be asked for."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 T = TypeVar("T")
-Finish = Callable[[str, Any], Any]
+Finish = Callable[["Child", Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPath:
-    """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache."""
+    """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache.
+
+    How it attends is no setting: engine and trainer each bring their own attention, which must agree."""
 
     path: str
+    revision: str | None = None
+    """Of a name in the cache: a commit, tag or branch; null = what `main` was when it was downloaded."""
+    trust_remote_code: bool = False
+    """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
     renderer: str = "auto"
     """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
     describe_tools: bool = True
@@ -48,10 +55,19 @@ class ModelPath:
     freeze: tuple[str, ...] = ()
     """What does not train: embeddings, head, and patterns over parameter names."""
     shape: Mapping[str, Any] | None = None
-    """Keys of its config.json: the model must have them, and run.dry_run needs nothing else of it."""
+    """Keys of its config.json: the model must have them, and `agentgrpo plan` needs nothing else of it."""
+
+    def __post_init__(self) -> None:
+        if self.trust_remote_code and (
+            Path(self.path).expanduser().exists() or not _COMMIT.fullmatch(str(self.revision))
+        ):
+            raise ConfigError(
+                f"model.trust_remote_code=true with model.path={self.path}, model.revision={self.revision}; it needs a "
+                "hub name and the commit that you have read, all 40 digits, so that no other code can take its place"
+            )
 
 
-def _as_it_is(kind: str, built: Any) -> Any:
+def _as_it_is(child: Child, built: Any) -> Any:
     return built
 
 
@@ -76,7 +92,7 @@ def validate(config: Mapping[str, Any]) -> None:
 
 def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /, **injected: Any) -> Any:
     """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for.
-    finish(kind, object) takes the place of every object that is built."""
+    finish(node, object) takes the place of every object that is built."""
     return _build(Child("", None, kind, node, kind), injected, finish)
 
 
@@ -110,7 +126,7 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "")
 
 
 class Child(NamedTuple):
-    """A node inside a node: `name` where its key holds many by name, `path` for messages."""
+    """A node inside a node, or a root: `name` where its key holds many by name, `path` for messages."""
 
     key: str
     name: str | None
@@ -156,7 +172,7 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
         if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
             raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
     built = target(**arguments, **passed)
-    return finish(child.kind, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
+    return finish(child, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
 
 
 def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any], Mapping[str, inspect.Parameter]]:

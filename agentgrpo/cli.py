@@ -22,6 +22,7 @@ from agentgrpo import __version__
 from agentgrpo.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Outcome, Verb
 from agentgrpo.errors import AgentGrpoError, ConfigError, Preempted, ProcessError, did_you_mean
 from agentgrpo.hardware import speaks
+from agentgrpo.registry import NESTED, ROOT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,9 +87,12 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
         command = Command(verb=name, arguments=arguments, overrides=(), choices={}, snapshot="")
         return _call(verb, {}, command).exit_code
     from agentgrpo import compose  # imports Hydra, which --help does without
+    from agentgrpo.overrides import normalise, place_sweep
 
+    if verb.implies:
+        overrides = [*_load(verb.implies)(arguments, overrides), *overrides]
     sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
-    overrides = compose.normalise(overrides, known, sweep=sweep)
+    overrides = normalise(overrides, known, sweep=sweep)
     if verb.keeps_nothing:
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     codes: list[int] = []
@@ -121,7 +125,7 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     if not verb.resumes and (run_dir := compose.run_of(arguments.get("ckpt"), overrides)) and not sweep:
         compose.rerun_hydra(run_job, flags, overrides, configs_dir(), run_dir, resumes=False)
     elif not verb.resumes:
-        compose.run_hydra(run_job, flags, compose.place_sweep(overrides) if sweep else overrides, configs_dir())
+        compose.run_hydra(run_job, flags, place_sweep(overrides) if sweep else overrides, configs_dir())
     elif sweep:
         raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
     else:
@@ -130,9 +134,13 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
 
 
 def _call(verb: Verb, config: dict[str, Any], command: Command) -> Outcome:
-    module, _, function = verb.entry.partition(":")
-    outcome: Outcome = getattr(import_module(module), function)(config, command)
+    outcome: Outcome = _load(verb.entry)(config, command)
     return outcome
+
+
+def _load(location: str) -> Any:
+    module, _, function = location.partition(":")
+    return getattr(import_module(module), function)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -160,6 +168,11 @@ def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
         if not rest:
             raise ConfigError(f"{name} needs {verb.positional.upper()}: agentgrpo {name} {verb.positional.upper()} ...")
         arguments[verb.positional] = rest.pop(0)
+        if verb.also:
+            if not rest:
+                usage = f"agentgrpo {name} {arguments[verb.positional]} {verb.also.upper()} ..."
+                raise ConfigError(f"{name} needs {verb.also.upper()}: {usage}")
+            arguments[verb.also], rest = rest, []
     return given, arguments, rest
 
 
@@ -178,12 +191,18 @@ def configs_dir() -> Path:
 
 
 def presets(config_dir: str | None = None) -> dict[str, list[str]]:
-    """group -> its presets, those in the user's directory after ours."""
-    groups: dict[str, list[str]] = {folder.name: [] for folder in sorted(configs_dir().iterdir()) if folder.is_dir()}
+    """group -> its presets, those in the user's directory after ours; "retriever/web" for a group in a group."""
+    groups: dict[str, list[str]] = {}
+    for folder in sorted(folder for folder in configs_dir().iterdir() if folder.is_dir()):
+        inner = NESTED.get(ROOT.get(folder.name, ""), {})
+        groups |= {folder.name: []} | {f"{folder.name}/{key}": [] for key in inner if (folder / key).is_dir()}
     for root in (configs_dir(), *([Path(config_dir)] if config_dir else [])):
         for group, names in groups.items():
-            found = (file.relative_to(root / group).with_suffix("") for file in (root / group).rglob("*.yaml"))
-            names += sorted(str(name) for name in found if str(name) not in names)
+            found = [file.relative_to(root).with_suffix("").as_posix() for file in (root / group).rglob("*.yaml")]
+            own = [
+                name for name in found if not any(name.startswith(f"{g}/") for g in groups if g.startswith(f"{group}/"))
+            ]
+            names += sorted(name for n in own if (name := n.removeprefix(f"{group}/")) not in names)
     return groups
 
 
@@ -206,12 +225,13 @@ def complete(line: str) -> list[str] | str:
 def help_text(known: Mapping[str, Sequence[str]]) -> str:
     lines = [__doc__.splitlines()[2].strip(), "", "Verbs"] if __doc__ else []
     for name, verb in VERBS.items():
-        lines.append(f"  {f'{name} {verb.positional.upper()}':<24}{verb.summary}")
+        words = f"{name} {verb.positional.upper()} {verb.also.upper()}".rstrip()
+        lines.append(f"  {words:<24}{verb.summary}")
         lines += [f"    {f'{flag} {metavar}':<22}{text}" for flag, (metavar, text) in verb.flags.items()]
     lines += ["", "Flags of every verb"]
     for flag, (short, how, text) in SHARED_FLAGS.items():
         value = how.get("metavar") or "|".join(how.get("choices", []))
         lines.append(f"  {f'{flag} {value}'.strip() + (f', {short}' if short else ''):<24}{text}")
     lines += ["", "Presets, chosen by group=preset; each is a file in", f"  {configs_dir()}"]
-    lines += [f"  {group:<12}{' '.join(names)}" for group, names in known.items()]
+    lines += [f"  {group.replace('/', '.'):<15}{' '.join(names)}" for group, names in known.items()]
     return "\n".join([*lines, "", "Examples", EXAMPLES])

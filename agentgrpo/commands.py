@@ -37,6 +37,8 @@ class Verb:
     summary: str
     entry: str
     positional: str = ""
+    also: str = ""
+    """What all words after `positional` are, at least one: it has no settings, so that they cannot be meant as such."""
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """--flag -> (metavar or "" for a switch, help)."""
     resumes: bool = False
@@ -44,7 +46,9 @@ class Verb:
     composes: bool = True
     """False: the flags say all; there is no configuration, and `config` is empty."""
     keeps_nothing: bool = False
-    """It writes no file, so that it needs no run directory."""
+    """It writes no file of a run, so that it needs no run directory."""
+    implies: str = ""
+    """Where (arguments, overrides) -> overrides is: those that the verb's own flags stand for."""
 
 
 VERBS: dict[str, Verb] = {
@@ -66,6 +70,15 @@ VERBS: dict[str, Verb] = {
         entry="agentgrpo.verbs:resume",
         positional="run_dir",
         resumes=True,
+    ),
+    "plan": Verb(
+        summary="what a training run would take of memory, time, calls, money and disk, without running it",
+        entry="agentgrpo.planning:plan",
+        flags={
+            "--processes": ("N", "devices that train; default: those of the launcher, or as few as fit"),
+            "--json": ("", "print the plan as JSON"),
+        },
+        keeps_nothing=True,
     ),
     "export": Verb(
         summary="write a checkpoint as a plain model folder, an adapter merged into its base",
@@ -94,6 +107,45 @@ VERBS: dict[str, Verb] = {
         flags={"--json": ("", "print what was found as JSON")},
         keeps_nothing=True,
     ),
+    "data": Verb(
+        summary="check FILES...: what question-answer files hold, and what of it would hurt a run (exit code 1)",
+        entry="agentgrpo.data:data",
+        positional="what",
+        also="files",
+        flags={
+            "--format": ("NAME", "what the files are; default: as their first records look"),
+            "--subset": ("NAME", "the configuration, of a data set that is named as on the hub"),
+            "--json": ("", "print what was found as JSON"),
+        },
+        composes=False,
+    ),
+    "index": Verb(
+        summary="build what a retriever searches from a corpus; after an interruption it goes on",
+        entry="agentgrpo.retrieving:index",
+        flags={
+            "--corpus": ("FILE", "JSON lines, plain or gzipped: {id, contents} or {id, text, title, url}"),
+            "--out": ("DIR", "the index; a database named by retriever=qdrant or pgvector needs none"),
+        },
+        keeps_nothing=True,
+        implies="agentgrpo.retrieving:index_overrides",
+    ),
+    "serve-retriever": Verb(
+        summary="answer POST /retrieve and /rerank, as Search-R1's server does",
+        entry="agentgrpo.retrieving:serve",
+        flags={
+            "--index": ("DIR", "what agentgrpo index has built; without it, retriever=... as configured"),
+            "--port": ("P", "default 8000; 0 = one that is free"),
+            "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
+            "--max-queries": ("N", "in one request"),
+            "--max-top-k": ("N", "of a query"),
+            "--max-body-bytes": ("N", "of a request"),
+            "--max-waiting": ("N", "queries at once; who comes then is told to come again"),
+            "--log-every": ("N", "requests for one line of the log"),
+            "--grace-s": ("S", "after SIGTERM, for what was asked"),
+        },
+        keeps_nothing=True,
+        implies="agentgrpo.retrieving:serve_overrides",
+    ),
 }
 
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
@@ -114,7 +166,11 @@ EXAMPLES = """\
   agentgrpo train experiment=none task.corpus=c.jsonl task.questions=q.jsonl model.path=MODEL
   agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
   agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
+  agentgrpo eval engine=openai engine.model=gpt-4.1-mini              an endpoint against the start model
   agentgrpo resume runs/x run.max_steps=400
   agentgrpo export --ckpt runs/x/checkpoints/step-000400 --merge models/mine
+  agentgrpo data check train.parquet test.parquet                     what format, what is wrong, what is in both
   agentgrpo show runs/x --episode diary-0-test-3-dialogue/0           what it wrote down, chunk by chunk
+  agentgrpo index --corpus wiki-18.jsonl.gz --out wiki                an index of a corpus of your own
+  agentgrpo serve-retriever --index wiki --port 8000                  ... for retriever=http on other machines
   eval "$(agentgrpo --shell-completion install=bash)\""""

@@ -1,6 +1,7 @@
-"""Hydra's side of the command line: overrides in the one spelling it takes, the tree composed, a job for each tree.
+"""Hydra's side of the command line: the tree composed, a job for each tree.
 
-The only importer of hydra and omegaconf; what leaves this module is plain data, checked against the constructors.
+The only importer of omegaconf and, beside overrides.py, of hydra; what leaves this module is plain data, checked
+against the constructors.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import os
 import re
 import secrets
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,6 @@ import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -32,16 +30,17 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from agentgrpo.admission import refuse_resolvers, refuse_targets, refuse_unnamed
+from agentgrpo.admission import refuse_remote_code, refuse_resolvers, refuse_targets, refuse_unnamed
 from agentgrpo.build import admit_user_code, refuse_unknown, user_code, validate
-from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError, did_you_mean
+from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError
 from agentgrpo.hardware import Launch
+from agentgrpo.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.registry import ROOT
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
-_OPEN = "run.eval.prices"
-"""A mapping by the user's own names."""
+_NEWER = ("cassette", "budget")
+"""Groups that runs of older versions do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,87 +57,6 @@ class Job:
 
 Task = Callable[[Callable[[], Job]], float | None]
 """Is called once per job, and calls its argument to have the job composed and checked."""
-
-
-# --- overrides
-
-
-def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
-    """The overrides as Hydra takes them: +group=preset as group=preset, tools.mine.name=x as ++tools.mine.name=x.
-    Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
-    and for what is no override at all."""
-    if sweep and (size := Launch.of().size) > 1:
-        raise ConfigError(
-            f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
-            "of its own: hydra/launcher=submitit_slurm hardware=slurm"
-        )
-    lines = []
-    for override in _parse(overrides):
-        line, group = str(override.input_line), override.key_or_group
-        if override.is_sweep_override() and not sweep:
-            raise ConfigError(
-                f"{line}: several values are a run each and need -m; "
-                "a list is written key=[a,b], a text with commas \"key='a,b'\""
-            )
-        if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
-            for preset in _chosen(group, override):
-                if preset not in presets[group]:
-                    near = did_you_mean(str(preset), presets[group])
-                    raise ConfigError(f"{group}={preset}; presets are {', '.join(presets[group])}.{near}")
-            line = f"{group}={override.get_value_string()}"
-        elif _is_open(group) and not line.startswith(("+", "~")):
-            line = f"++{line}"
-        lines.append(line)
-    return lines
-
-
-def place_sweep(overrides: Sequence[str]) -> list[str]:
-    """In a sweep run.dir is the directory that gets a run per job; without it, a fresh one under runs/."""
-    places = {o.input_line: o for o in _parse(overrides) if o.key_or_group == "run.dir" and not o.is_sweep_override()}
-    label = "task" if "experiment=none" in overrides else "experiment"
-    fresh = f"runs/${{hydra.runtime.choices.{label}}}-{_time()}-{secrets.token_hex(4)}"
-    place = [o.get_value_string() for o in places.values()][-1] if places else fresh
-    return [line for line in overrides if line not in places] + [f"hydra.sweep.dir={place}"]
-
-
-def _parse(overrides: Sequence[str]) -> Iterator[Override]:
-    parser = OverridesParser.create()
-    for line in overrides:
-        try:
-            yield parser.parse_override(line)
-        except HydraException as e:
-            raise ConfigError(
-                f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
-                "commas, quotes or brackets: key='\"a, b\"'"
-            ) from e
-
-
-def _is_open(key: str) -> bool:
-    """Whether it lies where names are the user's own, which the tree need not have yet; others are checked later."""
-    group, dot, _ = key.partition(".")
-    return bool(dot and _holds_parts(group)) or key.startswith(_OPEN)
-
-
-def _chosen(group: str, override: Override) -> Iterator[Any]:
-    """The presets that are chosen; where a group holds parts by name, a list of presets is all of their parts."""
-    for value in _values(override):
-        if isinstance(value, list) and _holds_parts(group):
-            yield from (getattr(v, "text", v) for v in value)
-        else:
-            yield value
-
-
-def _holds_parts(group: str) -> bool:
-    """Whether it holds any number of parts, by name."""
-    return ROOT.get(group, "").endswith("*")
-
-
-def _values(override: Override) -> list[Any]:
-    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
-        return []
-    if override.is_discrete_sweep():
-        return [getattr(v, "text", v) for v in override.sweep_iterator()]
-    return [override.value()]
 
 
 # --- trees
@@ -188,6 +106,7 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
 
     def make(cfg: DictConfig) -> Job:
         config = to_plain(cfg)
+        refuse_remote_code(config, by_key(HydraConfig.get().overrides.task))
         admit_user_code(user_code(config))
         return _job(cfg, config, None)
 
@@ -197,7 +116,7 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
 def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
     """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
     checkpoint is evaluated as what it was trained as. None = compose as usual."""
-    if checkpoint is None or any(o.key_or_group in (*ROOT, "experiment") for o in _parse(overrides)):
+    if checkpoint is None or any(is_group(o.key_or_group) for o in parse(overrides)):
         return None
     run_dir = Path(checkpoint).absolute().parent.parent
     return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
@@ -210,8 +129,8 @@ def rerun_hydra(
     another run. Of user code, and of programs that its tools would start, only what the overrides name is run, and
     what the environment holds is sent only where they say."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
-    for override in _parse(overrides) if resumes else ():
-        if override.key_or_group in (*ROOT, "experiment", "run.dir"):
+    for override in parse(overrides) if resumes else ():
+        if is_group(override.key_or_group) or override.key_or_group == "run.dir":
             raise ConfigError(
                 f"{override.input_line}: a resumed run keeps its presets and its directory; single keys can be set, "
                 "such as run.max_steps=200"
@@ -219,15 +138,19 @@ def rerun_hydra(
     snapshot["run"]["dir"] = None
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
     quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
+    for group in _NEWER:  # in their default preset, which is as it was without them
+        [preset] = [d[group] for d in primary["defaults"] if isinstance(d, dict) and group in d]
+        snapshot.setdefault(group, OmegaConf.to_container(OmegaConf.load(configs / group / f"{preset}.yaml")))
     node = {"defaults": ["_self_", *quiet], "hydra": primary["hydra"], **snapshot}
     ConfigStore.instance().store("resumed", node)
     admit_user_code(
-        user_code({o.key_or_group: {"name": o.value()} for o in _parse(overrides) if o.key_or_group.endswith(".name")})
+        user_code({o.key_or_group: {"name": o.value()} for o in parse(overrides) if o.key_or_group.endswith(".name")})
     )
 
     def make(cfg: DictConfig) -> Job:
         config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
-        refuse_unnamed(config, unresolved, {o.key_or_group: o.value() for o in _parse(overrides)})
+        refuse_remote_code(config, by_key(overrides))
+        refuse_unnamed(config, unresolved, by_key(overrides))
         return _job(cfg, config, run_dir if resumes else None)
 
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
@@ -235,19 +158,35 @@ def rerun_hydra(
 
 def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     unresolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=False))
-    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if k in ROOT or k == "experiment"}
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if is_group(k)}
     run = config.get("run")
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
-    validate({**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config)
-    if given is None and config["run"].get("dry_run"):
-        run_dir = "."
-    elif given is None:
+    checked = {**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config
+    overridden = tuple(HydraConfig.get().overrides.task)
+    try:
+        validate(checked)
+    except ConfigError as e:
+        raise ConfigError(f"{e}{_misfit(str(e), choices, overridden)}") from e
+    if given is None:
         experiment = choices.get("experiment", "none")
         run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
     if run_dir is not None:
         config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
-    snapshot, overrides = to_yaml(unresolved, choices), tuple(HydraConfig.get().overrides.task)
-    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overrides)
+    snapshot = to_yaml(unresolved, choices)
+    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overridden)
+
+
+def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:
+    """What to add to the refusal of a key that the user did not write: an experiment has set it, for another preset."""
+    found = re.match(r"unknown key ([\w.]+);", error)
+    experiment = choices.get("experiment", "none")
+    if found is None or experiment == "none" or any(o.split("=")[0].lstrip("+~") == found[1] for o in overrides):
+        return ""
+    group = found[1].partition(".")[0]
+    return (
+        f" experiment={experiment} sets it, which does not go with {group}={choices.get(group)}: choose "
+        "experiment=none, or one that does"
+    )
 
 
 def _fresh_dir(name: str) -> str:
@@ -256,7 +195,7 @@ def _fresh_dir(name: str) -> str:
         return str(HydraConfig.get().runtime.output_dir)
     label = re.sub(r"[^\w.-]+", "-", name)
     while True:
-        path = Path("runs", f"{label}-{_time()}-{secrets.token_hex(2)}")
+        path = Path("runs", f"{label}-{time_stamp()}-{secrets.token_hex(2)}")
         try:
             if Launch.of().rank == 0:  # whose directory it will be
                 path.mkdir(parents=True)
@@ -267,10 +206,6 @@ def _fresh_dir(name: str) -> str:
                 f"cannot make {path}: {e.strerror}; give run.dir=PATH a place that can be written"
             ) from e
         return str(path)
-
-
-def _time() -> str:
-    return time.strftime("%Y%m%d-%H%M%S")
 
 
 def _hydra_main(job: Callable[[DictConfig], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
@@ -300,6 +235,11 @@ def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Pat
         with suppress(HydraException), hydra.initialize_config_dir(str(configs), version_base="1.3"):
             cfg = hydra.compose(name, [text for text in argv if "=" in text and not text.startswith(("-", "~"))])
             keys = [str(key) for key in OmegaConf.select(cfg, path.rpartition(".")[0]) or ()]
+    elif missing := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
+        outer, inner = missing.groups()
+        return ConfigError(
+            f"{outer}.{inner}=...: the {outer} that is chosen has no {inner}; choose another, or leave it out"
+        )
     try:
         refuse_unknown([path.rpartition(".")[2]] if keys else [], keys, path.rpartition(".")[0])
     except ConfigError as e:

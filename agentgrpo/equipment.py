@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import Any
 
-from agentgrpo.build import build_node, takes
+from agentgrpo.build import Child, build_node, takes
 from agentgrpo.errors import ConfigError
+from agentgrpo.metering import Meter
+from agentgrpo.network.secret import nothing_is_sent
 from agentgrpo.protocol import ToolSpec
 from agentgrpo.recipes.examine import Closing
+from agentgrpo.recipes.metered import metered
 from agentgrpo.recipes.profile import observed
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.stages import Clock
@@ -26,12 +29,28 @@ from agentgrpo.types import Passage
 Corpora = Mapping[str, Sequence[Passage]]
 
 
-class Equipment:
-    """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled."""
+def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: Clock | None, **injected: Any) -> Any:
+    """build_node, with all that asks services behind the meter and all that is called observed on the clock, where
+    there are these."""
 
-    def __init__(self, config: Mapping[str, Any], corpora: Corpora, clock: Clock | None = None) -> None:
+    def finish(child: Child, part: Any) -> Any:
+        if meter is not None:
+            part = metered(child.kind, child.node.get("name", child.name), child.path, part, meter)
+        return part if clock is None else observed(child.kind, part, clock)
+
+    with nothing_is_sent() if meter is not None and meter.replays_only else nullcontext():
+        return build_node(kind, node, finish, **injected)
+
+
+class Equipment:
+    """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled. meter: what its
+    retrievers are behind."""
+
+    def __init__(
+        self, config: Mapping[str, Any], corpora: Corpora, clock: Clock | None = None, meter: Meter | None = None
+    ) -> None:
         """Raises ConfigError, for two tools of one name too, and for tools that the agent would not call."""
-        self._config, self._clock = config, clock
+        self._config, self._clock, self._meter = config, clock, meter
         if config["tools"] and not self._has_tools:
             raise ConfigError(f"agent={config['agent']['name']} calls no tools; use agent=tool, or tools=none")
         self.retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
@@ -43,7 +62,7 @@ class Equipment:
         """What `for_agent` is, over corpora of their own, which no server has; tools that search nothing stay the
         same. For demonstrations: nobody closes it."""
         node = self._config["retriever"]
-        node = node if node["name"] == "embedded" else {"name": "embedded"}
+        node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
         retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
         parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
         return self._injected(retrievers, parts)
@@ -101,9 +120,8 @@ class Equipment:
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        finish = () if self._clock is None else (partial(observed, clock=self._clock),)
-        retrievers: Mapping[str, Retriever] = build_node("retriever", node, *finish, corpora=corpora)
-        return retrievers
+        found: Mapping[str, Retriever] = build_part("retriever", node, self._meter, self._clock, corpora=corpora)
+        return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
         part: Tool | Toolset = build_node("tool", {"name": key, **self._nodes[key]}, retrievers=retrievers)

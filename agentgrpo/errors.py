@@ -11,11 +11,13 @@
     │   ├── GuardHalt                  a guard ends the run; exit 6
     │   └── GuardRollback              a guard sends the weights back to the last good checkpoint
     ├── Preempted                      stopped by a signal, resumable; exit 75
+    ├── BudgetSpent                    a limit of the step or run on paid calls, resumable; exit 11
     ├── ProcessError                   another process of the run is lost, resumable; exit 7
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
         ├── ToolError
-        ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize
+        ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize,
+        │                              over_budget (the episode's own limit: told to the policy)
         └── JudgeError
 
 A message says what was given, what is allowed and what to do. Extension authors raise plain Python errors; `boundary`
@@ -72,6 +74,15 @@ class GuardRollback(TrainingError):
 
 class Preempted(AgentGrpoError):
     exit_code = 75
+
+
+class BudgetSpent(AgentGrpoError):
+    exit_code = 11
+
+    def __init__(self, message: str, raised: str = "") -> None:
+        """raised: an override of the command line with which the run could go on."""
+        super().__init__(message)
+        self.raised = raised
 
 
 class ProcessError(AgentGrpoError):

@@ -39,7 +39,12 @@ class Hardware:
     take the same step. ddp: each with all of the weights and of the optimizer's state. fsdp: each with its share of
     them for the decoder layers (FSDP2), and with all the weights once more to sample from."""
     memory_gib: float | None = None
-    """Of one device, for run.dry_run alone; null = what this machine has."""
+    """Of one device, for `agentgrpo plan` alone; null = what this machine has."""
+    peak_tflops: float | None = None
+    """Of one device in bfloat16, as its maker states it, for `agentgrpo plan` alone; null = measured, in `dtype`, where
+    the device is here."""
+    bandwidth_gib_s: float | None = None
+    """Of its memory, likewise."""
     process_timeout_s: float = 60.0
     """Without a sign of life for so long a process counts as lost, and the run ends on all of them."""
 
@@ -48,8 +53,10 @@ class Hardware:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ConfigError(f"hardware.{key}={value}; 1 or more is allowed")
-        if self.memory_gib is not None and not 0 < self.memory_gib < float("inf"):
-            raise ConfigError(f"hardware.memory_gib={self.memory_gib}; a finite number above 0, or null is allowed")
+        for key in ("memory_gib", "peak_tflops", "bandwidth_gib_s"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"hardware.{key}={value}; a finite number above 0, or null is allowed")
         if not 0 < self.process_timeout_s < float("inf"):
             raise ConfigError(
                 f"hardware.process_timeout_s={self.process_timeout_s}; a finite number of seconds above 0 is allowed"

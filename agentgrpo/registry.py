@@ -11,24 +11,49 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "task": {
         "almanac": "agentgrpo.tasks.almanac:Almanac",
         "diary": "agentgrpo.tasks.diary:Diaries",
-        "jsonl": "agentgrpo.tasks.jsonl:JsonlTasks",
+        "jsonl": "agentgrpo.tasks.jsonl:jsonl",
         "memory_files": "agentgrpo.tasks.memory_files:MemoryFiles",
+        "questions": "agentgrpo.tasks.questions:questions",
         "workshop": "agentgrpo.tasks.workshop:Workshop",
     },
     "model": {
         "almanac_tiny": "agentgrpo.recipes.warm_start:WarmStart",
         "diary_tiny": "agentgrpo.recipes.warm_start:WarmStart",
         "path": "agentgrpo.build:ModelPath",
-        "qwen3_4b": "agentgrpo.build:ModelPath",
         "workshop_tiny": "agentgrpo.recipes.warm_start:WarmStart",
     },
-    "engine": {"hf": "agentgrpo.engines.hf:HFEngine"},
+    "engine": {
+        "hf": "agentgrpo.engines.hf:HFEngine",
+        "openai": "agentgrpo.engines.remote.openai:OpenAIEngine",
+        "scripted": "agentgrpo.engines.script:Scripted",
+        "sglang": "agentgrpo.engines.remote.sglang:sglang",
+        "vllm": "agentgrpo.engines.remote.vllm:vllm",
+    },
     "agent": {
         "memory": "agentgrpo.agents.memory:MemoryAgent",
         "search": "agentgrpo.agents.search:SearchAgent",
         "tool": "agentgrpo.agents.tool:ToolAgent",
     },
-    "retriever": {"embedded": "agentgrpo.retrievers.embedded:embedded", "http": "agentgrpo.retrievers.http:remote"},
+    "retriever": {
+        "embedded": "agentgrpo.retrievers.embedded:embedded",
+        "faiss_index": "agentgrpo.retrievers.faiss_index:faiss_index",
+        "http": "agentgrpo.retrievers.http:remote",
+        "pgvector": "agentgrpo.retrievers.pgvector:pgvector",
+        "qdrant": "agentgrpo.retrievers.qdrant:qdrant",
+    },
+    "indexer": {
+        "faiss_index": "agentgrpo.retrievers.faiss_index:indexer",
+        "pgvector": "agentgrpo.retrievers.pgvector:indexer",
+        "qdrant": "agentgrpo.retrievers.qdrant:indexer",
+    },
+    "web": {
+        "none": "agentgrpo.build:nothing",
+        "brave": "agentgrpo.retrievers.web.brave:Brave",
+        "searxng": "agentgrpo.retrievers.web.searxng:SearxNG",
+        "serpapi": "agentgrpo.retrievers.web.serpapi:SerpApi",
+        "serper": "agentgrpo.retrievers.web.serper:Serper",
+        "tavily": "agentgrpo.retrievers.web.tavily:Tavily",
+    },
     "tool": {
         "calculator": "agentgrpo.tools.calculator:Calculator",
         "fetch": "agentgrpo.tools.fetch:Fetch",
@@ -37,10 +62,15 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "python": "agentgrpo.tools.python:PythonTool",
         "search": "agentgrpo.tools.search:Search",
     },
-    "fetcher": {"none": "agentgrpo.build:nothing", "http": "agentgrpo.retrievers.http:HttpPageFetcher"},
+    "fetcher": {
+        "none": "agentgrpo.build:nothing",
+        "http": "agentgrpo.retrievers.http:HttpPageFetcher",
+        "pages": "agentgrpo.retrievers.pages:Pages",
+    },
     "reranker": {
         "none": "agentgrpo.build:nothing",
         "lexical": "agentgrpo.retrievers.rerank:LexicalReranker",
+        "cross_encoder": "agentgrpo.recipes.cross_encoder:CrossEncoder",
         "http": "agentgrpo.retrievers.http:HttpReranker",
     },
     "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
@@ -50,6 +80,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "contains": "agentgrpo.judges.answers:Contains",
         "gold_agreement": "agentgrpo.judges.answers:GoldAgreement",
         "keywords": "agentgrpo.judges.keywords:Keywords",
+        "numeric": "agentgrpo.judges.numeric:Numeric",
         "choice": "agentgrpo.judges.choice:Choice",
         "composite": "agentgrpo.judges.composite:Composite",
         "questions": "agentgrpo.judges.questions:Questions",
@@ -67,7 +98,11 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "embedding": "agentgrpo.memory.search:embedding",
         "hybrid": "agentgrpo.memory.search:hybrid",
     },
-    "embedder": {"hashing": "agentgrpo.retrievers.embedder:HashingEmbedder"},
+    "embedder": {
+        "encoder": "agentgrpo.recipes.encoder:Encoder",
+        "hashing": "agentgrpo.retrievers.embedder:HashingEmbedder",
+        "openai": "agentgrpo.retrievers.openai_embedder:OpenAIEmbedder",
+    },
     "reader": {
         "agentic": "agentgrpo.memory.reader:AgenticReader",
         "cloze": "agentgrpo.memory.reader:ClozeReader",
@@ -99,6 +134,13 @@ UNNAMED: Mapping[str, str] = {
     "judge_part": "agentgrpo.build:judge_part",
     "lora": "agentgrpo.settings:LoraSettings",
     "guard": "agentgrpo.recipes.guards:Guard",
+    "question_source": "agentgrpo.tasks.questions.source:Source",
+    "question_filter": "agentgrpo.tasks.questions.source:Filter",
+    "cassette": "agentgrpo.metering:CassetteSettings",
+    "budget": "agentgrpo.metering:Budget",
+    "prices": "agentgrpo.metering.budget:Prices",
+    "limits": "agentgrpo.metering.budget:Limits",
+    "calls": "agentgrpo.metering.budget:Calls",
 }
 """Kinds with one implementation: their nodes say no `name`."""
 
@@ -115,13 +157,19 @@ ROOT: Mapping[str, str] = {
     "algorithm": "algorithm",
     "optimizer": "optimizer",
     "guards": "guard*",
+    "cassette": "cassette",
+    "budget": "budget",
     "hardware": "hardware",
     "run": "run",
 }
 NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
+    "task": {"sources": "question_source*"},
+    "question_source": {"filter": "question_filter"},
     "model": {"lora": "lora"},
     "reward": {"terms": "term*"},
+    "retriever": {"embedder": "embedder", "web": "web"},
+    "indexer": {"embedder": "embedder"},
     "agent": {
         "evidence": "evidence",
         "reranker": "reranker",
@@ -140,13 +188,15 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "memory_search": {"embedder": "embedder"},
     "reader": {"search": "memory_search", "completer": "completer"},
     "validity": {"completer": "completer"},
+    "budget": {"prices": "prices", "per_episode": "limits", "per_step": "limits", "per_run": "limits"},
+    "limits": {"calls": "calls"},
     "run": {"eval": "eval"},
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
-    "agent": frozenset({"prices", "warm_started"}),
-    "engine": frozenset({"run_seed", "own_weights"}),
+    "agent": frozenset({"prices", "call_prices", "warm_started"}),
+    "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
     "reranker": frozenset({"thesaurus"}),
 }
 """kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""

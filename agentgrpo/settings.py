@@ -33,8 +33,9 @@ class EvalSettings:
     min_discrimination: float = 0.05
     """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Price of one call by its name, for the metric `cost`, in place of the agent's own (agents.base.Figures.prices);
-    the same for every reward preset, so that runs compare."""
+    """Price of one call by its name, for the metric `cost` of what is asked for, paid or replayed. A name that is not
+    here has its price in budget.prices, where there are any, else the agent's own (agents.base.Figures.prices); the
+    same for every reward preset, so that runs compare."""
 
     def __post_init__(self) -> None:
         _require("run.eval", self, tasks=2, samples_per_task=1, temperature=0, margin=0)
@@ -81,8 +82,6 @@ class RunSettings:
     """auto | live | plain | quiet."""
     record_tokens: bool = True
     """Write token ids, mask and logprobs into the trajectories."""
-    dry_run: bool = False
-    """Print what the run would take of memory, disk and tokens, and do nothing: no weights, network or directory."""
     profile: bool = False
     """Share out each step's wall time among its stages: profile.jsonl, time/profile/* on the boards, and a table at the
     end. It changes no result; on a GPU it waits for the device at every border of a stage, which costs a little."""

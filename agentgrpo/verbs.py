@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+import yaml
 
 from agentgrpo.assembly import session_of
-from agentgrpo.build import build_node
+from agentgrpo.build import build_node, resolve
 from agentgrpo.cli import report
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.compose import SNAPSHOT
-from agentgrpo.dry_run import dry_run
 from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError, did_you_mean
 from agentgrpo.hardware import Hardware, Launch
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.diagnostics import Diagnostics, Watch
-from agentgrpo.recipes.drift import refuse_drift
+from agentgrpo.recipes.drift import refuse_drift, refuse_other_settings
 from agentgrpo.recipes.export import export_model, holds_model
 from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
@@ -54,9 +54,6 @@ def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outc
     def run(config: Mapping[str, Any], command: Command) -> Outcome:
         hardware: Hardware = build_node("hardware", config["hardware"])
         launch = Launch.of()
-        settings: RunSettings = build_node("run", config["run"])
-        if settings.dry_run:
-            return _plan(config, launch, command)
         try:
             with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
                 config, command = world.gather((config, command))[0]
@@ -73,19 +70,13 @@ def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], Outc
     return run
 
 
-def _plan(config: Mapping[str, Any], launch: Launch, command: Command) -> Outcome:
-    """run.dry_run=true."""
-    if command.verb == "eval":
-        raise ConfigError("run.dry_run=true plans training; agentgrpo train and resume take it, eval does not")
-    if launch.rank == 0:
-        print("\n".join(dry_run(config, launch)))
-    return Outcome()
-
-
 @_on_all_processes
 def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo train`: a new run in an empty (or never started) run directory."""
     run: RunSettings = build_node("run", config["run"])
+    if not _samples_what_is_trained(config):  # known before a warm start
+        name = config["engine"]["name"]
+        raise ConfigError(f"engine={name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={name}")
     with _run_directory(run, world) as (screen, watch):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
@@ -105,6 +96,7 @@ def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
             return _finish(session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress())
         checkpoint = _newest(store, world)
+        refuse_other_settings(checkpoint.state["config"], yaml.safe_load(command.snapshot))  # before anything is built
         wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
@@ -118,24 +110,40 @@ def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome
 
 @_on_all_processes
 def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
-    """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from)."""
+    """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from); an engine that
+    samples from no weights of ours, such as openai, against the start model."""
     run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
+    engine, is_trained = str(config["engine"]["name"]), _samples_what_is_trained(config)
+    if is_trained and arguments["ckpt"] is None:
+        raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
+    if not is_trained and arguments["ckpt"] is not None:
+        raise ConfigError(
+            f"--ckpt with engine={engine}, which samples from no checkpoint; leave it out, or hold the engine against "
+            "one: --baseline RUN/checkpoints/step-000150"
+        )
     for name in ("ckpt", "baseline"):
         path = arguments[name]
-        if path is None and name == "ckpt":
-            raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
         if path is not None and not holds_model(Path(path)):
             raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
     with _run_directory(run, world) as (screen, _):
         once(world, lambda: _begin(run, command))
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
-        wirings = [Wiring(config, command.snapshot, screen, world, weights=path) for path in weights]
+        before = config if is_trained else {**config, "engine": {"name": "hf"}}
+        wirings = [
+            Wiring(given, command.snapshot, screen, world, weights=path)
+            for given, path in zip((before, config), weights, strict=True)
+        ]
         baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
         result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
+
+
+def _samples_what_is_trained(config: Mapping[str, Any]) -> bool:
+    """False for engines that say beforehand that they give no exact log-probs."""
+    return getattr(resolve("engine", config["engine"]["name"], "engine"), "trainable", True) is not False
 
 
 def check(config: Mapping[str, Any], command: Command) -> Outcome:

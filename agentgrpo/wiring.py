@@ -8,6 +8,7 @@ Heavy objects are built once, here, and injected by keyword; no object below kno
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,31 +22,37 @@ from agentgrpo.agents.memory.options import MemoryOptions, schema_of
 from agentgrpo.agents.parts import Replayable
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.equipment import Equipment
+from agentgrpo.equipment import Equipment, build_part
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
 from agentgrpo.judges.route import refuse_unjudged
+from agentgrpo.metering import Meter
 from agentgrpo.protocol import ToolSpec
+from agentgrpo.recipes.canary import have_sample, is_pooled
 from agentgrpo.recipes.examine import Closing, Examiner, first
 from agentgrpo.recipes.frozen import refuse_own_reader
 from agentgrpo.recipes.guards import Guards
+from agentgrpo.recipes.ideal import ideal_of
 from agentgrpo.recipes.loading import local_folder, open_policy
-from agentgrpo.recipes.profile import observed, stage_clock
+from agentgrpo.recipes.metered import IN_PROCESS
+from agentgrpo.recipes.profile import stage_clock
 from agentgrpo.recipes.shape import refuse_other_shape
 from agentgrpo.recipes.showing import show_stages
 from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import in_turn
 from agentgrpo.recipes.warm_start import WarmStart, scripted
+from agentgrpo.recipes.weight_files import PolicyFiles
 from agentgrpo.records.screen import Screen
 from agentgrpo.registry import FROZEN
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.choose import choose, choose_for_tools
+from agentgrpo.renderers.speech import Speech
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.settings import RolloutSettings, RunSettings
 from agentgrpo.stages import Clock, NoClock
-from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, TaskDataset
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
 from agentgrpo.tools.simulated import simulated
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.freezing import freeze
@@ -54,8 +61,13 @@ from agentgrpo.training.world import World
 from agentgrpo.types import Passage
 
 VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
-_FREE: Mapping[str, Mapping[str, str]] = {"reader": {"name": "cloze"}, "validity": {"name": "none"}}
-"""Frozen parts of an agent that ask nobody."""
+_FREE: Mapping[str, Mapping[str, str]] = {
+    "reader": {"name": "cloze"},
+    "validity": {"name": "none"},
+    "reranker": {"name": "lexical"},
+    "fetcher": {"name": "none"},
+}
+"""Parts of an agent that ask nobody."""
 
 
 class Wiring:
@@ -78,26 +90,42 @@ class Wiring:
         )
         torch.set_num_threads(self.hardware.num_threads)
         self.dataset: TaskDataset = build_node("task", config["task"])
-        self.judge = build_node("judge", config["judge"])
+        for note in self.dataset.notes if isinstance(self.dataset, MixedDataset) else ():
+            screen.line(f"note: {note}")
+        self.meter = Meter(
+            cassette=build_node("cassette", config["cassette"]),
+            budget=build_node("budget", config["budget"]),
+            run_dir=Path(self.run.dir),
+        )
+        self.judge = build_part("judge", config["judge"], self.meter, None)
         refuse_unjudged(self.judge, (task for name in SPLITS for task in self.dataset.split(name)))
         self.reward: Reward = build_node("reward", config["reward"], judge=self.judge)
         self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
         self.model: WarmStart | ModelPath = build_node("model", config["model"])
         folders = [self.start.folder, *([] if weights is None else [weights])]
         refuse_own_reader(config["agent"], run_dir=Path(self.run.dir), policies=folders)
-        self.policy: Policy = open_policy(folders[-1], self.hardware)
+        self.policy: Policy = open_policy(folders[-1], self.hardware, code=self.code)
         if weights is None and self.model.lora.rank is not None:
             add_adapter(self.policy.model, self.model.lora, base=str(self.start.folder), seed=self.run.seed)
         for note in freeze(self.policy.model, self.model.freeze):
             screen.line(f"note: {note}")
         self.renderer = self._make_renderer(self.policy.tokenizer)
-        self.engine: Engine = self._build(
+        self.engine: Engine = build_part(
             "engine",
             config["engine"],
-            model=self.policy.model,
+            None,
+            self._calls,
+            **({} if "model" in config["engine"] else {"model": self.policy.model}),  # there it is an endpoint's
             tokenizer=self.policy.tokenizer,
             run_seed=self.run.seed,
+            weights=PolicyFiles(self.policy, world),
+            sync_dir=Path(self.run.dir) / "sync",
+            rank=world.rank,
+            context_limit=int(self.policy.model.config.get_text_config().max_position_embeddings),
             own_weights=self.algorithm.max_staleness > 0 or self.is_sharded,
+            renderer=self.renderer,
+            speech=Speech(self.renderer, self.policy.tokenizer),
+            oracle=ideal_of(self.dataset, self.renderer),
         )
         self.agent = self.make_agent(self.engine, self.renderer, self.equipment.for_agent)
         for task in self.dataset.split("train")[:1]:
@@ -105,12 +133,13 @@ class Wiring:
         for note in self.equipment.notes:
             screen.line(f"note: {note}")
         figures = self.agent.figures
+        self.run = replace(self.run, eval=replace(self.run.eval, prices=self._prices(self.agent)))
         screen.show({f"agent/{column}": figures.label(column) for column in figures.headline})
 
     @cached_property
     def equipment(self) -> Equipment:
         """What the agent works with."""
-        return Equipment(self.config, self.dataset.corpora(), self.clock if self.run.profile else None)
+        return Equipment(self.config, self.dataset.corpora(), self._calls, self.meter)
 
     def _make_renderer(self, tokenizer: FastTokenizer) -> Renderer:
         name, agent = self.model.renderer, self.config["agent"]
@@ -124,37 +153,47 @@ class Wiring:
         described = isinstance(self.model, ModelPath) and self.model.describe_tools
         return choose_for_tools(name, tokenizer=tokenizer, describe_tools=described, tools=tools)
 
-    def _build(self, kind: str, node: Mapping[str, Any], **injected: Any) -> Any:
-        """The part that `node` names, observed where the run is profiled."""
-        if not self.run.profile:
-            return build_node(kind, node, **injected)
-        return build_node(kind, node, partial(observed, clock=self.clock), **injected)
+    @property
+    def _calls(self) -> Clock | None:
+        """What parts are observed on, where the run is profiled."""
+        return self.clock if self.run.profile else None
 
     def make_agent(
         self, engine: Engine, renderer: Renderer, equipment: Mapping[str, Any], node: Mapping[str, Any] | None = None
     ) -> Agent:
-        """node: None = the configuration's."""
-        agent: Agent = self._build(
+        """node: None = the configuration's, whose calls are metered."""
+        agent: Agent = build_part(
             "agent",
             node or self.config["agent"],
+            None if node else self.meter,
+            self._calls,
             engine=engine,
             renderer=renderer,
             thesaurus=self.dataset.thesaurus(),
             prices=self.run.eval.prices,
+            call_prices=self.meter.budget.prices.by_kind,
             warm_started=isinstance(self.model, WarmStart),
             **equipment,
         )
-        agent.figures.priced(self.run.eval.prices)  # these raise here, before a warm start and not after it
+        agent.figures.priced(self._prices(agent))  # these raise here, before a warm start and not after it
         if isinstance(agent, Counting) and isinstance(self.reward, Reward):
             self.reward.refuse_uncounted(agent.metrics)
         return agent
+
+    def _prices(self, agent: Agent) -> Mapping[str, float]:
+        """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
+        the budget, if it has any."""
+        given, paid = self.run.eval.prices, self.meter.budget.prices.by_kind
+        known = {name: paid[name] for name in agent.figures.counts if name in paid}
+        return {**known, **given} if any(known.values()) else given
 
     def _demonstrating_agent(
         self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
     ) -> Agent:
         """The agent over a demonstration world's own documents. What it wrote down nobody asks for, so no model is."""
         equipment, agent = self.equipment.over(corpora), self.config["agent"]
-        node = {**agent, **{key: free for key, free in _FREE.items() if key in agent}}
+        asks = {key for key in agent.keys() & _FREE if agent[key]["name"] not in IN_PROCESS.get(key, ())}
+        node = {**agent, **{key: _FREE[key] for key in asks}}
         return self.make_agent(engine, renderer, {**equipment, "tools": simulated(equipment["tools"])}, node)
 
     @cached_property
@@ -162,14 +201,14 @@ class Wiring:
         """The model to start from, warm-started first where the configuration says so."""
         model = self.model
         if isinstance(model, ModelPath):
-            folder = local_folder(model.path)
-            refuse_other_shape(folder, model.shape)
+            folder = local_folder(model.path, model.revision)
+            refuse_other_shape(folder, model.shape, trust_remote_code=model.trust_remote_code)
         else:
             if not isinstance(self.dataset, DemonstratedDataset):
                 raise ConfigError(
                     f"model={self.config['model']['name']} learns from demonstrations, and "
                     f"task={self.config['task']['name']} has none; give a model that "
-                    "can search already: model=path model.path=FOLDER"
+                    "can do without: model=path model.path=FOLDER"
                 )
             writing = {key: node for key, node in self.config["agent"].items() if key not in FROZEN}
             make = partial(
@@ -183,6 +222,11 @@ class Wiring:
             )
             folder = in_turn(self.world, make)
         return Start(folder)
+
+    @property
+    def code(self) -> Path | None:
+        """The folder with Python files of the model's that are trusted."""
+        return self.start.folder if isinstance(self.model, ModelPath) and self.model.trust_remote_code else None
 
     @property
     def sampling(self) -> SamplingParams:
@@ -216,6 +260,11 @@ class Wiring:
             return self.agent.on(engine)
         return self.make_agent(engine, self.renderer, self.equipment.for_agent)
 
+    @property
+    def canary_ids(self) -> tuple[int, ...]:
+        """A fixed prompt, by which the engine's weights are held against the policy's."""
+        return self.renderer.open(self.dataset.split("train")[0].messages)
+
     def examiner(self, *, test: bool, dev: bool) -> Examiner:
         """What evaluates this wiring's policy, on the splits that are needed."""
         run = self.run
@@ -227,6 +276,7 @@ class Wiring:
             agent_name=str(self.config["agent"]["name"]),
             engine=self.engine,
             equipment=(*self.equipment.closing, *([self.agent] if isinstance(self.agent, Closing) else [])),
+            meter=self.meter,
             oracle=self.oracle(),
             judge=self.judge,
             reward=self.reward,
@@ -240,4 +290,5 @@ class Wiring:
             seed=run.seed,
             screen=self.screen,
             world=self.world,
+            sync=partial(have_sample, self.engine, self.policy, self.canary_ids, 0) if is_pooled(self.engine) else None,
         )

@@ -3,12 +3,12 @@
 OMP_NUM_THREADS=1 python scripts/memory_ablation.py --runs runs/ablation --steps 60 --seeds 0 1 2
 python scripts/memory_ablation.py --dry-run                       the commands, of what is not there yet
 
-A run that is there is not made again, and one that was stopped goes on. The world is that of experiment=memory, the form
-of the reward that of Mem-alpha (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are, where
-experiment=memory gates it by them. Mem-alpha has beta 0.05 and gamma 0.1, and its authors' repository runs with (beta,
-gamma) = (0, 0.1), (0.05, 0), (0.05, 0.1), (0.2, 0.1) and (0.4, 0.1); beside the rewards of this small world, where right
-entries bring 0.5, greater ones are needed. Under the table stands whether the runs have the shape that the weights are
-there for; figures of another model on other data are not repeated here.
+A run that is there is not made again, and one that was stopped goes on. The world is that of experiment=memory, the
+form of the reward that of Mem-alpha (Wang et al. 2025, arXiv 2509.25911): compression counts whatever the answers are,
+where experiment=memory gates it by them. Mem-alpha has beta 0.05 and gamma 0.1, and its authors' repository runs with
+(beta, gamma) = (0, 0.1), (0.05, 0), (0.05, 0.1), (0.2, 0.1) and (0.4, 0.1); beside the rewards of this small world,
+where right entries bring 0.5, greater ones are needed. Under the table stands whether the runs have the shape that the
+weights are there for; figures of another model on other data are not repeated here.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 import agentgrpo
 from agentgrpo import cli
 from agentgrpo.errors import AgentGrpoError, EpisodeError
+from agentgrpo.metering.cassette import CassetteMiss
 
 PACKAGE = Path(agentgrpo.__file__).parent
 ROOT = PACKAGE.parent
@@ -56,6 +57,8 @@ def test_exit_codes() -> None:
         "GuardHalt": 6,
         "GuardRollback": 6,
         "ProcessError": 7,
+        "BudgetSpent": 11,
+        CassetteMiss.__name__: 2,
         "Preempted": 75,
     }
 
@@ -82,6 +85,6 @@ def test_constraints_pin_what_the_project_needs() -> None:
     needed = [r for extra in ("dev", *chosen) for r in extras[extra] if r != ours] + project["dependencies"]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    names = {re.split(r"[<>=]", requirement)[0] for requirement in needed}
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in needed}
     assert names - {name.lower().replace("_", "-") for name in pins} == set()
     assert [v for v in pins.values() if not re.fullmatch(r"[0-9][0-9a-z.]*", v)] == []  # no local builds, no paths

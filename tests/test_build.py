@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from agentgrpo import build, registry
-from agentgrpo.build import admit_user_code, build_node, user_code, validate
+from agentgrpo.build import Child, admit_user_code, build_node, user_code, validate
 from agentgrpo.errors import ConfigError
 from agentgrpo.hardware import Hardware
 from agentgrpo.judges.answers import Contains, ExactMatch
@@ -135,7 +135,8 @@ def test_unknown_keys_and_names() -> None:
     )
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
     names = (
-        "exact_match, token_f1, contains, gold_agreement, keywords, choice, composite, questions, route, llm, judger"
+        "exact_match, token_f1, contains, gold_agreement, keywords, numeric, choice, composite, questions, route, llm, "
+        "judger"
     )
     own = "a class or function of your own is package.module:Class"
     assert refusal("judge", {"name": "exact"}) == (
@@ -214,9 +215,9 @@ def test_every_built_object_is_finished() -> None:
     """The nested ones first, by kind; what `finish` returns goes where the object would have gone."""
     seen: list[str] = []
 
-    def finish(kind: str, built: Any) -> Any:
-        seen.append(kind)
-        return (built[0], 2.0) if kind == "judge_part" else built
+    def finish(child: Child, built: Any) -> Any:
+        seen.append(child.kind)
+        return (built[0], 2.0) if child.kind == "judge_part" else built
 
     node = {"name": "composite", "parts": {"near": {"judge": {"name": "contains"}, "weight": 0.25}}}
     assert build_node("judge", node, finish)._parts["near"][1] == 2.0

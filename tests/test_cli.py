@@ -128,6 +128,7 @@ def test_both_spellings_choose_the_preset(spelling: str) -> None:
 def test_plus_works_for_every_group() -> None:
     chosen = {group: names[-1] for group, names in cli.presets().items()}
     chosen |= {"experiment": "none", "task": "jsonl", "model": "path"}  # those that OWN_DATA is for
+    chosen |= {"agent": "search", "retriever": "faiss_index"}  # which have every group that such a part can have
     _, command = job("train", *(f"+{group}={name}" for group, name in chosen.items()), *OWN_DATA)
     assert command.choices == chosen
 
@@ -202,7 +203,7 @@ def test_run_directories_are_fresh_and_made(tmp_path: Path) -> None:
 def test_a_taken_directory_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["aaaa", "aaaa", "bbbb"])
     monkeypatch.setattr("agentgrpo.compose.secrets.token_hex", lambda _: next(tokens))
-    monkeypatch.setattr("agentgrpo.compose.time.strftime", lambda _: "now")
+    monkeypatch.setattr("agentgrpo.overrides.time.strftime", lambda _: "now")
     assert [job("train")[0]["run"]["dir"] for _ in range(2)] == ["runs/almanac-now-aaaa", "runs/almanac-now-bbbb"]
 
 
@@ -227,16 +228,18 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 # --- typos: one line on stderr, exit code 2, no traceback
 
 GROUPS = (
-    "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, hardware, run"
+    "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, "
+    "cassette, budget, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
+VERB_NAMES = "train, eval, resume, plan, export, show, check, data, index, serve-retriever"
 JUDGES = (
-    "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, questions, "
-    "questions_by_metric, route, token_f1"
+    "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, numeric, "
+    "questions, questions_by_metric, route, token_f1"
 )
 TYPOS = [
-    ("trian", "verb 'trian'; allowed are train, eval, resume, export, show, check. Did you mean 'train'?"),
-    ("reward=shaped", "verb 'reward=shaped'; allowed are train, eval, resume, export, show, check."),
+    ("trian", f"verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?"),
+    ("reward=shaped", f"verb 'reward=shaped'; allowed are {VERB_NAMES}."),
     ("train judge=token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train -m judge=exact_match,token_f2", f"judge=token_f2; presets are {JUDGES}. Did you mean 'token_f1'?"),
     ("train judge=3", f"judge=3; presets are {JUDGES}."),
@@ -258,6 +261,11 @@ TYPOS = [
         "train reward=search_r1 ~reward.terms.corectness",
         "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
     ),
+    (
+        "train agent=memory",
+        "unknown key agent.top_k; *experiment=almanac sets it, which does not go with agent=memory: choose *",
+    ),
+    ("train experiment=memory +agent.top_k=3", "unknown key agent.top_k; allowed are schema, *validity."),
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
@@ -600,7 +608,8 @@ def test_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["--help"], [], ["eval", "-h"], ["resume", "--help"]):
         assert main(argv) == 0
         text = capsys.readouterr().out
-        for word in [*VERBS, *cli.presets(), *cli.presets()["reward"], *cli.SHARED_FLAGS, "--ckpt PATH", "RUN_DIR"]:
+        groups = [group.replace("/", ".") for group in cli.presets()]
+        for word in [*VERBS, *groups, *cli.presets()["reward"], *cli.SHARED_FLAGS, "--ckpt PATH", "RUN_DIR"]:
             assert word in text
 
 
@@ -623,7 +632,7 @@ def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("agentgrpo ", ["train", "eval", "resume", "export", "show", "check"]),
+        ("agentgrpo ", VERB_NAMES.split(", ")),
         ("agentgrpo re", ["resume"]),
         ("agentgrpo eval --ba", ["--baseline"]),
         ("agentgrpo train --mu", ["--multirun"]),
@@ -677,7 +686,4 @@ def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "agentgrpo", "trian"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "agentgrpo: verb 'trian'; allowed are train, eval, resume, export, show, check. Did you mean 'train'?\n"
-    )
+    assert done.stderr == f"agentgrpo: verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?\n"

@@ -52,9 +52,12 @@ def preset(group: str, name: str) -> dict[str, Any]:
     """The node that Hydra makes of one file, its ??? filled."""
     needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
     needed += ["task.path=d.jsonl"] if name == "memory_files" else []
+    needed += ["task.sources.own.path=q.jsonl"] if (group, name) == ("task", "questions") else []
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
         tree = to_plain(hydra.compose(f"{group}/{name}", needed))
-    node: dict[str, Any] = tree.get(group, {})
+    node: dict[str, Any] = tree
+    for key in group.split("/"):
+        node = node.get(key, {})
     return node
 
 
@@ -100,6 +103,8 @@ def test_your_own_data() -> None:
         {
             "name": "path",
             "path": "m",
+            "revision": None,
+            "trust_remote_code": False,
             "renderer": "auto",
             "describe_tools": True,
             "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
@@ -140,6 +145,10 @@ def nodes(child: build.Child) -> Iterator[tuple[Any, set[str], set[str]]]:
 
 @cache
 def preset_nodes(group: str, name: str) -> list[tuple[Any, set[str], set[str]]]:
+    if "/" in group:
+        outer, key = group.split("/")
+        kind = build.NESTED[build.ROOT[outer]][key]
+        return list(nodes(build.Child(key, None, kind, preset(group, name), key)))
     root = {group: {"dir": "r", **preset(group, name)} if group == "run" else preset(group, name)}
     if group == "run" and root["run"]["dir"] is None:
         root["run"]["dir"] = "r"

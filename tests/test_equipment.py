@@ -11,9 +11,9 @@ import pytest
 
 from agentgrpo import build
 from agentgrpo.build import admit_user_code
-from agentgrpo.compose import normalise
 from agentgrpo.equipment import Equipment, by_name
 from agentgrpo.errors import ConfigError
+from agentgrpo.overrides import normalise
 from agentgrpo.stages import Stage, StageClock
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool

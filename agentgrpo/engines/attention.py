@@ -24,8 +24,9 @@ from agentgrpo.errors import EngineError
 from agentgrpo.kernels.causal import causal_attention, suits
 
 NAME = "agentgrpo_caches"
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Keywords with which models ask for attention other than full causal softmax attention."""
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Keywords with which models ask for attention other than full causal softmax attention. A sliding window is none: no
+context of an engine is longer (limits.refuse_other_attention)."""
 
 
 @dataclass(frozen=True, slots=True)

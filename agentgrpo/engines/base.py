@@ -80,8 +80,10 @@ class WeightFiles(Protocol):
 
     is_adapter: bool
 
-    def write(self, folder: Path) -> None:
-        """A whole model as transformers loads it, or the adapter alone as peft does; durable when this returns."""
+    def write(self, folder: Path) -> str:
+        """A whole model as transformers loads it, with output embeddings of its own, or the adapter alone as peft does;
+        durable when this returns. All processes call it, the first one writes. Returns what names the content, on all
+        processes the same."""
         ...
 
 

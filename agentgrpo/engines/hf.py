@@ -78,7 +78,7 @@ class HFEngine:
         self.max_context = limit if max_context is None else max_context
         refuse_least(slots=slots, prefill_budget=prefill_budget, prefill_chunk=prefill_chunk)
         refuse_context(self.max_context, limit, kv_budget)
-        refuse_other_attention(model)
+        refuse_other_attention(model, self.max_context)
         self.policy_version = 0
         self.stats = EngineStats()
         self._live, self._model = model, copy_of(model) if own_weights else model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedModel
 
 from agentgrpo.engines.cache import bucketed
@@ -28,12 +30,24 @@ def refuse_context(max_context: int, limit: int, kv_budget: int | None) -> None:
         )
 
 
-def refuse_other_attention(model: PreTrainedModel) -> None:
-    """Raise ConfigError for layers of which the engine's attention is no drop-in."""
-    layer_types = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"} or not model._can_set_attn_implementation():
+def refuse_other_attention(model: PreTrainedModel, max_context: int) -> None:
+    """Raise ConfigError for layers of which the engine's attention is no drop-in. A window that no context is longer
+    than makes no difference."""
+    config, kind = model.config.get_text_config(), type(model).__name__
+    types: Sequence[str] | None = getattr(config, "layer_types", None)  # None: the window, if any, is in all of them
+    others = {*(types or ())} - {"full_attention", "sliding_attention"}
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        others.add("soft-capped")
+    if others or not model._can_set_attn_implementation():
         raise ConfigError(
-            f"engine: {type(model).__name__} with {', '.join(sorted(layer_types))} layers was given; the hf engine "
-            "runs models whose layers all use full attention through transformers' attention interface (Qwen, "
-            "Llama, ...); choose such a model, or an engine that serves this one"
+            f"engine: {kind} with {', '.join(sorted(others)) or 'other'} layers was given; engine and trainer run "
+            "models whose layers use full attention through transformers' attention interface; choose such a model: "
+            "Qwen 2.5 and 3, Llama, SmolLM, Mistral, Gemma 1"
+        )
+    window = getattr(config, "sliding_window", None) if types is None or "sliding_attention" in types else None
+    if window is not None and window < max_context:
+        raise ConfigError(
+            f"engine: {kind} looks back {window} tokens in some layers, and max_context={max_context}; up to its "
+            f"window that is full attention, which engine and trainer run: set engine.max_context={window}, or choose "
+            "a model without a window, such as Qwen 2.5 and 3, or Llama"
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
+from agentgrpo.engines.spoken import end_of, room_for
 from agentgrpo.errors import EngineError, boundary
 from agentgrpo.types import FinishReason
 
@@ -32,32 +32,16 @@ class ScriptedEngine:
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         """The script's text up to the token that completes a stop string or is a stop token; the end of the text is a
         stop too. Cut by max_tokens and max_context (LENGTH) as a policy would be."""
-        room = min(sampling.max_tokens, self.max_context - len(token_ids))
-        if room < 1:
-            raise EngineError(
-                f"generate: a context of {len(token_ids)} tokens was given, max_context is {self.max_context} and one "
-                "token must be left to sample; end the episode before, or raise max_context",
-                kind="context_overflow",
-            )
+        room = room_for(token_ids, sampling, self.max_context)
         await asyncio.sleep(0)
         with boundary(EngineError, "script"):
             tokens = tuple(self._encode(self._script(key, self._decode(token_ids))))
-            tokens = tokens[: self._end(tokens, sampling)]
+            tokens = tokens[: end_of(tokens, sampling, self._decode)]
         return Completion(
             token_ids=tokens[:room],
             logprobs=(0.0,) * len(tokens[:room]),
             finish_reason=FinishReason.LENGTH if len(tokens) > room else FinishReason.STOP,
             policy_version=self.policy_version,
-        )
-
-    def _end(self, tokens: Sequence[int], sampling: SamplingParams) -> int:
-        """Tokens up to and including the first that ends the turn."""
-        stopped = next((n for n, token in enumerate(tokens, start=1) if token in sampling.stop_token_ids), len(tokens))
-        if not sampling.stop:
-            return stopped
-        # what a beginning spells, a longer one spells too, so the first that holds a stop string can be bisected
-        return bisect_left(
-            range(stopped), True, key=lambda n: any(s in self._decode(tokens[:n]) for s in sampling.stop)
         )
 
     def release(self, key: SeedKey) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from string import ascii_lowercase
 
-from agentgrpo.errors import JudgeError
+from agentgrpo.errors import DataError, JudgeError
 from agentgrpo.judges.base import Verdict
 from agentgrpo.judges.normalise import normalise
 from agentgrpo.types import Task
@@ -31,16 +31,33 @@ class Choice:
     Raises JudgeError where no reference is one of the options.
     """
 
+    def refuse_task(self, task: Task) -> None:
+        """Raise DataError for a question that no answer to is right."""
+        try:
+            _right(task, _options(task))
+        except JudgeError as e:
+            raise DataError(str(e)) from e
+
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
-        options = [_unlabelled(i, str(text)) for i, text in enumerate(task.metadata.get(OPTIONS) or ())]
-        right = {name for reference in task.references for name in _named(reference, options)}
-        if not right:
-            raise JudgeError(
-                f"task {task.id}: references {list(task.references)} name none of the options {options}; give the "
-                "letter or the text of one",
-                kind="no_reference",
-            )
+        options = _options(task)
+        right = _right(task, options)
         return [Verdict(score=float(not right.isdisjoint(_named(answer, options)))) for answer in answers]
+
+
+def _options(task: Task) -> list[str]:
+    return [_unlabelled(i, str(text)) for i, text in enumerate(task.metadata.get(OPTIONS) or ())]
+
+
+def _right(task: Task, options: Sequence[str]) -> set[str]:
+    """Letters of the right ones."""
+    right = {name for reference in task.references for name in _named(reference, options)}
+    if not right:
+        raise JudgeError(
+            f"task {task.id}: references {list(task.references)} name none of the options {list(options)}; give the "
+            "letter or the text of one",
+            kind="no_reference",
+        )
+    return right
 
 
 def _named(text: str, options: Sequence[str]) -> set[str]:

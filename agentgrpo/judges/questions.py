@@ -65,7 +65,8 @@ class Questions:
         if question.metric and not self._routes:
             raise ConfigError(
                 f"task {task.id}: question {number} is to be graded by '{question.metric}', and judge.judge is one for "
-                "all questions; use judge=questions_by_metric, or leave the metric out of the data"
+                "all questions; use judge=questions_by_metric, or name no metric (task.metric='' where the data's "
+                "format does)"
             )
         return Task(
             id=f"{task.id}#{number}",

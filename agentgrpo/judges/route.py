@@ -13,7 +13,8 @@ from agentgrpo.types import Episode, Task
 
 def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
     """Raise ConfigError for the first of `tasks` whose source a Route, be it within another judge, has no judge for,
-    and where the first that a judge of one answer would get asks several questions (agentgrpo.dialogue)."""
+    and where the first that a judge of one answer would get asks several questions (agentgrpo.dialogue). A judge may
+    refuse tasks of its own accord: refuse_task(task) raises DataError."""
     if isinstance(judge, Route):
         for task in tasks:
             refuse_unjudged(judge.judge_of(task), [task])
@@ -22,10 +23,13 @@ def refuse_unjudged(judge: AnswerJudge, tasks: Iterable[Task]) -> None:
     if asked is not None:  # judges.questions: each of a task's questions is a task for what is within
         tasks = [of for task in tasks for of in asked(task)]
     inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
-    if not inner:
-        _refuse_several(judge, next(iter(tasks), None))
-        return
     tasks = list(tasks)
+    if not inner:
+        _refuse_several(judge, tasks[0] if tasks else None)
+        if hasattr(judge, "refuse_task"):
+            for task in tasks:
+                judge.refuse_task(task)
+        return
     for part in inner:
         refuse_unjudged(part, tasks)
 

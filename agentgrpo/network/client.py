@@ -1,4 +1,4 @@
-"""One URL that takes JSON by POST. A call ends in time, with a result or a typed error, whatever the server does.
+"""One URL that answers in JSON. A call ends in time, with a result or a typed error, whatever the server does.
 
 httpx's own timeouts are per read, which a slow drip outlives: they are off, and one deadline spans every attempt and
 every pause between attempts. Bodies are asked for uncompressed and refused otherwise: a few kilobytes of gzip can be
@@ -11,21 +11,26 @@ import ipaddress
 import json
 import logging
 import re
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from email.utils import formatdate
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx
 
 from agentgrpo.concurrency import PerLoop
 from agentgrpo.errors import ConfigError, EpisodeError
+from agentgrpo.network.connections import Connections
 from agentgrpo.network.pauses import pause_s
 from agentgrpo.network.secret import Secret
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_JSON = "application/json"
 PASSING = ("http_429", "http_500", "transport")
 """Kinds of failure that another attempt may not meet."""
 
@@ -35,10 +40,13 @@ class JsonClient:
     backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for; an attempt that could not start
     before the deadline is not waited for. Works in any number of consecutive event loops, with a client for each.
 
+    keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. One that the
+    server closed while it idled is no failure: the request goes out again at once, on another.
+
     Failures are raised as `error`, whose `kind` says what failed: timeout, transport, http_3xx, http_4xx, http_429,
     http_500 (any 5xx), oversize, garbage.
 
-    `counts`: requests (attempts), retries, and failures by kind."""
+    `counts`: requests (attempts), retries, stale (connections that had been closed), and failures by kind."""
 
     def __init__(
         self,
@@ -51,14 +59,21 @@ class JsonClient:
         max_response_bytes: int = 2 * 2**20,
         trust_env: bool = True,
         secrets: Sequence[Secret] = (),
+        keep_alive_s: float = 0.0,
+        busy: Callable[[float], None] | None = None,
+        is_json: bool = True,
+        is_quiet: bool = False,
     ) -> None:
+        """busy: is told for how many seconds the server asks not to be called, where that is less than timeout_s.
+        is_json=False: replies are any text, and read as such. is_quiet: failures are raised and not logged too."""
         host = host_of(url)
         self.url, self.shown = url, shown(url)
-        if not (timeout_s > 0 and retries >= 0 and backoff_s >= 0 and max_response_bytes > 0):
-            raise ConfigError(
-                f"{self.shown}: timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}, max_response_bytes="
-                f"{max_response_bytes}; allowed are timeout_s > 0, retries >= 0, backoff_s >= 0, max_response_bytes > 0"
-            )
+        limits = {"retries": retries, "backoff_s": backoff_s, "keep_alive_s": keep_alive_s}
+        above = {"timeout_s": timeout_s, "max_response_bytes": max_response_bytes}
+        if min(limits.values()) < 0 or min(above.values()) <= 0:
+            given = ", ".join(f"{key}={value}" for key, value in {**above, **limits}.items())
+            allowed = ", ".join([*(f"{key} > 0" for key in above), *(f"{key} >= 0" for key in limits)])
+            raise ConfigError(f"{self.shown}: {given}; allowed are {allowed}")
         for secret in secrets:
             secret.check()
         self.counts: Counter[str] = Counter()
@@ -69,13 +84,16 @@ class JsonClient:
         self._max_response_bytes = max_response_bytes
         self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's own loopback
         self._secrets = tuple(secrets)
-        self._client = PerLoop(self._open)
+        self._keep_alive_s = keep_alive_s
+        self._busy = busy
+        self._is_json, self._log_level = is_json, logging.DEBUG if is_quiet else logging.WARNING
+        self._connections = PerLoop(self._open)
 
     async def close(self) -> None:
         """Ends the running loop's client; the next call would open another."""
-        client = self._client.pop()
-        if client is not None:
-            await client.aclose()
+        connections = self._connections.pop()
+        if connections is not None:
+            await connections.close()
 
     async def post(
         self,
@@ -92,17 +110,39 @@ class JsonClient:
         arrived: the loop time from which timeout_s counts; now where it is None. seed: what jitter is a function of;
         the number of requests so far where it is None. admit: awaited before every attempt after the first, for a
         backend that counts them."""
+        return await self._call(partial(self._posting, payload), read, arrived, seed, admit)
+
+    async def get(
+        self,
+        params: Mapping[str, str],
+        read: Callable[[Any], T],
+        *,
+        arrived: float | None = None,
+        seed: str | None = None,
+        admit: Callable[[], Awaitable[object]] | None = None,
+    ) -> T:
+        """The same by GET: `params` are added to the URL's query."""
+        return await self._call(partial(self._getting, params), read, arrived, seed, admit)
+
+    async def _call(
+        self,
+        make: Callable[[], httpx.Request],
+        read: Callable[[Any], T],
+        arrived: float | None,
+        seed: str | None,
+        admit: Callable[[], Awaitable[object]] | None,
+    ) -> T:
         loop = asyncio.get_running_loop()
         deadline = (loop.time() if arrived is None else arrived) + self._timeout_s
         seed = f"{self.url} {self.counts['requests'] if seed is None else seed}"
-        content, attempt = json.dumps(payload).encode(), 0
+        attempt = 0
         while True:
-            retry_after: str | None = None
+            asked: tuple[str | None, str | None] = None, None
             try:
                 async with asyncio.timeout_at(deadline):
                     if attempt and admit is not None:
                         await admit()
-                    status, retry_after, body = await self._attempt(content)
+                    status, asked, body = await self._attempt(make)
                 if not 200 <= status < 300:
                     raise self._error(f"HTTP {status} {self._quote(body, 200)}", kind=_kind(status))
                 return read(self._parse(body))
@@ -111,33 +151,41 @@ class JsonClient:
             except self._error as e:
                 error = e
             self.counts[error.kind] += 1
-            pause = pause_s(seed, attempt, backoff_s=self._backoff_s, retry_after=retry_after)
+            pause = pause_s(seed, attempt, backoff_s=self._backoff_s, retry_after=asked[0], date=asked[1])
+            if self._busy is not None and asked[0] is not None and pause < self._timeout_s:
+                self._busy(pause)
             if error.kind not in PASSING or attempt == self._retries or loop.time() + pause >= deadline:
                 error = self._error(f"{self.shown}, attempt {attempt + 1}: {self._hide(str(error))}", kind=error.kind)
-                logger.warning("%s", error)
+                logger.log(self._log_level, "%s", error)
                 raise error
             attempt += 1
             self.counts["retries"] += 1
             await asyncio.sleep(pause)
 
-    def _open(self) -> httpx.AsyncClient:
-        # A connection per call: calls are batches and far between, and a connection that the server closed while it
-        # idled would look like a failure of the next call. So nothing outlives its event loop either.
-        return httpx.AsyncClient(
-            headers={"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"},
-            timeout=None,
-            limits=httpx.Limits(max_keepalive_connections=0),
-            follow_redirects=False,
-            trust_env=self._trust_env,
-        )
+    def _open(self) -> Connections:
+        return Connections(keep_alive_s=self._keep_alive_s, trust_env=self._trust_env)
 
-    async def _attempt(self, content: bytes) -> tuple[int, str | None, bytes]:
-        """Status, Retry-After and body; of a refusal only the beginning of the body."""
+    def _posting(self, payload: object) -> httpx.Request:
+        fields = self._parameters()
+        content = json.dumps({**payload, **fields} if fields and isinstance(payload, dict) else payload).encode()
+        return httpx.Request("POST", self.url, content=content, headers={"Content-Type": _JSON, **self._headers()})
+
+    def _getting(self, params: Mapping[str, str]) -> httpx.Request:
+        url = httpx.URL(self.url).copy_merge_params({**params, **self._parameters()})
+        return httpx.Request("GET", url, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {k: v for secret in self._secrets for k, v in secret.headers().items()}
+
+    def _parameters(self) -> dict[str, str]:
+        return {k: v for secret in self._secrets for k, v in secret.parameters().items()}
+
+    async def _attempt(self, make: Callable[[], httpx.Request]) -> tuple[int, tuple[str | None, str | None], bytes]:
+        """Status, Retry-After with the Date it is counted from, and body; of a refusal only the body's beginning."""
         self.counts["requests"] += 1
         body = bytearray()
-        headers = {k: v for secret in self._secrets for k, v in secret.headers().items()}
         try:
-            async with self._client.get().stream("POST", self.url, content=content, headers=headers) as response:
+            async with self._connections.get().stream(make, self.counts) as response:
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     encoding = response.headers["Content-Encoding"]
                     raise self._error(f"a body encoded as {encoding!r}, not asked for", kind="garbage")
@@ -147,12 +195,15 @@ class JsonClient:
                         raise self._error(f"more than {self._max_response_bytes} bytes", kind="oversize")
                     if not response.is_success:
                         break
-                return response.status_code, response.headers.get("Retry-After"), bytes(body)
+                date = response.headers.get("Date") or formatdate(time.time(), usegmt=True)
+                return response.status_code, (response.headers.get("Retry-After"), date), bytes(body)
         except (httpx.HTTPError, OSError) as e:
             raise self._error(f"{type(e).__name__}: {e}", kind="transport") from e
 
     def _parse(self, body: bytes) -> Any:
         """Also refuses nesting and numbers past Python's limits."""
+        if not self._is_json:
+            return body.decode("latin-1")
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as e:

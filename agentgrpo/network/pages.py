@@ -32,8 +32,8 @@ _DEAD_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN)
 
 
 class PageError(Exception):
-    """`kind`: timeout, transport, name (it has no address), http_NNN, redirects, oversize, garbage; and dead_network
-    where it is this machine that has no network or no name server."""
+    """`kind`: timeout, transport, name (it has no address), http_NNN, redirects, oversize, garbage, no_text; and
+    dead_network where it is this machine that has no network or no name server."""
 
     def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)

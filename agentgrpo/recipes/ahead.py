@@ -25,7 +25,7 @@ from agentgrpo.recipes.carried import Carried, sampler_weights, with_weights
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.recipes.together import agree
+from agentgrpo.recipes.together import agree, agree_on
 from agentgrpo.stages import Stage
 from agentgrpo.tasks.curriculum import Rates
 
@@ -105,13 +105,17 @@ class Rollouts:
         if sampler is None or step >= parts.run.max_steps:
             return
         with with_weights(parts.trainer.policy, sampler):
-            await parts.engine.load_weights(step - 1)
-            await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step - 1)
+            await self._sync(step - 1)
         self._begin(step, progress.carried.rates)
         await self.settle(stop)
         agree(parts.world, stop.refuse_to_go_on)
-        await parts.engine.load_weights(step)
-        await refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+        await self._sync(step)
+
+    async def _sync(self, step: int) -> None:
+        parts = self._parts
+        await agree_on(parts.world, parts.engine.load_weights(step))
+        canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+        await agree_on(parts.world, canary)
 
     async def close(self) -> None:
         await self.abandon()

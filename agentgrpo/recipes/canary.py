@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeGuard
 
 from agentgrpo.engines.base import Engine
 from agentgrpo.errors import TrainingError
@@ -11,6 +12,26 @@ from agentgrpo.types import TrainingSample
 
 TOLERANCE = 1e-2
 """Nats. Far above numerical noise (1e-5 in fp32, a few 1e-3 in bf16), far below what stale weights show."""
+
+
+class Pooled(Engine, Protocol):
+    """An engine of several servers, some of which may come back with old weights (engines.remote)."""
+
+    async def check(self, token_ids: Sequence[int], expected: Sequence[float], tolerance: float) -> float:
+        """Hold all of them to `expected`, and those that join later. Returns the largest difference of those that
+        pass, who alone are sampled from; where none does, the least of the others."""
+        ...
+
+
+def is_pooled(engine: Engine) -> TypeGuard[Pooled]:
+    """Whether it is one whose weights are checked here."""
+    return engine.trainable and hasattr(engine, "check")
+
+
+async def have_sample(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> None:
+    """Have an engine elsewhere sample from `policy`, after `step` updates; raises where it does not."""
+    await engine.load_weights(step)
+    await refuse_stale_weights(engine, policy, token_ids, step)
 
 
 async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> dict[str, float]:
@@ -24,14 +45,18 @@ async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequen
         rollout_logprobs=(0.0,) * n,
         advantage=0.0,
         num_prompt_tokens=1,
-        policy_version=step,
+        policy_version=max(step, 0),
     )
     ((_, expected),) = policy.logprobs([sample])
-    found = await engine.score(token_ids)
-    gap = max(abs(a - b) for a, b in zip(expected.tolist(), found, strict=True))
+    if is_pooled(engine):
+        gap = await engine.check(token_ids, expected.tolist(), TOLERANCE)
+    else:
+        found = await engine.score(token_ids)
+        gap = max(abs(a - b) for a, b in zip(expected.tolist(), found, strict=True))
     if not gap <= TOLERANCE:
+        when = "before the first step" if step < 0 else f"after step {step}"
         raise TrainingError(
-            f"after step {step} the engine's log-probs differ from the trainer's by {gap:.3g} nats on a fixed prompt "
+            f"{when} the engine's log-probs differ from the trainer's by {gap:.3g} nats on a fixed prompt "
             f"(allowed: {TOLERANCE}); the engine samples from stale or damaged weights: check its weight sync"
         )
     return {"policy/canary_gap": gap}

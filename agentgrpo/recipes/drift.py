@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgrpo.errors import CheckpointError
@@ -32,8 +32,15 @@ SOFT = (
     "run.profile",
 )
 """Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
-(max_steps lengthens the learning-rate schedule, so a run that was extended is told so). The guards, too: a run that one
-of them has halted goes on once it is told otherwise."""
+(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
+SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.")
+"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise. Not those
+of an episode, which the policy meets, nor prices, which policies are compared by."""
+
+
+def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the run is older than the budget, and the key says that there is none."""
+    return key.startswith("budget.prices.") and key not in before and not now[key]
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -42,20 +49,9 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
     Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
     is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
     """
-    before, now = flatten(saved["config"]), flatten(current["config"])
-    hard: list[str] = []
-    notes: list[str] = []
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
-            (notes if key in SOFT or key.partition(".")[0] == "guards" else hard).append(line)
+    notes = refuse_other_settings(saved["config"], current["config"])
     data, now_data = saved["fingerprints"], current["fingerprints"]
-    hard += [f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]]
-    if hard:
-        raise CheckpointError(
-            f"this run cannot go on with other settings: {'; '.join(hard[:3])}{' …' if len(hard) > 3 else ''}. "
-            "Resume without these overrides, or start a new run with them"
-        )
+    _refuse([f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]])
     versions, now_versions = saved["versions"], current["versions"]
     notes += [
         f"{name} was {versions.get(name)}, is now {now_versions[name]}: the last bits may differ"
@@ -63,3 +59,24 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
         if versions.get(name) != now_versions[name]
     ]
     return notes
+
+
+def refuse_other_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """The part of `refuse_drift` that needs nothing to be built: of two configurations."""
+    before, now = flatten(saved), flatten(current)
+    hard: list[str] = []
+    notes: list[str] = []
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not _is_newer(key, before, now):
+            line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
+            (notes if key in SOFT or f"{key}.".startswith(SOFT_GROUPS) else hard).append(line)
+    _refuse(hard)
+    return notes
+
+
+def _refuse(changes: Sequence[str]) -> None:
+    if changes:
+        raise CheckpointError(
+            f"this run cannot go on with other settings: {'; '.join(changes[:3])}{' …' if len(changes) > 3 else ''}. "
+            "Resume without these overrides, or start a new run with them"
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.agents.measured import Measured, note_of
@@ -17,6 +17,7 @@ from agentgrpo.durable import write_atomic
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.errors import DataError
 from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
+from agentgrpo.metering import Meter
 from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.recipes.judging import refuse_fooled_judge
 from agentgrpo.recipes.together import once
@@ -33,6 +34,13 @@ MODES = ("greedy", "sampled")
 @runtime_checkable
 class Closing(Protocol):
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Billing(Protocol):
+    """An Engine that is paid for."""
+
+    counts: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +66,21 @@ class Examiner:
     run_dir: Path
     seed: int
     screen: Screen
+    meter: Meter | None = None
+    """What calls to services outside go through; closed by `close`."""
     world: World = field(default_factory=Alone)
+    sync: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Has the engine hold this policy's weights and no other's; None = it does."""
+
+    async def begin(self) -> None:
+        """Before it evaluates weights that nothing was trained from here."""
+        if self.sync is not None:
+            await self.sync()
 
     async def close(self) -> None:
         async with AsyncExitStack() as closing:  # all of them, even if one fails
+            if self.meter is not None:
+                closing.push_async_callback(self.meter.close)
             for part in (self.engine, *self.equipment):
                 closing.push_async_callback(part.close)
             closing.push_async_callback(close_judge, self.judge)
@@ -163,6 +182,8 @@ class Examiner:
             notes=notes,
         )
         bills = {"judge": counts_of([self.judge]), "agent": bill_of(self.agent)}  # of this process, since it started
+        bills["engine"] = self.engine.counts if isinstance(self.engine, Billing) else {}
+        bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # of the whole run so far
         result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}
         text = (json.dumps(result, indent=2) + "\n").encode()
         once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))

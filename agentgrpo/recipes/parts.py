@@ -8,6 +8,7 @@ from typing import Any
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.metering import Meter
 from agentgrpo.recipes.carried import Carried
 from agentgrpo.recipes.diagnostics import Unwatched, Watch
 from agentgrpo.recipes.guards import Guards
@@ -63,6 +64,8 @@ class Parts:
     """(step, last tags) -> text of the checkpoint's model card."""
     fixed_state: Mapping[str, Any]
     """What every checkpoint says of its run: config, fingerprints, versions."""
+    meter: Meter | None = None
+    """What calls to services outside go through."""
     clock: Clock = field(default_factory=NoClock)
     """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
     watch: Watch = field(default_factory=Unwatched)

@@ -1,4 +1,4 @@
-"""What a run will take, from a model's shape alone: memory of one device, tokens and episodes of a step, disk.
+"""What a run will take of the memory of one device, and of the disk, from a model's shape alone.
 
 Counted exactly: parameters, and the bytes of weights, gradients, optimizer state and reference (of sharded ones up to
 the padding of uneven shares). All else is an estimate or a bound, and says so.
@@ -6,7 +6,7 @@ the padding of uneven shares). All else is an estimate or a bound, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -47,6 +47,8 @@ class EngineFacts:
     kv_budget: int | None
     max_context: int
     """Tokens of one context."""
+    servers: int = 0
+    """Servers that sample on devices of their own; 0 = this process samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,10 @@ class Weights:
     trained_tensors: int
     saved: int
     """Those that a checkpoint holds: all, or an adapter's."""
+    head: int = 0
+    """Those of the output layer, which only sampled tokens meet."""
+    looked_up: int = 0
+    """Input embeddings that are no output layer's, too: no product has them."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Weights:
@@ -67,13 +73,21 @@ class Weights:
         layers = decoder_layers(model)
         in_layers = set() if layers is None else set(layers.parameters())
         adapter = adapter_tensors(model)
+        output, embeddings = model.get_output_embeddings().weight, model.get_input_embeddings().weight
         return cls(
             total=sum(p.numel() for p in model.parameters()),
             trained=sum(p.numel() for p in trained),
             sharded=sum(p.numel() for p in trained if p in in_layers),
             trained_tensors=len(trained),
             saved=sum(p.numel() for p in (adapter.values() if adapter else model.parameters())),
+            head=output.numel(),
+            looked_up=0 if embeddings is output else embeddings.numel(),
         )
+
+    @property
+    def body(self) -> int:
+        """Those that every token meets."""
+        return self.total - self.head - self.looked_up
 
 
 class MemoryPlan:
@@ -98,6 +112,17 @@ class MemoryPlan:
         self._trained_size = 4 if has_adapter(model) else self._size
 
     @property
+    def weight_bytes(self) -> int:
+        """Of one whole copy of the model."""
+        w = self.weights
+        return w.total * self._size + w.trained * (self._trained_size - self._size)
+
+    @property
+    def read_bytes(self) -> int:
+        """Of the weights that a sampled token meets."""
+        return self.weight_bytes - self.weights.looked_up * self._size
+
+    @property
     def kv_token_bytes(self) -> int:
         """Keys and values of one token."""
         shape = CacheShape.of(self._model)
@@ -118,13 +143,18 @@ class MemoryPlan:
         return w.trained * (2 * max(4, self._trained_size) + copies) + 4 * w.trained_tensors
 
     @property
+    def saved_bytes(self) -> int:
+        """Of the model in a checkpoint: all, or an adapter."""
+        w = self.weights
+        return w.saved * (self._trained_size if w.saved < w.total else self._size)
+
+    @property
     def checkpoint_bytes(self) -> int:
         """Tensors of one checkpoint."""
         w, a = self.weights, self._algorithm
-        saved = w.saved * (self._trained_size if w.saved < w.total else self._size)
         moving = 4 * w.trained if a.needs_reference and a.reference != "frozen" else 0
         sampler = w.trained * self._trained_size if a.max_staleness else 0
-        return saved + self.optimizer_bytes + moving + sampler
+        return self.saved_bytes + self.optimizer_bytes + moving + sampler
 
     def lines(self) -> list[Line]:
         """Everything, in no order."""
@@ -137,6 +167,11 @@ class MemoryPlan:
     @property
     def need(self) -> int:
         return max(self.peak(ROLLOUT), self.peak(UPDATE))
+
+    def room(self, memory_bytes: int) -> int:
+        """Bytes that keys and values may take of a device."""
+        held = sum(line.num_bytes for line in self._held())
+        return int(LARGE_SHARE * memory_bytes) - held
 
     def fits(self, memory_bytes: int) -> bool:
         return self.need <= LARGE_SHARE * memory_bytes
@@ -160,7 +195,7 @@ class MemoryPlan:
             ),
         ]
         own = w.trained * self._trained_size
-        if self._is_sharded or a.max_staleness:
+        if (self._is_sharded or a.max_staleness) and not self._engine.servers:
             why = "fsdp: whole, to sample from" if self._is_sharded else "max_staleness: the sampler's own"
             lines.append(Line(name="weights of the sampler", num_bytes=own, basis=EXACT, note=why))
         if a.needs_reference:
@@ -169,6 +204,8 @@ class MemoryPlan:
         return lines
 
     def _rollout_lines(self) -> list[Line]:
+        if self._engine.servers:
+            return []
         one = bucketed(self._engine.max_context)
         tokens = self.episodes_at_once * one
         within = self._engine.kv_budget is not None and self._engine.kv_budget < tokens
@@ -214,38 +251,6 @@ class MemoryPlan:
                 note=f"{h.head_chunk_tokens:,} tokens x {c.vocab_size:,} words, twice",
             ),
         ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    """A step's work. turns: sampled turns of an episode, the mean where the data was counted; turns_basis says so.
-    contexts: how many contexts the turns of an episode are in."""
-
-    episodes: int
-    turns: float
-    turns_basis: str
-    contexts: float
-    max_tokens: int
-    max_context: int
-
-    @property
-    def sampled_tokens(self) -> int:
-        """At most."""
-        return ceil(self.episodes * self.turns * min(self.max_tokens, self.max_context))
-
-    @property
-    def context_tokens(self) -> int:
-        """At most; what groups share is counted each time."""
-        return ceil(self.episodes * self.contexts * self.max_context)
-
-    def flops(self, weights: Weights, *, recomputed: bool, reference: bool) -> Mapping[str, float]:
-        """Products with the weights alone, at most: 2 for each weight and token forward, 4 backward."""
-        per_token = 2.0 * weights.total * self.context_tokens
-        return {
-            "rollout": per_token,
-            "update": per_token * (4 if recomputed else 3),
-            "reference": per_token if reference else 0.0,
-        }
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -28,10 +28,10 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
     kinds = result["greedy"]["kinds"]
     if kinds:
         screen.table(
-            "by kind of question, greedy: before > after",
+            "by kind of question, greedy: before → after",
             ["kind", *figures["by_kind"].values()],
             [
-                [kind] + [f"{row['baseline'][name]:.2f} > {row['trained'][name]:.2f}" for name in figures["by_kind"]]
+                [kind] + [f"{row['baseline'][name]:.2f} → {row['trained'][name]:.2f}" for name in figures["by_kind"]]
                 for kind, row in kinds.items()
             ],
         )

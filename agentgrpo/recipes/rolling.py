@@ -10,6 +10,7 @@ from functools import partial
 
 from agentgrpo.agents.parts import bill_of
 from agentgrpo.grpo.samples import is_degenerate
+from agentgrpo.metering import asking_step
 from agentgrpo.recipes.parts import Parts
 from agentgrpo.recipes.together import share
 from agentgrpo.rollout import keep_informative, run_groups, score_groups
@@ -25,7 +26,7 @@ class RolledOut:
     scored: Sequence[ScoredGroup]
     tags: Mapping[str, float]
     seconds: Mapping[str, float]
-    """Clocks, and judge/*, reader/* and validity/*: the bills."""
+    """Clocks, and judge/*, reader/*, validity/* and spend/*: the bills."""
 
 
 async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> RolledOut:
@@ -38,7 +39,8 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rolle
     seconds: Counter[str] = Counter()
     tasks, rounds = parts.order.take(step, rates), 0
     while tasks:
-        found = await _one_round(parts, step, tasks, seconds)
+        with asking_step(step):
+            found = await _one_round(parts, step, tasks, seconds)
         scored, rounds = [*scored, *found], rounds + 1
         if rounds > parts.rollout.refill_rounds:
             break
@@ -94,6 +96,9 @@ async def _bill(parts: Parts, before: Mapping[str, float]) -> Mapping[str, float
 
 
 def _counts(parts: Parts) -> Mapping[str, float]:
-    """What the judge and the agent have counted so far in this process."""
+    """What the judge, the meter and the agent have counted so far in this process."""
     judge = parts.reward.judge_counts()
-    return {**{f"judge/{name}": count for name, count in judge.items()}, **bill_of(parts.agent)}
+    spent = parts.meter.bill() if parts.meter is not None else {}
+    bills = {"judge": judge, "spend": spent}
+    named = {f"{of}/{name}": count for of, bill in bills.items() for name, count in bill.items()}
+    return {**named, **bill_of(parts.agent)}

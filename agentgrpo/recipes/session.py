@@ -10,7 +10,8 @@ from typing import Any
 
 from agentgrpo.durable import write_atomic
 from agentgrpo.engines.probe import determinism_probe
-from agentgrpo.errors import DataError
+from agentgrpo.errors import BudgetSpent, DataError, RetrieverError, TooManyFailures
+from agentgrpo.recipes.canary import is_pooled, refuse_stale_weights
 from agentgrpo.recipes.evaluate import Scorecard
 from agentgrpo.recipes.examine import Examiner
 from agentgrpo.recipes.judging import probe_judge
@@ -23,6 +24,7 @@ from agentgrpo.recipes.together import agree_on, once
 from agentgrpo.recipes.train import train
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
+from agentgrpo.retrievers.base import Probed
 from agentgrpo.training.world import World
 
 
@@ -47,11 +49,18 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
     try:
         with StopRequest(f"go on with: {session.go_on}", grace_s=parts.run.grace_s, at_once=parts.screen.close) as stop:
             world.heed(stop)
+            if parts.meter is not None:
+                once(world, parts.meter.begin)
             world.phase = "the judge's probe"
             for note in await agree_on(world, stop.unless_stopped(probe_judge(examiner.judge))):
                 parts.screen.line(f"note: {note}")
+            world.phase = "the probe of services"
+            await agree_on(world, stop.unless_stopped(probe_services(examiner, world)))
             world.phase = "the first sync and probe"
-            await agree_on(world, parts.engine.load_weights(progress.step))
+            await agree_on(world, stop.unless_stopped(parts.engine.load_weights(progress.step)))
+            if is_pooled(parts.engine):
+                canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, progress.step - 1)
+                await agree_on(world, stop.unless_stopped(canary))
             probe = determinism_probe(parts.engine, [parts.canary_ids])
             _describe(parts, (await agree_on(world, stop.unless_stopped(probe))).level)
             if parts.run.checkpoint_every and progress.saved_step is None:
@@ -62,13 +71,34 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
                 world.phase = "the evaluation of the end weights"
                 trained = await agree_on(world, stop.unless_stopped(examiner.scorecards("end", step=progress.step)))
                 result = (await agree_on(world, stop.unless_stopped(examiner.compare(baseline, trained)))).to_json()
+    except BudgetSpent as e:
+        raise BudgetSpent(f"{e}; go on with: {session.go_on} {e.raised}", e.raised) from e
     finally:
         await examiner.close()
         parts.trackers.close()
+    _note_unrecorded(parts)
     report_profile(parts.screen, read_metrics(Path(parts.run.dir) / PROFILE) if parts.run.profile else ())
     if result is not None:
         report(parts.screen, result)
     return result
+
+
+async def probe_services(examiner: Examiner, world: World) -> None:
+    """What the agent works with, before it is needed. Raises ConfigError or TooManyFailures for what is not there."""
+    for part in examiner.equipment if world.rank == 0 else ():
+        if isinstance(part, Probed):
+            try:
+                await part.probe()
+            except RetrieverError as e:
+                raise TooManyFailures(f"a retriever does not answer: {e}") from e
+
+
+def _note_unrecorded(parts: Parts) -> None:
+    if parts.meter is not None and (count := int(parts.meter.bill().get("unrecorded", 0))):
+        parts.screen.line(
+            f"note: {count} calls failed in passing and are not on the cassette; a strict replay may miss them: run "
+            "once more with cassette.mode=fill before"
+        )
 
 
 async def _baseline(session: Session, progress: Progress, stop: StopRequest) -> dict[str, Scorecard]:
@@ -104,7 +134,10 @@ async def examine_only(
         ) as stop:
             world.heed(stop)
             world.phase = "the evaluation"
+            await agree_on(world, stop.unless_stopped(probe_services(trained, world)))
+            await agree_on(world, stop.unless_stopped(baseline.begin()))
             before = await agree_on(world, stop.unless_stopped(baseline.scorecards("start")))
+            await agree_on(world, stop.unless_stopped(trained.begin()))
             after = await agree_on(world, stop.unless_stopped(trained.scorecards("end")))
             result = (await agree_on(world, stop.unless_stopped(trained.compare(before, after)))).to_json()
     finally:

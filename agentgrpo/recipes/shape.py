@@ -10,6 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.training.remote_code import trusted_class
+
+LONGEST = "max_position_embeddings"
 
 
 def config_of(shape: Mapping[str, Any]) -> PretrainedConfig:
@@ -27,12 +30,15 @@ def config_of(shape: Mapping[str, Any]) -> PretrainedConfig:
     return AutoConfig.for_model(str(kind), **facts)
 
 
-def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None) -> None:
-    """Raise ConfigError where the model in `folder` is not of that shape."""
+def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None, *, trust_remote_code: bool = False) -> None:
+    """Raise ConfigError where the model in `folder` is not of that shape. It may be good for more positions, as some
+    variants of a model are."""
     if shape is None:
         return
-    found = AutoConfig.from_pretrained(folder).to_dict()
+    found = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).to_dict()
     for key, value in shape.items():
+        if key == LONGEST and int(found.get(key) or 0) >= value:
+            continue
         if found.get(key) != value:
             raise ConfigError(
                 f"model.shape.{key}={value}, but the model in {folder} has {key}={found.get(key)}; choose the preset "
@@ -40,8 +46,9 @@ def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None) -> None:
             )
 
 
-def weightless(config: PretrainedConfig) -> PreTrainedModel:
-    """The model with tensors that have shapes, and neither memory nor values."""
+def weightless(config: PretrainedConfig, code: Path | None = None) -> PreTrainedModel:
+    """The model with tensors that have shapes, and neither memory nor values. code: as in policy.load_policy."""
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+        own = AutoModelForCausalLM.from_config if code is None else trusted_class(code)._from_config
+        model: PreTrainedModel = own(config)
     return model

@@ -11,6 +11,8 @@ from pathlib import Path
 from agentgrpo.errors import CheckpointError
 from agentgrpo.training.checkpoint import STATE
 
+READ_BYTES = 2**24
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -20,8 +22,11 @@ class Start:
 
     def state(self) -> dict[str, str]:
         digest = sha256()
-        for path in sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json")]):
-            digest.update(path.name.encode() + path.read_bytes())
+        for path in sorted(f for kind in ("safetensors", "json", "py") for f in self.folder.glob(f"*.{kind}")):
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                while part := file.read(READ_BYTES):  # a whole model need not fit once more
+                    digest.update(part)
         return {"folder": str(self.folder), "sha256": digest.hexdigest()}
 
 

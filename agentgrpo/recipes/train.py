@@ -79,7 +79,7 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
     await rollouts.settle(stop)
     parts.world.phase = f"the weight sync of step {step}"
     with parts.clock.stage(Stage.SYNC):
-        await parts.engine.load_weights(step + 1)
+        await agree_on(parts.world, parts.engine.load_weights(step + 1))
         canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
         tags |= await agree_on(parts.world, canary)
     tags |= progress.dev if progress.dev_step == step else {}

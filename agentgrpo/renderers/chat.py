@@ -48,7 +48,7 @@ class ChatRenderer:
             )
         if not tokenizer.chat_template:
             raise ConfigError(f"renderer {family.name}: this tokenizer has no chat template; choose react")
-        self._family = family
+        self.family = family
         self._trusted = TrustedEncoder(tokenizer)
         self._outside = OutsideEncoder(tokenizer, control={*family.added, *family.ends, *family.marks})
         self._template = ChatTemplate(tokenizer=tokenizer, trusted=self._trusted, outside=self._outside)
@@ -64,7 +64,7 @@ class ChatRenderer:
 
     def open_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """By the template's own description of tools; in words where it has none."""
-        if self._family.has_tools:
+        if self.family.has_tools:
             return self._template.encode(messages, tools=tools)
         if tools:
             text = describe.describe(tools, describe.FENCED)
@@ -84,7 +84,7 @@ class ChatRenderer:
         """Text without calls is the answer, if the policy ended it: one that was cut short is none."""
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         spans = self._splitter.split(token_ids[:-1] if ended else token_ids)
-        turn = self._family.read(spans, self._markup)
+        turn = self.family.read(spans, self._markup)
         if turn.calls or not ended or not turn.content:
             return turn
         return replace(turn, answer=turn.content, content="")
@@ -100,7 +100,7 @@ class ChatRenderer:
         return self.observe((*self._end(sampled), Piece(before + text + after + self._markup.opener, True)))
 
     def write(self, turn: ParsedTurn) -> str:
-        return self._family.write(turn, self._markup) + self._markup.end
+        return self.family.write(turn, self._markup) + self._markup.end
 
     def _end(self, sampled: Sequence[int]) -> tuple[Piece, ...]:
         """The end of a turn that was cut short, or that ended with another token than the family's."""
@@ -120,29 +120,29 @@ class ChatRenderer:
         makes of the turns before it is never used."""
         both = [ToolCall(name="probe", arguments={"text": text}, id=f"probe000{i}") for i, text in enumerate("ab")]
         told = [{"role": "assistant", "content": "probe"}, _ASK]
-        calls = both if self._accepts(_ASK, *self._asked(both, self._family.markups[0])) else both[:1]
+        calls = both if self._accepts(_ASK, *self._asked(both, self.family.markups[0])) else both[:1]
         differing = ""
-        for markup in self._family.markups:
+        for markup in self.family.markups:
             if opener is not None and opener.startswith(markup.opener):
                 markup = replace(markup, opener=opener)
             asked = self._asked(calls, markup)
-            ours = self._family.write(ParsedTurn(calls=tuple(calls)), replace(markup, opener="")) + markup.end
+            ours = self.family.write(ParsedTurn(calls=tuple(calls)), replace(markup, opener="")) + markup.end
             ours += "".join(p.text for p in _replies(markup, [ToolReply(call=c, text=_REPLY) for c in calls]))
-            theirs = self._template.text([_ASK, *asked], tools=[function(_SPEC)] if self._family.has_tools else ())
+            theirs = self._template.text([_ASK, *asked], tools=[function(_SPEC)] if self.family.has_tools else ())
             word = markup.end + markup.word[0] + "probe" + markup.word[1] + markup.opener
             rendered = self._template.text([_ASK, *told])
             if theirs.endswith(ours) and rendered.endswith(word):
                 return markup
             differing = differing or (_difference(ours, theirs) or _difference(word, rendered))
         raise ConfigError(
-            f"renderer {self._family.name}: the chat template does not continue a conversation as this family does: "
+            f"renderer {self.family.name}: the chat template does not continue a conversation as this family does: "
             f"{differing}; choose the family that the model was trained with, or react"
         )
 
     def _asked(self, calls: Sequence[ToolCall], markup: Markup) -> list[dict[str, Any]]:
         """The messages of a turn that makes `calls`, and of the replies."""
-        if not self._family.has_tools:
-            text = self._family.write(ParsedTurn(calls=tuple(calls)), markup)
+        if not self.family.has_tools:
+            text = self.family.write(ParsedTurn(calls=tuple(calls)), markup)
             shown = "".join(p.text for p in _texts(markup, [ToolReply(call=c, text=_REPLY) for c in calls]))
             return [{"role": "assistant", "content": text}, {"role": "user", "content": shown}]
         made = [

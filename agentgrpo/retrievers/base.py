@@ -5,7 +5,7 @@ agents use, so that queries which arrive together are answered in one batch, off
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from agentgrpo.errors import RetrieverError
@@ -36,6 +36,10 @@ class Probed(Protocol):
         ...
 
 
+Progress = Callable[[str, int, int], None]
+"""(what is done, passages done, of how many)"""
+
+
 class Indexer(Protocol):
     """Builds what a retriever searches, from a corpus in its order."""
 
@@ -44,10 +48,14 @@ class Indexer(Protocol):
         """Passages that are durably in: an interrupted build goes on with the next one."""
         ...
 
+    def resume(self, corpus: Iterator[Passage]) -> None:
+        """Takes from `corpus` the `count` passages that are in. Raises ConfigError where they are others."""
+        ...
+
     def add(self, passages: Sequence[Passage]) -> None: ...
 
-    def finish(self) -> None:
-        """The index is whole and may be searched."""
+    def finish(self, progress: Progress) -> None:
+        """The index is whole and may be searched; an interrupted `finish` goes on where it was."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Search by words: BM25 in a Tantivy index that lives in memory."""
+"""Search by words: BM25 in a Tantivy index, in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -17,28 +17,22 @@ class Bm25Backend:
 
     A query is nothing but words, joined by OR: no character in it is an operator. No common word, no passage."""
 
-    def __init__(self, passages: Sequence[Passage], *, stemmer: str | None = "english") -> None:
+    def __init__(
+        self, passages: Sequence[Passage], *, stemmer: str | None = "english", index: tantivy.Index | None = None
+    ) -> None:
+        """index: one of `passages` that is there already, opened by `open_index`."""
         if not passages:
             raise DataError("a BM25 index of no passages; give at least one")
-        self._passages = tuple(passages)
+        self._passages = passages if index else tuple(passages)
         self._analyzer = _analyzer(stemmer)
-        self._schema = (
-            tantivy.SchemaBuilder()
-            .add_text_field("text", tokenizer_name="words", index_option="freq")
-            .add_unsigned_field("position", fast=True)
-            .build()
-        )
-        self._searcher = self._write().searcher()
+        self._schema = SCHEMA
+        self._searcher = (index or self._write(stemmer)).searcher()
 
-    def _write(self) -> tantivy.Index:
-        index = tantivy.Index(self._schema)
-        index.register_tokenizer("words", self._analyzer)
+    def _write(self, stemmer: str | None) -> tantivy.Index:
+        index = open_index(stemmer)
         writer = index.writer(num_threads=1)
         for position, passage in enumerate(self._passages):
-            document = tantivy.Document()
-            document.add_text("text", searchable_text(passage))
-            document.add_unsigned("position", position)
-            writer.add_document(document)
+            writer.add_document(document(position, passage))
         writer.commit()
         writer.wait_merging_threads()
         index.reload()
@@ -59,6 +53,29 @@ class Bm25Backend:
             return [score for score, _ in hits], positions
 
         return best_passages(self._passages, nearest, top_k)
+
+
+SCHEMA = (
+    tantivy.SchemaBuilder()
+    .add_text_field("text", tokenizer_name="words", index_option="freq")
+    .add_unsigned_field("position", fast=True)
+    .build()
+)
+
+
+def open_index(stemmer: str | None, path: str | None = None) -> tantivy.Index:
+    """In memory, or in the folder `path`, which exists. Raises ConfigError for an unknown stemmer."""
+    analyzer = _analyzer(stemmer)
+    index = tantivy.Index(SCHEMA, path=path)
+    index.register_tokenizer("words", analyzer)
+    return index
+
+
+def document(position: int, passage: Passage) -> tantivy.Document:
+    found = tantivy.Document()
+    found.add_text("text", searchable_text(passage))
+    found.add_unsigned("position", position)
+    return found
 
 
 def _analyzer(stemmer: str | None) -> tantivy.TextAnalyzer:

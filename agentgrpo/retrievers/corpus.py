@@ -53,17 +53,30 @@ def searchable_text(passage: Passage) -> str:
 def best_passages(
     passages: Sequence[Passage], nearest: Callable[[int], tuple[Sequence[float], Sequence[int]]], top_k: int
 ) -> list[Passage]:
-    """The top_k passages by score, equal scores in the order of `passages`.
+    """The top_k passages by score, equal scores in the order of `passages`; see best_positions."""
+    best = best_positions(len(passages), nearest, top_k)
+    return [dataclasses.replace(passages[position], score=score) for score, position in best]
 
-    `nearest(n)` gives an index's n best, as scores and as positions in `passages`, in any order among equals. Scores
-    count to 6 significant digits, so that float noise decides nothing; to break ties at the cut exactly, more is
-    fetched until the last hit is worse than the last one returned."""
+
+def best_positions(
+    count: int,
+    nearest: Callable[[int], tuple[Sequence[float], Sequence[int]]],
+    top_k: int,
+    *,
+    margin: float = 0.0,
+) -> list[tuple[float, int]]:
+    """The scores and positions of the top_k of `count` passages, equal scores in the order of positions.
+
+    `nearest(n)` gives an index's n best, as scores and as positions, in any order among equals. Scores count to 6
+    significant digits, so that float noise decides nothing; to break ties at the cut exactly, more is fetched until
+    the last hit is worse than the last one returned, by more than `margin`: how far the scores by which the index has
+    chosen may be from those that it gives."""
     n = top_k + 8
     while True:
-        n = min(n, len(passages))
+        n = min(n, count)
         scores, positions = nearest(n)
         rounded = {score: float(f"{score:.6g}") for score in set(scores)}
         hits = sorted(zip([-rounded[score] for score in scores], positions, strict=True))
-        if len(hits) < n or n == len(passages) or hits[top_k - 1][0] < hits[-1][0]:
-            return [dataclasses.replace(passages[position], score=-minus) for minus, position in hits[:top_k]]
+        if len(hits) < n or n == count or hits[-1][0] - hits[top_k - 1][0] > margin:
+            return [(-minus, position) for minus, position in hits[:top_k]]
         n *= 8

@@ -24,9 +24,11 @@ def embedded(
     dim: int = 512,
     stemmer: str | None = "english",
     cache_size: int = 4096,
+    web: Retriever | None = None,
 ) -> dict[str, Retriever]:
     """`retriever: embedded`. "vdb" searches corpora["vdb"]: by meaning (split), or by meaning and by words, fused by
-    reciprocal rank (fused). "web" searches corpora["web"], where there is one, by words in either mode.
+    reciprocal rank (fused). "web" is `web`, or else searches corpora["web"], where there is one, by words in either
+    mode.
 
     dim: of the hashing embedder. stemmer: language of the words, null = none. cache_size: rows remembered by each."""
     if mode not in _MODES:
@@ -38,6 +40,7 @@ def embedded(
     backends: dict[str, Backend] = {"vdb": DenseBackend(passages, embedder=embedder)}
     if mode == "fused":
         backends["vdb"] = FusedBackend([backends["vdb"], Bm25Backend(passages, stemmer=stemmer)])
-    if "web" in corpora:
+    if "web" in corpora and web is None:
         backends["web"] = Bm25Backend(corpora["web"], stemmer=stemmer)
-    return {name: Batched(backend, cache_size=cache_size) for name, backend in backends.items()}
+    found: dict[str, Retriever] = {name: Batched(b, cache_size=cache_size) for name, b in backends.items()}
+    return found if web is None else {**found, "web": web}

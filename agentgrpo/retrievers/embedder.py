@@ -6,9 +6,9 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,37 @@ class Embedder(Protocol):
         ...
 
 
+@runtime_checkable
+class AsksOtherwise(Protocol):
+    """An embedder for which a query is no passage: E5 wants "query: " before the one, "passage: " before the other."""
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """As Embedder.embed, of queries."""
+        ...
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """An embedder that has to see a corpus first; what it has learnt is kept with the index of that corpus."""
+
+    def fit(self, texts: Iterable[str]) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON values."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+def query_vectors(embedder: Embedder, queries: Sequence[str]) -> Vectors:
+    return embedder.embed_queries(queries) if isinstance(embedder, AsksOtherwise) else embedder.embed(queries)
+
+
+def identity_of(embedder: Embedder) -> str:
+    """What an index is built with and has to be asked with."""
+    return str(getattr(embedder, "identity", f"{type(embedder).__name__} dim={embedder.dim}"))
+
+
 class HashingEmbedder:
     """Every feature of a word (the word itself and its n-grams of 3 and 4 characters, "<" and ">" marking its ends) is
     a random direction: `dim` signs taken from a hash of its spelling. Such a random projection (Achlioptas 2003) needs
@@ -47,12 +78,24 @@ class HashingEmbedder:
         if dim < 8 or dim % 8:
             raise ConfigError(f"dim={dim}; allowed are multiples of 8, such as 512")
         self.dim = dim
+        self.identity = f"hashing dim={dim}"
         self._num_texts = 0
         self._df: Counter[str] = Counter()
+        self.fit(texts)
+        self._word = lru_cache(maxsize=_CACHED_WORDS)(self._embed_word)
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """idf over `texts` from here on."""
+        self._num_texts, self._df = 0, Counter()
         for text in texts:
             self._num_texts += 1
             self._df.update(set(_words(text)))
-        self._word = lru_cache(maxsize=_CACHED_WORDS)(self._embed_word)
+
+    def state(self) -> dict[str, Any]:
+        return {"num_texts": self._num_texts, "df": dict(sorted(self._df.items()))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._num_texts, self._df = int(state["num_texts"]), Counter(state["df"])
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dim), np.float32)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agentgrpo.concurrency import Batcher, Limiter
 from agentgrpo.errors import ConfigError, RetrieverError, did_you_mean
-from agentgrpo.network.client import JsonClient
+from agentgrpo.network.client import JsonClient, shown
 from agentgrpo.retrievers import wire
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.retrievers.corpus import searchable_text
@@ -173,10 +173,13 @@ def remote(
     max_concurrent: int = 8,
     max_response_bytes: int = 2 * 2**20,
     trust_env: bool = True,
+    web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` as "web"."""
+    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web"."""
+    if web is not None and web_url is not None:
+        raise ConfigError(f"web_url={shown(web_url)} and retriever.web are two searches of the web; leave one out")
     urls = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
-    return {
+    found: dict[str, Retriever] = {
         name: HttpRetriever(
             url=url,
             protocol=protocol,
@@ -190,3 +193,4 @@ def remote(
         )
         for name, url in urls.items()
     }
+    return found if web is None else {**found, "web": web}

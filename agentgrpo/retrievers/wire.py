@@ -7,6 +7,7 @@
                                                    or {"results": [{"index": i, "relevance_score": s}, ...]}
 
     item = {"document": document, "score": s} or a bare document, best first; document = see corpus.passage_of
+    {"error": text} in place of a row or a page: that one alone has failed
 "result" and "results" mean the same everywhere."""
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def rows_of(reply: Any, num_queries: int, top_k: int) -> list[list[Passage] | Re
 
 
 def row_of(items: Any, top_k: int) -> list[Passage] | RetrieverError:
+    if isinstance(items, dict) and isinstance(items.get("error"), str):
+        return RetrieverError(f"the server could not answer this query: {items['error'][:200]}", kind="row")
     if not isinstance(items, list):
         return garbage(f"a row is a JSON {type(items).__name__}, not a list")
     try:
@@ -70,7 +73,7 @@ def scores_of(reply: Any, num_documents: int) -> list[float]:
             given = [by_index[i] for i in range(num_documents)]
         if len(given) != num_documents:
             raise ValueError(f"{len(given)} scores for {num_documents} documents")
-        return [_finite(score) for score in given]
+        return [finite(score) for score in given]
     except (TypeError, KeyError, ValueError) as e:
         raise garbage(f"malformed scores: {type(e).__name__}: {e}") from e
 
@@ -80,7 +83,7 @@ def _passage(item: Any) -> Passage:
     if not isinstance(document, dict):
         raise ValueError(f"a JSON {type(document).__name__}, not an object")
     score = item.get("score")
-    return dataclasses.replace(passage_of(document), score=None if score is None else _finite(score))
+    return dataclasses.replace(passage_of(document), score=None if score is None else finite(score))
 
 
 def _page(page: Any, url: str) -> Passage | RetrieverError:
@@ -93,7 +96,7 @@ def _page(page: Any, url: str) -> Passage | RetrieverError:
         return garbage(f"the page of {url} is malformed: {e}")
 
 
-def _finite(score: Any) -> float:
+def finite(score: Any) -> float:
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise ValueError(f"a score is a JSON {type(score).__name__}, not a number")
     try:

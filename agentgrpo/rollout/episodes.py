@@ -7,6 +7,7 @@ import asyncio
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import EpisodeError
+from agentgrpo.metering import asking_episode
 from agentgrpo.types import Episode, Exit, Failure, Task
 
 
@@ -29,7 +30,8 @@ async def run_episode(
     for _ in range(retries + 1):
         try:
             async with asyncio.timeout(timeout_s):
-                return await agent.run(task, sample_index=sample_index, stream=stream, sampling=sampling)
+                with asking_episode():
+                    return await agent.run(task, sample_index=sample_index, stream=stream, sampling=sampling)
         except TimeoutError:
             failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s")
         except EpisodeError as e:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from agentgrpo.errors import DataError, did_you_mean
 from agentgrpo.protocol import ParsedTurn
+from agentgrpo.tasks.mixture import Mixture
 from agentgrpo.types import Passage, Task
 
 SPLITS = ("train", "dev", "test")
@@ -35,6 +36,16 @@ class TaskDataset(Protocol):
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         """Query word -> words that the documents use instead, for a reranker that has no model; may be empty."""
         ...
+
+
+@runtime_checkable
+class MixedDataset(TaskDataset, Protocol):
+    """A TaskDataset of several sources."""
+
+    mixture: Mixture | None
+    """How often training meets each; None = every task equally often."""
+    notes: Sequence[str]
+    """What was read, found and left out, a line each; for the user."""
 
 
 class Demonstrator(Protocol):

@@ -16,11 +16,15 @@ from functools import lru_cache
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.tasks.chance import generator
 from agentgrpo.tasks.curriculum import Curriculum, Rates
+from agentgrpo.tasks.mixture import MixedOrder, Mixture
 from agentgrpo.types import Task
 
 
-def permutation(num_tasks: int, *, seed: int, epoch: int, strata: Sequence[Hashable] | None = None) -> list[int]:
-    """Task indices in the order of one epoch; `strata[i]` is the stratum of task i (None: no strata).
+def permutation(
+    num_tasks: int, *, seed: int, epoch: int, strata: Sequence[Hashable] | None = None, key: str | None = None
+) -> list[int]:
+    """Task indices in the order of one epoch; `strata[i]` is the stratum of task i (None: no strata). key: an order of
+    its own for whoever has one.
 
     The k-th of a stratum's n tasks is dealt to position (k + u) / n of the epoch, u in [0, 1) drawn per stratum:
     any window of w tasks holds w * n / num_tasks of the stratum, give or take one per boundary."""
@@ -33,7 +37,7 @@ def permutation(num_tasks: int, *, seed: int, epoch: int, strata: Sequence[Hasha
         members.setdefault(stratum, []).append(task)
     placed: list[tuple[float, int, int]] = []
     for number, tasks in enumerate(members.values()):
-        rng = generator("task order", seed, epoch, number)
+        rng = generator("task order", seed, epoch, number, *([] if key is None else [key]))
         rng.shuffle(tasks)
         offset = rng.random()
         placed += [((k + offset) / len(tasks), number, task) for k, task in enumerate(tasks)]
@@ -44,8 +48,9 @@ class TaskOrder:
     """Which tasks each step of a run takes: no task twice in a step, for task and sample index name its random numbers.
     An epoch ends with its last whole batch; the few tasks left over have their turn in other epochs.
 
-    `stratify_by`: the Task.metadata key that names a task's stratum. Raises DataError for no tasks or a missing key,
-    ConfigError for more tasks per step than there are."""
+    `stratify_by`: the Task.metadata key that names a task's stratum. `mixture`: sources take turns by weight, each in
+    epochs of its own. Raises DataError for no tasks or a missing key, ConfigError for more tasks per step than there
+    are."""
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class TaskOrder:
         seed: int,
         stratify_by: str | None = None,
         curriculum: Curriculum | None = None,
+        mixture: Mixture | None = None,
     ) -> None:
         if not tasks:
             raise DataError("there are no tasks to train on; give a task set with a non-empty train split")
@@ -64,15 +70,20 @@ class TaskOrder:
             )
         self.curriculum = curriculum
         self._tasks, self._tasks_per_step, self._seed = tasks, tasks_per_step, seed
-        self._stratify_by = stratify_by
-        self._strata = None if stratify_by is None else [_stratum(task, stratify_by) for task in tasks]
+        self._stratify_by, self._mixture = stratify_by, mixture
+        is_plain = stratify_by is None and mixture is None
+        self._strata = None if is_plain else [self._stratum(task) for task in tasks]
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+        self._mixed = None if mixture is None else self._mix(mixture)
 
     def take(self, step: int, rates: Rates | None = None) -> list[Task]:
         """The tasks of a step, `tasks_per_step` of them. rates: what a curriculum goes by."""
         cursor = self.cursor(step)
         first = cursor["index"]
-        in_turn = self._epoch(cursor["epoch"])[first : first + self._tasks_per_step]
+        if self._mixed is None:
+            in_turn = self._epoch(cursor["epoch"])[first : first + self._tasks_per_step]
+        else:
+            in_turn = self._mixed.take(step)
         if self.curriculum is not None:
             in_turn = self._draw(Counter(map(self._stratum_of, in_turn)), (step, 0), (), rates or {})
         return [self._tasks[i] for i in in_turn]
@@ -82,14 +93,33 @@ class TaskOrder:
     ) -> list[Task]:
         """Others in the place of `tasks` of a step, of the same strata, none of them with an id in `taken`; fewer where
         there are no more. round_number: 1, 2, ... of the step's replacements."""
-        key = self._stratify_by
-        wanted = Counter(None if key is None else _stratum(task, key) for task in tasks)
+        wanted = Counter(self._stratum(task) for task in tasks)
         return [self._tasks[i] for i in self._draw(wanted, (step, round_number), taken, rates or {})]
 
     def cursor(self, step: int) -> dict[str, int]:
-        """Where the order stands before `step`: whole epochs done, and tasks taken of the next one."""
+        """Where the order stands before `step`: whole epochs done, and tasks taken of the next one; of a mixture, as if
+        all tasks came equally often."""
         epoch, batch = divmod(step, len(self._tasks) // self._tasks_per_step)
         return {"epoch": epoch, "index": batch * self._tasks_per_step}
+
+    def _mix(self, mixture: Mixture) -> MixedOrder:
+        members: dict[str, list[int]] = {}
+        for i, task in enumerate(self._tasks):
+            members.setdefault(mixture.source_of(task), []).append(i)
+
+        def permute(source: str, epoch: int) -> list[int]:
+            of = members[source]
+            strata = None if self._strata is None else [self._strata[i] for i in of]
+            # numbers of tasks are drawn with the source, or two of equal size would go in step
+            return [of[i] for i in permutation(len(of), seed=self._seed, epoch=epoch, strata=strata, key=source)]
+
+        sizes = {source: len(of) for source, of in members.items()}
+        return MixedOrder(sizes, weights=mixture.weights, tasks_per_step=self._tasks_per_step, permute=permute)
+
+    def _stratum(self, task: Task) -> Hashable:
+        """Of which there are equal shares: what `stratify_by` and the mixture say of the task."""
+        said = None if self._stratify_by is None else _stratum(task, self._stratify_by)
+        return said if self._mixture is None else (self._mixture.source_of(task), said)
 
     def _draw_epoch(self, epoch: int) -> list[int]:
         return permutation(len(self._tasks), seed=self._seed, epoch=epoch, strata=self._strata)

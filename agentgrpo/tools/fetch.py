@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.errors import ConfigError, ToolError
 from agentgrpo.network.addresses import Forbidden, Reachable
-from agentgrpo.network.pages import Page, PageClient, PageError
+from agentgrpo.network.pages import PageClient, PageError
+from agentgrpo.network.reading import read
 from agentgrpo.protocol import ToolSpec
 from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.tools.readable import text_of
 from agentgrpo.types import Outcome
-
-_HTML = ("text/html", "application/xhtml+xml")
-_PLAIN = re.compile(r"text/(plain|xml|markdown|csv)|application/(json|xml|[\w.-]+\+(json|xml))")
-_CHARSET = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE | re.ASCII)
-_KNOWN_CHARSETS = re.compile(
-    r"utf-?8|utf-?16(le|be)?|us-ascii|latin-?1|iso-8859-\d+|windows-\d+|koi8-[ru]|gbk|gb2312|gb18030|big5|euc-(jp|kr)|"
-    r"shift_jis",
-    re.ASCII,
-)
-"""Others are read as UTF-8: some of Python's codecs are no charsets, or slow beyond reason."""
 
 
 class Fetch:
@@ -75,6 +63,7 @@ class Fetch:
     async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
         try:
             page = await self._pages.get(arguments["url"])
+            text = await read(page)
         except Forbidden as e:
             return ToolResult.refused(str(e))
         except PageError as e:
@@ -83,23 +72,7 @@ class Fetch:
             if e.kind == "timeout":
                 return ToolResult(outcome=Outcome.TIMEOUT, text=f"error: {e}")
             return ToolResult.failed(str(e))
-        kind = page.content_type.partition(";")[0].strip().lower()
-        if kind not in _HTML and not _PLAIN.fullmatch(kind):
-            return ToolResult.failed(f"a page of type {kind[:80] or 'unknown'} has no text")
-        text = await asyncio.to_thread(_read, page, kind in _HTML)  # megabytes of markup take a moment
         return ToolResult(outcome=Outcome.SUCCESS, text=text[: self._max_chars], detail=page.url)
 
     async def close(self) -> None:
         await self._pages.close()
-
-
-def _read(page: Page, is_html: bool) -> str:
-    declared: Sequence[str] = _CHARSET.findall(page.content_type)
-    if is_html and not declared:
-        declared = _CHARSET.findall(page.body[:1024].decode("latin-1"))
-    known = [charset.lower() for charset in declared if _KNOWN_CHARSETS.fullmatch(charset.lower())]
-    try:
-        text = page.body.decode(known[0] if known else "utf-8-sig", "replace")
-    except LookupError:  # such as iso-8859-99
-        text = page.body.decode("utf-8-sig", "replace")
-    return text_of(text) if is_html else text

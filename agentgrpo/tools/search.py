@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.errors import ConfigError, RetrieverError, ToolError, boundary
+from agentgrpo.metering import OVER_BUDGET
 from agentgrpo.protocol import ToolSpec
 from agentgrpo.retrievers.base import Retriever
 from agentgrpo.tools.base import Environment, ToolResult
@@ -67,6 +68,8 @@ class Search:
             with boundary(RetrieverError, f"retriever {name}"):
                 passages = (await self._retrievers[name].search(query, top_k=self._top_k))[: self._top_k]
         except RetrieverError as e:
+            if e.kind == OVER_BUDGET:
+                return ToolResult.refused("the budget for these searches is spent")
             raise ToolError(f"tool search: {e}", kind=e.kind) from e
         return ToolResult(
             outcome=Outcome.SUCCESS,

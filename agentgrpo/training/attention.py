@@ -109,7 +109,10 @@ def _refuse_other_attention(module: nn.Module, layout: PackedLayout, kwargs: dic
         )
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
-            raise ConfigError(f"{type(module).__name__} uses {name}: only plain causal attention is supported")
+            raise ConfigError(
+                f"{type(module).__name__} uses {name}: only plain causal attention is supported; choose a model "
+                "without it: Qwen 2.5 and 3, Llama, SmolLM, Mistral, Gemma 1 and 3"
+            )
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.training.embedding import look_up
 from agentgrpo.training.head import CHUNK_TOKENS, Head
 from agentgrpo.training.recompute import recomputed_layers
+from agentgrpo.training.remote_code import trusted_class, trusted_options
 from agentgrpo.types import TrainingSample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -149,9 +150,10 @@ class Policy:
                 )
 
 
-def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> Policy:
-    """The policy in a transformers folder (or of a hub name that is already cached). Never runs code of the
-    checkpoint and never unpickles. Raises ConfigError."""
+def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu", code: Path | None = None) -> Policy:
+    """The policy in a transformers folder (or of a hub name that is already cached). Never runs code that lies in
+    `path` and never unpickles. code: a folder whose code makes the model, with its configuration and its tokenizer;
+    `path` then gives the weights. Raises ConfigError."""
     if dtype not in DTYPES:
         raise ConfigError(f"hardware.dtype={dtype}: allowed are {', '.join(DTYPES)}")
     if (Path(path).is_absolute() or str(path).startswith(".")) and not Path(path).is_dir():
@@ -164,10 +166,11 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
             f"model {str(path)!r} is an adapter; give a whole model: agentgrpo export --ckpt PATH --merge OUT makes one"
         )
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True
+        make = AutoModelForCausalLM if code is None else trusted_class(code)
+        model, loading = make.from_pretrained(
+            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True, **trusted_options(code)
         )
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(code or path, trust_remote_code=code is not None)
     except (OSError, ValueError, RuntimeError, SafetensorError) as e:
         reason = next(iter(str(e).splitlines()), type(e).__name__)
         raise ConfigError(

@@ -178,6 +178,8 @@ NOTHING = {
     "vdb_searches": 0.0,
     "web_served": 0.0,
     "vdb_served": 0.0,
+    "web_calls": 0.0,
+    "vdb_calls": 0.0,
     "rerank_requested": 0.0,
     "rerank_calls": 0.0,
     "rerank_skipped": 0.0,

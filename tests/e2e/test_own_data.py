@@ -65,3 +65,33 @@ def test_a_malformed_line_is_refused_by_file_number_and_reason(
     assert str(path) in message
     assert reason in message
     assert message.count("\n") == 1
+
+
+def test_everything_that_a_small_task_set_lacks_is_said_at_once(
+    folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "questions.jsonl"
+    rows_of = [json.loads(line) for line in path.read_text().splitlines()]
+    few = [row for row in rows_of if row["split"] == "train"][:3]
+    path.write_text("".join(json.dumps(row) + "\n" for row in few))
+    settings = ["rollout.tasks_per_step=4", "run.eval_every=1"]
+    assert main(["train", *own(folder, start, tmp_path / "run"), *settings]) == 2
+    assert capsys.readouterr().err.endswith(
+        "task=jsonl is too small for this run: it has 3 training tasks, fewer than rollout.tasks_per_step=4; an empty "
+        "split 'test' (run.final_eval=false does without); an empty split 'dev' (run.eval_every=0 does without). Give "
+        "it more, or change that\n"
+    )
+
+
+def test_other_settings_are_refused_before_anything_is_built(
+    folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    assert main(["train", *own(folder, start, run_dir), *SHORT, "run.final_eval=false"]) == 0
+    (folder / "corpus.jsonl").unlink()
+    capsys.readouterr()
+    assert main(["resume", str(run_dir), "agent.top_k=3"]) == 4
+    assert capsys.readouterr().err == (
+        "agentgrpo: this run cannot go on with other settings: agent.top_k was 2, is now 3. Resume without these "
+        "overrides, or start a new run with them\n"
+    )

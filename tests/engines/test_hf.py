@@ -436,5 +436,18 @@ def test_sliding_window_models_are_refused():
         sliding_window=8,
         max_window_layers=1,
     )
-    with pytest.raises(ConfigError, match="full_attention, sliding_attention layers"):
-        engine(Qwen2ForCausalLM(config))
+    with pytest.raises(
+        ConfigError, match=r"looks back 8 tokens in some layers, and max_context=9; .* engine\.max_context=8, or"
+    ):
+        engine(Qwen2ForCausalLM(config), max_context=9)
+
+
+def test_a_window_that_no_context_is_longer_than_is_full_attention():
+    torch.manual_seed(0)
+    shape = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.15}
+    plain = Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+    windowed = Qwen2ForCausalLM(Qwen2Config(**shape, use_sliding_window=True, sliding_window=48, max_window_layers=1))
+    windowed.load_state_dict(plain.state_dict())
+    played = [asyncio.run(play(engine(m.eval(), max_context=48), 1, 0, turns=2))[0] for m in (plain, windowed)]
+    assert played[0] == played[1]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentgrpo.errors import JudgeError
+from agentgrpo.errors import DataError, JudgeError
 from agentgrpo.judges import Choice
+from agentgrpo.judges.route import refuse_unjudged
 from tests.builders import task
 
 PLACES = ("Castin", "a boat", "The Old Mill", "Orlin's house")
@@ -78,3 +79,6 @@ async def test_a_reference_that_is_no_option_is_a_failure_not_a_zero(reference: 
     with pytest.raises(JudgeError, match=r"name none of the options .*; give the letter or the text of one") as raised:
         await grades([reference], PLACES, "A")
     assert raised.value.kind == "no_reference"
+    with pytest.raises(DataError, match="name none of the options"):
+        refuse_unjudged(Choice(), [task("Where?", "A", options=PLACES), task("Where?", reference, options=PLACES)])
+    refuse_unjudged(Choice(), [task("Where?", "A", options=PLACES)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, RetrieverError
 from agentgrpo.network.client import JsonClient
-from agentgrpo.network.pauses import pause_s
+from agentgrpo.network.pauses import pause_s, retry_after_s
 from agentgrpo.network.secret import Secret
-from tests.retrievers.server import Server, hang, response, say, say_raw
+from tests.retrievers.server import Server, hang, hang_up, response, say, say_raw
 
 KEY = "sk-canary-0123456789"
 
@@ -131,3 +132,173 @@ def test_a_key_that_cannot_be_sent_is_refused_by_name(
     with pytest.raises(ConfigError, match=f"the environment variable CANARY_KEY {problem}") as e:
         client("http://localhost:1", secrets=[Secret("CANARY_KEY")])
     assert KEY not in str(e.value)
+
+
+def test_retry_after_is_seconds_or_a_date_by_the_server_s_clock() -> None:
+    noon, later = "Fri, 01 Mar 2030 12:00:00 GMT", "Fri, 01 Mar 2030 12:00:07 GMT"
+    assert (retry_after_s("7"), retry_after_s(later, noon), retry_after_s(noon, noon)) == (7.0, 7.0, 0.0)
+    assert retry_after_s("Friday, 01-Mar-30 12:00:07 GMT", noon) == 7.0
+    for nonsense in (None, "", "soon", "-1", "1.5", "²", "Fri, 99 Mar 2030 12:00:07 GMT"):
+        assert retry_after_s(nonsense, noon) is None
+    assert [retry_after_s(noon, later), retry_after_s(later, None), retry_after_s(later, "soon")] == [None] * 3
+    assert retry_after_s("Fri, 01 Mar 2030 12:00:07", noon) is None  # no time zone: nobody's clock
+    assert pause_s("a", 0, backoff_s=1.0, retry_after=later, date=noon) == 7.0
+
+
+# --- GET
+
+
+async def test_get_adds_parameters_to_the_url_s_own() -> None:
+    async with Server(say({"ok": 1})) as server:
+        judge = client(f"{server.url}?token=a+b")
+        assert await judge.get({"q": "what is\té & why?", "n": "3"}, same) == {"ok": 1}
+        assert server.requests == [{"token": "a b", "q": "what is\té & why?", "n": "3"}]
+        head = server.heads[0]
+        assert head.startswith("get /retrieve?token=a")
+        assert ["content-" in head, "cookie" in head, "accept: application/json\r\n" in head] == [False, False, True]
+
+
+async def test_get_is_retried_and_fails_as_post_does() -> None:
+    async with Server(say("", "503 Service Unavailable"), say({"ok": 1}), say("no", "404 Not Found")) as server:
+        judge = client(server.url)
+        assert await judge.get({"q": "x"}, same) == {"ok": 1}
+        with pytest.raises(JudgeError, match=r"attempt 1: HTTP 404 b'no'") as e:
+            await judge.get({"q": "x"}, same)
+        assert e.value.kind == "http_4xx"
+        assert judge.counts == {"requests": 3, "retries": 1, "http_500": 1, "http_4xx": 1}
+
+
+async def test_a_key_in_the_query_or_in_the_body_is_sent_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "k/ey&+%'\""
+    monkeypatch.setenv("CANARY_KEY", key)
+    caplog.set_level(logging.DEBUG)
+    spellings = [key, "k/ey%26%2B%25%27%22", "k%2Fey%26%2B%25%27%22", "k/ey&+%'\\\""]
+    async with Server(*(say({"ok": 1}) for _ in range(2)), *(say(f"? {s}", "401 No") for s in spellings)) as server:
+        judge = client(server.url, secrets=[Secret("CANARY_KEY", parameter="api_key")])
+        assert await judge.get({"q": "x"}, same) == await judge.post({"q": "x"}, same) == {"ok": 1}
+        assert server.requests == [{"q": "x", "api_key": key}] * 2
+        assert "authorization" not in server.heads[0] + server.heads[1]
+        for _ in spellings:
+            with pytest.raises(JudgeError, match=r"HTTP 401 b'\? \$CANARY_KEY'"):
+                await judge.get({"q": "x"}, same)
+        everything = f"{caplog.text} {judge.__dict__} {judge._secrets}"
+        assert [spelling for spelling in spellings if spelling in everything] == []
+
+
+# --- connections
+
+
+async def test_kept_connections_are_used_again_and_end_with_close() -> None:
+    async with Server(say({"ok": 1}), keep_alive=True) as server:
+        judge = client(server.url, keep_alive_s=30.0)
+        for _ in range(5):
+            assert await judge.get({}, same) == {"ok": 1}
+        assert (server.connections, server.live, judge.counts) == (1, 1, {"requests": 5})
+        await judge.close()
+        async with asyncio.timeout(2):
+            await server.until(lambda: server.live == 0)
+        assert await judge.post({}, same) == {"ok": 1}  # opens another
+        assert server.connections == 2
+        await judge.close()
+
+
+async def test_a_connection_that_idled_for_too_long_is_not_used_again() -> None:
+    async with Server(say({"ok": 1}), keep_alive=True) as server:
+        judge = client(server.url, keep_alive_s=0.05)
+        for _ in range(3):
+            await judge.get({}, same)
+            await asyncio.sleep(0.1)
+        assert (server.connections, judge.counts) == (3, {"requests": 3})
+        await judge.close()
+
+
+@pytest.mark.parametrize("ending", ["closed", "reset", "closed when it is used"])
+async def test_a_connection_that_the_server_closed_while_it_idled_is_no_failure(ending: str) -> None:
+    async def close_it(request: Any, writer: asyncio.StreamWriter) -> None:
+        await say({"ok": 1})(request, writer)
+        if ending == "reset":
+            writer.transport.abort()
+        elif ending == "closed":
+            writer.close()
+
+    async def no_word(request: Any, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    plan = [close_it, no_word, say({"ok": 2})] if ending == "closed when it is used" else [close_it, say({"ok": 2})]
+    async with Server(*plan, keep_alive=True) as server:
+        judge = client(server.url, keep_alive_s=30.0, retries=0)
+        assert await judge.get({}, same) == {"ok": 1}
+        await asyncio.sleep(0.05)
+        assert await judge.get({}, same) == {"ok": 2}
+        assert server.connections == 2
+        assert judge.counts == {"requests": 2} | ({"stale": 1} if len(plan) == 3 else {})
+        await judge.close()
+
+
+async def test_a_server_that_hangs_up_on_a_new_connection_is_a_failure() -> None:
+    async with Server(hang_up, keep_alive=False) as server:
+        judge = client(server.url, keep_alive_s=30.0, retries=1)
+        with pytest.raises(JudgeError) as e:
+            await judge.get({}, same)
+        assert (e.value.kind, judge.counts) == ("transport", {"requests": 2, "retries": 1, "transport": 2})
+        await judge.close()
+
+
+def test_kept_connections_end_with_their_loop() -> None:
+    """Nobody closes the client; a socket left open would be a ResourceWarning, which is an error here."""
+    judge: JsonClient | None = None
+
+    async def once() -> int:
+        nonlocal judge
+        async with Server(say({"ok": 1}), keep_alive=True) as server:
+            if judge is None:
+                judge = client(server.url, keep_alive_s=30.0)
+            judge.url = server.url
+            await asyncio.gather(*(judge.get({}, same) for _ in range(3)))
+            return server.live
+
+    assert [asyncio.run(once()) for _ in range(3)] == [3, 3, 3]
+    gc.collect()
+
+
+async def test_no_cookie_of_one_call_reaches_the_next() -> None:
+    async with Server(say({}, headers="Set-Cookie: episode=1; Path=/\r\n"), keep_alive=True) as server:
+        judge = client(server.url, keep_alive_s=30.0)
+        for _ in range(2):
+            await judge.get({}, same)
+        assert [head for head in server.heads if "episode" in head] == []
+        await judge.close()
+
+
+# --- 429
+
+
+async def test_a_date_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def remember(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(0)
+
+    headers = "Date: Fri, 01 Mar 2030 12:00:00 GMT\r\nRetry-After: Fri, 01 Mar 2030 12:00:03 GMT\r\n"
+    busy = say("", "429 Too Many Requests", headers)
+    async with Server(busy, busy, say({"ok": 1})) as server:
+        monkeypatch.setattr(asyncio, "sleep", remember)
+        asked: list[float] = []
+        judge = client(server.url, busy=asked.append)
+        assert await judge.get({}, same) == {"ok": 1}
+        assert (waited, asked) == ([3.0, 3.0], [3.0, 3.0])
+
+
+async def test_who_keeps_the_rate_hears_only_of_pauses_that_a_call_could_outlive() -> None:
+    asked: list[float] = []
+    plan = [say("", "429 Too Many Requests", f"Retry-After: {s}\r\n") for s in ("3600", "4")]
+    async with Server(*plan, say("", "429 Too Many Requests")) as server:
+        judge = client(server.url, busy=asked.append, retries=0)
+        for _ in range(3):
+            with pytest.raises(JudgeError, match="HTTP 429"):
+                await judge.get({}, same)
+        assert asked == [4.0]

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import pytest
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.network.rate import RateLimiter
+from tests.network.clock import VirtualLoop
+
+T = TypeVar("T")
 
 
 async def ticks(n: int = 5) -> None:
@@ -119,3 +126,117 @@ def test_it_holds_over_consecutive_event_loops() -> None:
 def test_a_limit_of_nothing_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}=0; 1 or more is allowed, and null for no limit"):
         RateLimiter(**{key: 0})  # type: ignore[arg-type]
+
+
+# --- per second: evenly spaced, on a clock of its own
+
+
+def in_virtual_time(main: Coroutine[Any, Any, T], late: Callable[[], float] = lambda: 0.0) -> T:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(late)) as runner:
+        return runner.run(main)
+
+
+async def times(limiter: RateLimiter, n: int) -> list[float]:
+    """When each of n calls that come together goes."""
+    loop, at = asyncio.get_running_loop(), list[float]()
+
+    async def call() -> None:
+        await limiter.take()
+        at.append(loop.time())
+
+    await asyncio.gather(*(call() for _ in range(n)))
+    return at
+
+
+@pytest.mark.parametrize("per_second", [0.2, 1, 7, 50, 1000])
+def test_calls_go_evenly_apart(per_second: float) -> None:
+    at = in_virtual_time(times(RateLimiter(requests_per_second=per_second), 200))
+    assert at == pytest.approx([i / per_second for i in range(200)])
+
+
+@pytest.mark.parametrize("per_second", [0.5, 3, 20, 100])
+def test_a_loop_that_is_late_holds_the_rate(per_second: float) -> None:
+    rng = random.Random(7)
+    late = partial(rng.uniform, 0.0, 0.019)
+    at = in_virtual_time(times(RateLimiter(requests_per_second=per_second), 1000), late)
+    assert 999 / (at[-1] - at[0]) == pytest.approx(per_second, rel=0.005)
+    assert most_in_a_second(at) <= per_second * 1.02 + 1
+
+
+def test_a_loop_that_stood_still_does_not_make_up_for_it() -> None:
+    waits = iter([0.0] * 100 + [5.0] + [0.0] * 1000)
+    at = in_virtual_time(times(RateLimiter(requests_per_second=20), 300), lambda: next(waits))
+    assert most_in_a_second(at) <= 20 * 1.02 + 1
+    assert max(later - earlier for earlier, later in pairwise(at)) > 5
+
+
+def most_in_a_second(at: list[float]) -> int:
+    return max(sum(start <= t < start + 1 - 1e-9 for t in at) for start in at)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cancelled_waiters_spend_no_turn_and_change_no_order(seed: int) -> None:
+    """Of calls that come and are given up at random, those that stay go in the order in which they came, and, as long
+    as anybody waits, one each 1/10 s."""
+    rng = random.Random(seed)
+
+    async def churn() -> tuple[list[int], list[int], list[float]]:
+        limiter, loop = RateLimiter(requests_per_second=10), asyncio.get_running_loop()
+        order, at = list[int](), list[float]()
+
+        async def call(i: int) -> None:
+            await limiter.take()
+            order.append(i)
+            at.append(loop.time())
+
+        tasks = [asyncio.create_task(call(i)) for i in range(120)]
+        given_up = set(rng.sample(range(120), 60))
+        for i in sorted(given_up, key=lambda _: rng.random()):
+            await asyncio.sleep(rng.choice([0, 0, 0.05, 0.1]))
+            tasks[i].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return order, [i for i, task in enumerate(tasks) if not task.cancelled()], at
+
+    order, stayed, at = in_virtual_time(churn())
+    assert order == stayed
+    assert at == pytest.approx([i / 10 for i in range(len(at))])
+
+
+def test_a_turn_that_is_given_up_in_its_own_tick_is_the_next_one_s() -> None:
+    async def main() -> list[float]:
+        limiter, loop = RateLimiter(requests_per_second=1), asyncio.get_running_loop()
+        await limiter.take()
+        first, second = (asyncio.create_task(times(limiter, 1)) for _ in range(2))
+        await asyncio.sleep(0)
+        loop.call_at(1.0 + 5e-10, first.cancel)  # after its grant, before it hears of it
+        return await second
+
+    assert in_virtual_time(main()) == pytest.approx([1.0])
+
+
+def test_limits_by_the_second_and_by_the_minute_hold_together() -> None:
+    at = in_virtual_time(times(RateLimiter(requests_per_second=2, requests_per_minute=10), 25))
+    assert at == pytest.approx([60 * (i // 10) + (i % 10) / 2 for i in range(25)])
+
+
+def test_nothing_goes_while_the_backend_asks_for_quiet() -> None:
+    async def main() -> list[float]:
+        limiter = RateLimiter(requests_per_second=2)
+        calls = asyncio.create_task(times(limiter, 4))
+        await asyncio.sleep(0.6)
+        limiter.hold(3)
+        limiter.hold(1)
+        return await calls
+
+    assert in_virtual_time(main()) == pytest.approx([0, 0.5, 3.6, 4.1])
+
+
+async def test_the_rate_in_real_time() -> None:
+    at = await times(RateLimiter(requests_per_second=50), 101)
+    assert 100 / (at[-1] - at[0]) == pytest.approx(50, rel=0.02)
+
+
+@pytest.mark.parametrize("given", [0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_none(given: float) -> None:
+    with pytest.raises(ConfigError, match=rf"requests_per_second={given}; above 0 is allowed, and null for no limit"):
+        RateLimiter(requests_per_second=given)

@@ -99,12 +99,12 @@ held-out test, 4 tasks, greedy
 """
 SEARCH_REPORT += SEARCH_REPORT.replace("greedy", "sampled")
 SEARCH_REPORT += """\
-by kind of question, greedy: before > after
+by kind of question, greedy: before → after
 ┏━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┓
 ┃ kind ┃ correctness ┃      rounds ┃         web ┃      rerank ┃
 ┡━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━┩
-│ a    │ 1.00 > 1.00 │ 3.00 > 1.00 │ 2.00 > 0.00 │ 2.00 > 0.00 │
-│ b    │ 1.00 > 1.00 │ 3.00 > 1.00 │ 2.00 > 0.00 │ 2.00 > 0.00 │
+│ a    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
+│ b    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
 └──────┴─────────────┴─────────────┴─────────────┴─────────────┘
 """
 
@@ -192,7 +192,7 @@ def test_another_kind_of_agent_needs_nothing_but_its_figures() -> None:
     assert (result["verdict"], result["reason"]) == ("PASS", "fewer memory tokens, correctness not lower")
     assert list(result["greedy"]["trained"]) == list(MEMORY)
     assert [row.split(" │ ") for row in printed(evaluation).splitlines() if row.startswith("│ b")] == [
-        ["│ b   ", "0.50 > 0.75", "900.00 > 300.00 │"]
+        ["│ b   ", "0.50 → 0.75", "900.00 → 300.00 │"]
     ]
     worse = compared(MEMORY_FIGURES, trained, baseline).to_json()
     assert (worse["verdict"], worse["reason"]) == ("FAIL", "correctness fell")

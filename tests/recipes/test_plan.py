@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
+import timeit
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from agentgrpo.cli import main
-from agentgrpo.dry_run import model_of
 from agentgrpo.engines.cache import CacheShape
 from agentgrpo.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
-from agentgrpo.recipes.plan import ALWAYS, GIB, ROLLOUT, UPDATE, EngineFacts, MemoryPlan, StepPlan, Weights
+from agentgrpo.planning.parts import model_of
+from agentgrpo.recipes.plan import ALWAYS, ROLLOUT, UPDATE, EngineFacts, MemoryPlan, Weights
 from agentgrpo.recipes.shape import config_of, refuse_other_shape, weightless
 from agentgrpo.recipes.warm_start import WarmStart
+from agentgrpo.recipes.workload import Rate, StepPlan, rate_of, seconds
 from agentgrpo.settings import LoraSettings, RolloutSettings
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.optimizer import AdamW
@@ -115,15 +116,62 @@ def test_the_most_at_once_is_that_of_one_phase() -> None:
     assert not found.fits(found.need)
 
 
+STEP = StepPlan(episodes=32, turns=5.5, turns_basis="", contexts=5.5, max_tokens=100, max_context=400)
+WEIGHTS = Weights(total=1000, trained=1000, sharded=0, trained_tensors=1, saved=1000, head=200, looked_up=100)
+
+
 def test_a_steps_tokens_are_bounded() -> None:
-    step = StepPlan(episodes=32, turns=5.5, turns_basis="", contexts=5.5, max_tokens=100, max_context=400)
-    weights = Weights(total=1000, trained=1000, sharded=0, trained_tensors=1, saved=1000)
-    assert (step.sampled_tokens, step.context_tokens) == (17_600, 70_400)
-    assert step.flops(weights, recomputed=True, reference=False) == {
-        "rollout": 2000 * 70_400.0,
-        "update": 8000 * 70_400.0,
-        "reference": 0.0,
+    assert (STEP.sampled_tokens, STEP.context_tokens) == (17_600, 70_400)
+    assert replace(STEP, turns=100.0).sampled_tokens == 70_400  # no context holds more
+
+
+def test_every_weight_is_multiplied_with_the_tokens_that_meet_it() -> None:
+    body, head = 2 * 700 * 70_400, 2 * 200 * 17_600
+    assert STEP.flops(WEIGHTS, recomputed=True, reference=True) == {
+        "rollout": body + head,
+        "update": 4 * body + 3 * head,
+        "reference": body + head,
     }
+    adapter = replace(WEIGHTS, trained=0)
+    found = STEP.flops(adapter, recomputed=False, reference=False)
+    assert found == {"rollout": body + head, "update": 2 * (body + head), "reference": 0.0}
+
+
+def test_seconds_are_those_of_what_takes_longest() -> None:
+    made, rate = plan(), Rate(flops=1e9, bandwidth=1e6, basis="")
+    step = StepPlan(episodes=16, turns=2, turns_basis="", contexts=1, max_tokens=50, max_context=500)
+    flops = step.flops(made.weights, recomputed=False, reference=False)
+    found = seconds(step, made, rate, recomputed=False, reference=False, servers=0)
+    assert found["update"] == flops["update"] / 1e9
+    read = made.read_bytes + 8 * 250 * made.kv_token_bytes  # eight slots: two waves of a hundred tokens
+    assert found["rollout"] == pytest.approx(flops["rollout"] * 0.8 / 1e9 + 200 * read / 1e6)
+    fast = seconds(step, made, replace(rate, bandwidth=1e15), recomputed=False, reference=False, servers=0)
+    weights = made.weights.body + made.weights.head
+    assert fast["rollout"] == pytest.approx(flops["rollout"] * 0.8 / 1e9 + 200 * 2 * 8 * weights / 1e9)
+    servers = seconds(step, made, rate, recomputed=False, reference=False, servers=2)
+    assert servers["rollout"] == pytest.approx(found["rollout"] / 2)
+
+
+def test_a_stated_rate_is_a_share_of_the_peak() -> None:
+    stated = Hardware(device="cuda", dtype="bfloat16", peak_tflops=100.0, bandwidth_gib_s=1000.0)
+    assert rate_of(stated, hidden=64, intermediate=96) == Rate(
+        flops=0.4e14,
+        bandwidth=1000 * 2**30,
+        basis="0.4 of hardware.peak_tflops=100, in bfloat16, and hardware.bandwidth_gib_s=1000",
+    )
+    slower = rate_of(replace(stated, dtype="float32"), hidden=64, intermediate=96)
+    assert slower is not None
+    assert slower.flops == 0.4e14 / 16
+
+
+def test_this_machine_is_measured() -> None:
+    rate = rate_of(Hardware(), hidden=512, intermediate=1024)
+    assert rate is not None
+    assert rate.basis.startswith("measured here just now: ")
+    left, right = torch.rand(512, 512), torch.rand(512, 1024)
+    fastest = min(timeit.repeat(lambda: left @ right, number=20, repeat=5)) / 20
+    assert rate.flops < 1.5 * 2 * 512 * 512 * 1024 / fastest  # never faster than the best there was
+    assert rate.flops > 1e8
 
 
 def test_a_shape_is_checked_against_the_folder(tmp_path: Path) -> None:
@@ -132,6 +180,9 @@ def test_a_shape_is_checked_against_the_folder(tmp_path: Path) -> None:
     refuse_other_shape(tmp_path, None)
     with pytest.raises(ConfigError, match=r"model\.shape\.head_dim=16, but the model in .* has head_dim=32; choose"):
         refuse_other_shape(tmp_path, SHAPE | {"head_dim": 16})
+    refuse_other_shape(tmp_path, SHAPE | {"max_position_embeddings": 256})  # it is good for more
+    with pytest.raises(ConfigError, match=r"model\.shape\.max_position_embeddings=1024, but .* has .*=512"):
+        refuse_other_shape(tmp_path, SHAPE | {"max_position_embeddings": 1024})
     with pytest.raises(ConfigError, match=r"model\.shape\.hiden_size: a qwen3 has no such key.*mean 'hidden_size'"):
         config_of({"model_type": "qwen3", "hiden_size": 3})
     with pytest.raises(ConfigError, match=r"model_type=qwen99: transformers has no such model"):
@@ -145,73 +196,3 @@ def test_a_warm_started_model_is_the_one_it_will_be() -> None:
     assert [(n, p.shape) for n, p in shape.named_parameters()] == [
         (n, p.shape) for n, p in made.model.named_parameters()
     ]
-
-
-# -- run.dry_run=true
-
-
-def dry_run(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
-    before = sorted(Path().rglob("*"))
-    assert main(["train", *settings, "run.dry_run=true"]) == 0
-    assert sorted(Path().rglob("*")) == before
-    return capsys.readouterr().out
-
-
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_the_published_run_is_planned_without_weights_and_network(capsys: pytest.CaptureFixture[str]) -> None:
-    text = dry_run(capsys, "experiment=mem_alpha_paper")
-    assert "model (model.shape): 4,022,468,096 parameters, 4,022,468,096 of them trained; bfloat16" in text
-    assert "episodes: 256 = 32 tasks x 8 attempts (exact)" in text
-    assert "205 steps: 52,480 episodes" in text
-    assert "memory of one device, 4 processes, fsdp:" in text
-    assert "engine.kv_budget=262,144 tokens; 64 contexts of 32,768 tokens, 4.5 GiB each" in text
-    assert "  fits: 80.00 GiB (hardware.memory_gib)" in text
-    kept = 4_022_468_096 * (2 + 12)
-    assert f"a checkpoint: {kept / GIB:.2f} GiB of tensors (exact)" in text
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    text = dry_run(capsys, "experiment=mem_alpha_paper", "hardware=single_gpu", "hardware.memory_gib=40")
-    assert "memory of one device, 1 process, ddp:" in text
-    assert "  DOES NOT FIT: 40.00 GiB (hardware.memory_gib)" in text
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_chunks_are_counted_where_the_data_is(capsys: pytest.CaptureFixture[str]) -> None:
-    text = dry_run(capsys, "experiment=memory", "task.train_diaries=20", "task.train_days=[5,5]")
-    assert "turns of an episode: 5 (chunks of 20 tasks, counted: 5 to 5)" in text
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    assert f"fits: {memory:.2f} GiB (this machine)" in text
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_a_folder_gives_its_own_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    model().save_pretrained("m")
-    capsys.readouterr()
-    text = dry_run(capsys, "experiment=none", "model.path=m", "task.questions=q", "task.corpus=c")
-    assert f"{sum(p.numel() for p in model().parameters()):,} parameters" in text
-    assert json.loads(Path("m/config.json").read_text())["model_type"] == "qwen3"
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_no_shape_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["experiment=none", "model.path=nowhere", "task.questions=q", "task.corpus=c", "run.dry_run=true"]
-    assert main(["train", *settings]) == 2
-    assert capsys.readouterr().err.startswith("agentgrpo: run.dry_run=true: ")
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_an_evaluation_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    model().save_pretrained("m")
-    capsys.readouterr()
-    assert main(["eval", "--ckpt", "m", "run.dry_run=true"]) == 2
-    assert capsys.readouterr().err == (
-        "agentgrpo: run.dry_run=true plans training; agentgrpo train and resume take it, eval does not\n"
-    )

@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 Behaviour = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 """Gets the parsed request body and answers on the stream, however it likes."""
@@ -17,15 +18,16 @@ Behaviour = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 class Server:
     """`async with Server(...) as server`: behaves as `plan` says, one entry a request, and then as its last entry says.
 
-    requests: the parsed bodies in order of arrival. live: connections that are open; most_live: their maximum.
-    A connection is closed after its answer, or with keep_alive when the client closes it."""
+    requests: the parsed bodies, or the query of a GET, in order of arrival. live: connections that are open; most_live:
+    their maximum; connections: all there were. One is closed after its answer, or with keep_alive when the client
+    closes it."""
 
     def __init__(self, *plan: Behaviour, keep_alive: bool = False) -> None:
         self.plan = plan
         self.keep_alive = keep_alive
         self.requests: list[Any] = []
         self.heads: list[str] = []
-        self.live = self.most_live = 0
+        self.live = self.most_live = self.connections = 0
         self._change = asyncio.Condition()
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
@@ -61,15 +63,16 @@ class Server:
         assert task is not None
         self._connections.add(task)
         self._writers.append(writer)
+        self.connections += 1
         await self._count(1)
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            length = next(line.split(":")[1] for line in head.split("\r\n") if line.startswith("content-length:"))
-            self.heads.append(head)
-            self.requests.append(json.loads(await reader.readexactly(int(length))))
-            await self.plan[min(len(self.requests), len(self.plan)) - 1](self.requests[-1], writer)
-            if self.keep_alive:
-                await reader.read()
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head.lower())
+                self.requests.append(await _request(head, reader))
+                await self.plan[min(len(self.requests), len(self.plan)) - 1](self.requests[-1], writer)
+                if not self.keep_alive:
+                    break
         except (ConnectionError, asyncio.IncompleteReadError):
             return  # the client left; it has the right to
         finally:
@@ -78,8 +81,15 @@ class Server:
             writer.close()
 
 
+async def _request(head: str, reader: asyncio.StreamReader) -> Any:
+    lengths = [line.split(":")[1] for line in head.lower().split("\r\n") if line.startswith("content-length:")]
+    if not lengths:
+        return dict(parse_qsl(urlsplit(head.split(" ")[1]).query))
+    return json.loads(await reader.readexactly(int(lengths[0])))
+
+
 async def _ticks() -> None:
-    for _ in range(3):
+    for _ in range(10):
         await asyncio.sleep(0)
 
 

@@ -169,5 +169,5 @@ def test_embedded_names_what_is_wrong(arguments: dict[str, object], message: str
 
 def test_the_preset_holds_every_key_with_its_default() -> None:
     preset = yaml.safe_load((Path(__file__).parents[2] / "configs/retriever/embedded.yaml").read_text())
-    assert preset.pop("name") == "embedded"
-    assert preset == embedded.__kwdefaults__
+    assert (preset.pop("name"), preset.pop("defaults")) == ("embedded", ["_self_", {"web": "none"}])
+    assert {**preset, "web": None} == embedded.__kwdefaults__

@@ -356,5 +356,6 @@ def test_the_preset_holds_every_key_with_its_default() -> None:
     preset = yaml.safe_load((Path(__file__).parents[2] / "configs/retriever/http.yaml").read_text())
     assert preset.pop("name") == "http"
     assert preset.pop("url") == "http://localhost:8000/retrieve"
-    assert preset == remote.__kwdefaults__
+    assert preset.pop("defaults") == ["_self_", {"web": "none"}]
+    assert {**preset, "web": None} == remote.__kwdefaults__
     assert preset == {"web_url": None, **(HttpRetriever.__init__.__kwdefaults__ or {})}

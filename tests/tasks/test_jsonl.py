@@ -6,7 +6,7 @@ import pytest
 
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.tasks.almanac import Almanac
-from agentgrpo.tasks.jsonl import JsonlTasks, export
+from agentgrpo.tasks.jsonl import export, jsonl
 from agentgrpo.tasks.reading import read_passages
 from agentgrpo.types import Message, Passage, Task
 
@@ -38,7 +38,7 @@ def test_a_users_files(tmp_path: Path) -> None:
         {"id": 2, "text": "Bern.", "title": "Bern", "url": "https://example.org/bern"},
     )
     web = write(folder / "web.jsonl", {"id": "w1", "text": "News of Paris."})
-    data = JsonlTasks(questions=questions, corpus=documents, web_corpus=web)
+    data = jsonl(questions=questions, corpus=documents, web_corpus=web)
     assert data.split("test") == [
         Task(
             id="7",
@@ -62,41 +62,41 @@ def test_a_users_files(tmp_path: Path) -> None:
 def test_tasks_for_tools_need_no_corpus(tmp_path: Path) -> None:
     row = {"id": "a", "question": "q", "answers": "b", "split": "train", "files": {"prices.txt": "nut 4"}}
     questions = write(tmp_path / "q.jsonl", row)
-    data = JsonlTasks(questions=questions)
+    data = jsonl(questions=questions)
     assert data.corpora() == {}
     assert data.split("train")[0].metadata == {"files": {"prices.txt": "nut 4"}}
     with pytest.raises(ConfigError, match=r"task\.web_corpus=w\.jsonl without task\.corpus"):
-        JsonlTasks(questions=questions, web_corpus="w.jsonl")
+        jsonl(questions=questions, web_corpus="w.jsonl")
 
 
 def test_keys_can_be_renamed(tmp_path: Path, corpus: str) -> None:
     questions = write(tmp_path / "q.jsonl", {"qid": "x", "query": "Where?", "golden": ["here"], "split": "dev"})
-    data = JsonlTasks(questions=questions, corpus=corpus, id_key="qid", question_key="query", answers_key="golden")
+    data = jsonl(questions=questions, corpus=corpus, id_key="qid", question_key="query", answers_key="golden")
     [task] = data.split("dev")
     assert (task.id, task.question, task.references, task.metadata) == ("x", "Where?", ("here",), {})
 
 
 def test_rows_are_split_by_the_hash_of_their_id(tmp_path: Path, corpus: str) -> None:
     rows = [{"id": f"q{i}", "question": f"Question {i}?", "answers": "yes"} for i in range(2000)]
-    data = JsonlTasks(questions=write(tmp_path / "q.jsonl", *rows), corpus=corpus)
+    data = jsonl(questions=write(tmp_path / "q.jsonl", *rows), corpus=corpus)
     sizes = {name: len(data.split(name)) for name in ("train", "dev", "test")}
     assert sum(sizes.values()) == 2000
     assert abs(sizes["test"] - 400) < 60
     assert abs(sizes["dev"] - 200) < 45
-    fewer = JsonlTasks(questions=write(tmp_path / "q2.jsonl", *rows[500:][::-1]), corpus=corpus)
+    fewer = jsonl(questions=write(tmp_path / "q2.jsonl", *rows[500:][::-1]), corpus=corpus)
     assert {t.id for t in fewer.split("test")} == {t.id for t in data.split("test")} & {
         f"q{i}" for i in range(500, 2000)
     }
-    other = JsonlTasks(questions=str(tmp_path / "q.jsonl"), corpus=corpus, seed=1)
+    other = jsonl(questions=str(tmp_path / "q.jsonl"), corpus=corpus, seed=1)
     assert {t.id for t in other.split("test")} != {t.id for t in data.split("test")}
 
 
 def test_the_fingerprint_follows_content_not_location(tmp_path: Path, corpus: str) -> None:
     row = {"id": "a", "question": "Where?", "answers": "here"}
-    first = JsonlTasks(questions=write(tmp_path / "a.jsonl", row), corpus=corpus)
-    moved = JsonlTasks(questions=write(tmp_path / "b.jsonl", row), corpus=corpus)
-    changed = JsonlTasks(questions=write(tmp_path / "c.jsonl", row | {"answers": "there"}), corpus=corpus)
-    resplit = JsonlTasks(questions=str(tmp_path / "a.jsonl"), corpus=corpus, seed=1)
+    first = jsonl(questions=write(tmp_path / "a.jsonl", row), corpus=corpus)
+    moved = jsonl(questions=write(tmp_path / "b.jsonl", row), corpus=corpus)
+    changed = jsonl(questions=write(tmp_path / "c.jsonl", row | {"answers": "there"}), corpus=corpus)
+    resplit = jsonl(questions=str(tmp_path / "a.jsonl"), corpus=corpus, seed=1)
     assert first.fingerprint == moved.fingerprint
     assert len({first.fingerprint, changed.fingerprint, resplit.fingerprint}) == 3
 
@@ -111,7 +111,7 @@ GOOD = {"id": "a", "question": "Where?", "answers": "here"}
         ("[1, 2]", r"\[1, 2\] is not an object"),
         ({"id": "b", "answers": "here"}, "'question' is missing"),
         ({"id": "b", "question": "  ", "answers": "here"}, "'question' is '  '; it must be a non-empty string"),
-        ({"id": "b", "question": "Where?"}, "'answers' is None; it must be"),
+        ({"id": "b", "question": "Where?"}, "'answers' is missing; a text that is not empty is needed, or a list"),
         ({"id": "b", "question": "Where?", "answers": []}, r"'answers' is \[\]"),
         ({"id": "b", "question": "Where?", "answers": ["here", ""]}, r"'answers' is \['here', ''\]"),
         ({"id": "b", "question": "Where?", "answers": [True]}, r"'answers' is \[True\]"),
@@ -130,13 +130,13 @@ def test_a_bad_line_is_refused_with_file_line_and_reason(
 ) -> None:
     questions = write(tmp_path / "q.jsonl", GOOD, "", line)
     with pytest.raises(DataError, match=rf"q\.jsonl, line 3: {reason}"):
-        JsonlTasks(questions=questions, corpus=corpus)
+        jsonl(questions=questions, corpus=corpus)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path, corpus: str) -> None:
     (tmp_path / "q.jsonl").write_bytes(b'{"id": "a", "question": "Wh\xe9re?", "answers": "x"}\n')
     with pytest.raises(DataError, match=r"q\.jsonl, line 1: not valid UTF-8 text; save the file as UTF-8"):
-        JsonlTasks(questions=str(tmp_path / "q.jsonl"), corpus=corpus)
+        jsonl(questions=str(tmp_path / "q.jsonl"), corpus=corpus)
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_the_other_spelling_of_a_corpus(tmp_path: Path) -> None:
 
 def test_missing_and_empty_files(tmp_path: Path, corpus: str) -> None:
     with pytest.raises(DataError, match=r"questions: '.*none\.jsonl' is not a file"):
-        JsonlTasks(questions=str(tmp_path / "none.jsonl"), corpus=corpus)
+        jsonl(questions=str(tmp_path / "none.jsonl"), corpus=corpus)
     with pytest.raises(DataError, match="has no questions"):
-        JsonlTasks(questions=write(tmp_path / "q.jsonl", ""), corpus=corpus)
+        jsonl(questions=write(tmp_path / "q.jsonl", ""), corpus=corpus)
 
 
 @pytest.mark.parametrize("fractions", [(-0.1, 0.2), (0.6, 0.5)])
 def test_bad_fractions(tmp_path: Path, corpus: str, fractions: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="their sum <= 1"):
-        JsonlTasks(
+        jsonl(
             questions=write(tmp_path / "q.jsonl", GOOD),
             corpus=corpus,
             dev_fraction=fractions[0],
@@ -182,7 +182,7 @@ def test_bad_fractions(tmp_path: Path, corpus: str, fractions: tuple[float, floa
 def test_an_exported_world_reads_back_as_it_was(tmp_path: Path) -> None:
     world = Almanac(num_companies=20, dev_companies=2, test_companies=5)
     paths = export(world, tmp_path / "a world")
-    data = JsonlTasks(**{key: str(path) for key, path in paths.items()})  # type: ignore[arg-type]
+    data = jsonl(**{key: str(path) for key, path in paths.items()})  # type: ignore[arg-type]
     assert data.corpora() == world.corpora()
     for name in ("train", "dev", "test"):
         there, here = data.split(name), world.split(name)

@@ -73,6 +73,12 @@ async def test_a_failing_retriever_is_no_fault_of_the_policy() -> None:
         assert raised.value.kind == kind
 
 
+async def test_what_the_episode_can_no_longer_pay_for_is_told() -> None:
+    spent = RetrieverError("budget.per_episode.calls.web=0 is spent", kind="over_budget")
+    result = await Search(retrievers={"web": Shelf(spent)}).call({"query": "q"}, PLACE)
+    assert result == ToolResult.refused("the budget for these searches is spent")
+
+
 async def test_the_policy_chooses_among_several() -> None:
     vdb, web = Shelf(BOOKS[:1]), Shelf(BOOKS[1:2])
     tool = Search(retrievers={"vdb": vdb, "web": web})

@@ -12,6 +12,7 @@ from agentgrpo.agents.memory.figures import MEMORY_FIGURES
 from agentgrpo.agents.memory.metrics import NAMES
 from agentgrpo.agents.memory.options import MemoryOptions, schema_of
 from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.retrievers.base import Probed
 from agentgrpo.types import Episode, Task
 
 
@@ -43,6 +44,12 @@ class MemoryAgent(MemoryOptions):
         """See agents.parts.Accounting: the accounts of the reader and, where it keeps one, of the judge of entries."""
         accounts = {"reader": self.reader.counts, "validity": getattr(self.validity, "counts", dict)}
         return {f"{part}/{name}": n for part, counts in accounts.items() for name, n in counts().items()}
+
+    async def probe(self) -> None:
+        """Raises ConfigError where the reader, or the judge of entries, asks a model that does not reply."""
+        for part in (self.reader, self.validity):
+            if isinstance(part, Probed):
+                await part.probe()
 
     def on(self, engine: Engine) -> MemoryAgent:
         """See agents.parts.Replayable."""

@@ -33,6 +33,6 @@ SEARCH_FIGURES = Figures(
     quality="correctness",
     thrift="search_rounds",
     labels={"search_rounds": "rounds", "web_searches": "web", "vdb_searches": "vdb", "rerank_calls": "rerank"},
-    counts={"web": "web_searches", "vdb": "vdb_searches", "rerank": "rerank_calls"},
+    counts={"web": "web_calls", "vdb": "vdb_calls", "rerank": "rerank_calls"},
     prices={"web": 0.05, "vdb": 0.01, "rerank": 0.02},
 )

@@ -20,6 +20,8 @@ COUNTED = (
     "vdb_searches",
     "web_served",
     "vdb_served",
+    "web_calls",
+    "vdb_calls",
     "rerank_requested",
     "rerank_calls",
     "rerank_skipped",
@@ -30,10 +32,11 @@ COUNTED = (
     "tool_turns",
 )
 """Counted as they happen. search_queries: sent (cached ones too); repeated and over-limit ones are refused, not sent.
-web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. rerank_requested =
-rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries refused because the limit was reached.
-forced_final_answer: the answer was given when asked for at a dead end. answer_allowed: accepted by the rules, not by
-force. tool_turns: turns whose action was a search, a rerank or a fetch."""
+web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. web_calls and
+vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
+the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries
+refused because the limit was reached. forced_final_answer: the answer was given when asked for at a dead end.
+answer_allowed: accepted by the rules, not by force. tool_turns: turns whose action was a search, a rerank or a fetch."""
 
 
 def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: bool) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -46,6 +46,8 @@ class SearchOptions:
     evidence: EvidenceJudge
     reranker: Reranker | None = None
     fetcher: PageFetcher | None = None
+    call_prices: Mapping[str, float] = field(default_factory=dict)
+    """Of one call by its kind (web, vdb, rerank, fetch), for the records of calls; 0.0 where there is none."""
     on_turn: OnTurn | None = None
     """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
     after an accepted or forced answer. Turns count from 0."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from agentgrpo.agents.search.actions import Query, normalise_query
 from agentgrpo.agents.search.labels import clean
 from agentgrpo.errors import RetrieverError, boundary
+from agentgrpo.metering import OVER_BUDGET
 from agentgrpo.retrievers.base import Reranker, Retriever
 from agentgrpo.types import Passage
 
@@ -29,13 +30,17 @@ class Found:
     cached: bool
     reranked: bool = False
     detail: str = ""
+    asked: tuple[str, ...] = ()
+    """The retrievers that it went to, cached or not: both for a web query whose search failed."""
+    over_budget: tuple[str, ...] = ()
+    """What of it the episode could not pay for: web (served by vdb), vdb (nothing was found), rerank (left out)."""
 
 
 class Retrieval:
     """One episode's. Results are cached by (serving retriever, normalised query); failures are not.
 
-    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. Nothing depends
-    on the order in which concurrent requests return.
+    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. What is over the
+    episode's budget is no failure: see Found. Nothing depends on the order in which concurrent requests return.
     """
 
     def __init__(
@@ -58,21 +63,28 @@ class Retrieval:
         found, errors = await self._look_up(queries, names)
         failed = {i: e for i, name in enumerate(names) if (e := errors.get(_key(name, queries[i]))) is not None}
         for i, error in failed.items():
-            if names[i] != "web":
+            if error.kind == OVER_BUDGET:
+                found[i].over_budget = (names[i],)
+            elif names[i] != "web":
                 raise error
-            _LOG.warning("web search failed (%s), served by vdb: %s", error.kind, error)
-        if failed:
-            again, errors = await self._look_up([queries[i] for i in failed], ["vdb"] * len(failed))
-            for error in errors.values():
-                raise error
-            for (i, why), row in zip(failed.items(), again, strict=True):
-                row.detail = f"web failed: {why.kind}"
+            else:
+                _LOG.warning("web search failed (%s), served by vdb: %s", error.kind, error)
+        if unserved := [i for i in failed if names[i] == "web"]:
+            again, errors = await self._look_up([queries[i] for i in unserved], ["vdb"] * len(unserved))
+            for i, row in zip(unserved, again, strict=True):
+                row.detail, row.over_budget = f"web failed: {failed[i].kind}", found[i].over_budget
+                row.asked = (*found[i].asked, *row.asked)
+                if (why := errors.get(_key("vdb", queries[i]))) is not None:
+                    if why.kind != OVER_BUDGET:
+                        raise why
+                    row.over_budget += ("vdb",)
                 found[i] = row
         await _all([self._rerank(q, f) for q, f in zip(queries, found, strict=True) if self._may_rerank(q, f)])
         return found
 
     async def rerank(self, query: str, passages: Sequence[Passage]) -> list[Passage] | None:
-        """The best top_k of `passages`; None where there is no reranker or nothing to choose from."""
+        """The best top_k of `passages`; None where there is no reranker or nothing to choose from. Raises
+        RetrieverError, also over_budget."""
         if self._reranker is None or len(passages) < 2:
             return None
         async with self._live:
@@ -83,8 +95,14 @@ class Retrieval:
         return query.rerank and self._reranker is not None and len(found.passages) >= 2
 
     async def _rerank(self, query: Query, found: Found) -> None:
-        found.passages = list(await self.rerank(query.text, found.passages) or ())
-        found.reranked = True
+        try:
+            found.passages = list(await self.rerank(query.text, found.passages) or ())
+            found.reranked = True
+        except RetrieverError as e:
+            if e.kind != OVER_BUDGET:
+                raise
+            found.passages = found.passages[: self._top_k]
+            found.over_budget += ("rerank",)
 
     def _wanted(self, query: Query) -> int:
         return self._candidates if query.rerank and self._reranker is not None else self._top_k
@@ -110,7 +128,12 @@ class Retrieval:
             else:
                 self._cache[key] = (k, row)
         found = [
-            Found(passages=self._cache.get(_key(name, q), (0, []))[1][: self._wanted(q)], served=name, cached=hit)
+            Found(
+                passages=self._cache.get(_key(name, q), (0, []))[1][: self._wanted(q)],
+                served=name,
+                cached=hit,
+                asked=() if _is_refused(errors.get(_key(name, q))) else (name,),
+            )
             for q, name, hit in zip(queries, names, cached, strict=True)
         ]
         return found, errors
@@ -128,13 +151,14 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """All results, in order. The first error is raised when every call has ended, so that none outlives the episode."""
     if len(calls) == 1:  # needs no task of its own
         return [await calls[0]]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    done: list[T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    # Asked of the tasks, not of what gather returns: a call may return an exception as its result.
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
+
+
+def _is_refused(error: RetrieverError | None) -> bool:
+    return error is not None and error.kind == OVER_BUDGET
 
 
 def _key(name: str, query: Query) -> CacheKey:

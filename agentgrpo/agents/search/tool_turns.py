@@ -15,6 +15,7 @@ from agentgrpo.agents.search.retrieval import Found, Retrieval
 from agentgrpo.agents.search.state import SearchState
 from agentgrpo.errors import JudgeError, RetrieverError, boundary
 from agentgrpo.judges.base import QueryResults
+from agentgrpo.metering import OVER_BUDGET
 from agentgrpo.types import Outcome, Passage, Task, ToolRecord
 
 
@@ -65,8 +66,10 @@ class ToolTurns:
         number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
         blocks: list[Block] = []
         shown, gain = 0, 0.0
+        spent: set[str] = set()
         if sent:
             found = await self._retrieval.search([queries[i] for i in sent])
+            spent.update(name for row in found for name in row.over_budget)
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
             lines = self._show(rows, queries, number)
             shown = sum(len(passages) for passages in rows.values())
@@ -76,6 +79,7 @@ class ToolTurns:
                 blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
         feedback = [say.repeated(number[i], self._markers(self._state.asked[queries[i].key])) for i in repeated]
         feedback += [say.refused(number[i]) for i in over]
+        feedback += [say.sentence(text) for name, text in say.SPENT.items() if name in spent]
         if feedback:
             blocks.append(Block(self._tags.search_feedback, feedback))
         if uncovered := say.uncovered(self._state.uncovered):
@@ -120,6 +124,7 @@ class ToolTurns:
             state.asked[query.key] = tuple(row.passages)
             state.counts[f"{query.retriever}_searches"] += 1
             state.counts[f"{row.served}_served"] += 1
+            state.counts.update(f"{name}_calls" for name in row.asked)
             state.counts["search_cache_hits"] += row.cached
             state.counts["rerank_requested"] += query.rerank
             state.counts["rerank_calls"] += row.reranked
@@ -135,6 +140,7 @@ class ToolTurns:
                 results=row.passages,
                 cached=row.cached,
                 detail=row.detail,
+                cost=sum(map(self._price, row.asked)) + self._price("rerank") * row.reranked,
             )
         return rows
 
@@ -186,14 +192,20 @@ class ToolTurns:
         """Order what was retrieved by the question and keep the best top_k, under the labels they have."""
         state = self._state
         state.counts["rerank_requested"] += 1
-        documents = await self._retrieval.rerank(state.question, state.retrieved_docs)
+        why = say.NOTHING_TO_RERANK
+        try:
+            documents = await self._retrieval.rerank(state.question, state.retrieved_docs)
+        except RetrieverError as e:
+            if e.kind != OVER_BUDGET:
+                raise
+            documents, why = None, say.SPENT["rerank"]
         if documents is None:
             state.counts["rerank_skipped"] += 1
-            self._record("rerank", {}, Outcome.INVALID_ARGS, turn, detail=say.NOTHING_TO_RERANK)
-            return [Block(self._tags.search_feedback, [say.sentence(say.NOTHING_TO_RERANK)])]
+            self._record("rerank", {}, Outcome.INVALID_ARGS, turn, detail=why)
+            return [Block(self._tags.search_feedback, [say.sentence(why)])]
         state.counts["rerank_calls"] += 1
         state.retrieved_docs = documents
-        self._record("rerank", {}, Outcome.SUCCESS, turn, results=documents)
+        self._record("rerank", {}, Outcome.SUCCESS, turn, results=documents, cost=self._price("rerank"))
         lines = [say.document(state.labels.marker_of(p), p) for p in documents]
         return [Block(self._tags.information, lines)]
 
@@ -214,17 +226,23 @@ class ToolTurns:
             rows = list(zip(wanted, await options.fetcher.fetch(wanted) if wanted else [], strict=True))
         pages: list[Line] = []
         for url, row in rows:
+            if isinstance(row, RetrieverError) and row.kind == OVER_BUDGET:
+                self._record("fetch", {"url": url}, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
+                continue
             if isinstance(row, RetrieverError):
                 outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
-                self._record("fetch", {"url": url}, outcome, turn, detail=row.kind)
+                self._record("fetch", {"url": url}, outcome, turn, detail=row.kind, cost=self._price("fetch"))
                 continue
             page = state.fetched[page_of(url)] = clean(row)
-            self._record("fetch", {"url": url}, Outcome.SUCCESS, turn, results=[page])
+            self._record("fetch", {"url": url}, Outcome.SUCCESS, turn, results=[page], cost=self._price("fetch"))
             marker = state.labels.marker_of_page(url)
             pages.append(say.document(marker, page, max_chars=options.max_full_page_chars))
         blocks = [Block(self._tags.full_page, pages)] if pages else []
         if missing := len(urls) - len(pages):
-            blocks.append(Block(self._tags.search_feedback, [say.not_fetched(missing)]))
+            feedback = [say.not_fetched(missing)]
+            if any(isinstance(row, RetrieverError) and row.kind == OVER_BUDGET for _, row in rows):
+                feedback.append(say.sentence(say.SPENT["fetch"]))
+            blocks.append(Block(self._tags.search_feedback, feedback))
         return blocks
 
     def _record(
@@ -237,6 +255,7 @@ class ToolTurns:
         results: Sequence[Passage] = (),
         cached: bool = False,
         detail: str = "",
+        cost: float = 0.0,
     ) -> None:
         self.records.append(
             ToolRecord(
@@ -248,8 +267,12 @@ class ToolTurns:
                 result_ids=tuple(document_id(p) for p in results),
                 cached=cached,
                 detail=detail,
+                cost=cost,
             )
         )
+
+    def _price(self, kind: str) -> float:
+        return self._options.call_prices.get(kind, 0.0)
 
 
 def _arguments(query: Query) -> dict[str, object]:

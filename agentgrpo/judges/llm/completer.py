@@ -16,6 +16,8 @@ class Reply:
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    paid: bool = True
+    """False: it was replayed (metering.cassette)."""
 
 
 class Completer(Protocol):

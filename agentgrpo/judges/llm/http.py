@@ -49,7 +49,7 @@ class HttpCompleter:
         self._body = {field: value for field, value in body.items() if value is not None}
         named = {} if model is not None else {"base_url": base_url.partition("?")[0]}
         self.identity = json.dumps(named | self._body, sort_keys=True)
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
         self._client = JsonClient(
             url=base_url.rstrip("/") + "/chat/completions",
@@ -63,7 +63,7 @@ class HttpCompleter:
         )
 
     async def complete(self, messages: Sequence[Message]) -> Reply:
-        expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + self._max_tokens
+        expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + self.max_tokens
         grant = await self._rate.take(expected)
         payload = {**self._body, "messages": [{"role": m.role, "content": m.content} for m in messages]}
         reply = await self._client.post(payload, _reply, admit=lambda: self._rate.take(expected))

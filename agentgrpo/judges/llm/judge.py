@@ -74,8 +74,6 @@ class LLMJudge:
                 raise ConfigError(f"judge.{name}={value}; 1 or more is allowed")
         for name, amount in {
             "verdict_retries": verdict_retries,
-            "prompt_price": prompt_price,
-            "completion_price": completion_price,
             "canaries_per_eval": canaries_per_eval,
         }.items():
             if not (math.isfinite(amount) and amount >= 0):
@@ -93,7 +91,7 @@ class LLMJudge:
         self._repeats = repeats
         self._verdict_retries = verdict_retries
         self._fallback = GoldAgreement() if fallback == "gold_agreement" else None
-        self._billed = Billed(completer, prompt_price=prompt_price, completion_price=completion_price)
+        self._billed = Billed(completer, prompt_price=prompt_price, completion_price=completion_price, setting="judge")
         self._seed = seed
         self._counts = dict.fromkeys(COUNTS, 0.0)
         self._asked: Batcher[None, Question, Opinion] = Batcher(

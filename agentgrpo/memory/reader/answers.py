@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgrpo.judges.llm.cache import PaidCache
+from agentgrpo.metering.paid import PaidCache
 
 
 class AnswerCache(PaidCache[str]):

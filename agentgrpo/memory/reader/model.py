@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from agentgrpo.concurrency import Batcher, Limiter
 from agentgrpo.dialogue import Question
-from agentgrpo.errors import ConfigError
+from agentgrpo.errors import ConfigError, JudgeError
 from agentgrpo.judges.llm.billing import Billed
 from agentgrpo.judges.llm.completer import Completer
 from agentgrpo.judges.llm.fence import digest
@@ -60,12 +59,11 @@ class ModelReader(ABC):
         for key, value in {**limits, "max_concurrent": max_concurrent}.items():
             if value < 1:
                 raise ConfigError(f"agent.reader.{key}={value}; 1 or more is allowed")
-        for key, price in {"prompt_price": prompt_price, "completion_price": completion_price}.items():
-            if not (math.isfinite(price) and price >= 0):
-                raise ConfigError(f"agent.reader.{key}={price}; 0 or more is allowed")
         self._search = search if search is not None else bm25()
         self.identity = json.dumps([name, completer.identity, self._search.identity, limits])
-        self._model = Billed(completer, prompt_price=prompt_price, completion_price=completion_price)
+        self._model = Billed(
+            completer, prompt_price=prompt_price, completion_price=completion_price, setting="agent.reader"
+        )
         self._cache = AnswerCache(cache, setting="agent.reader.cache") if cache is not None else None
         self._counts = dict.fromkeys(("questions", "empty", "cached"), 0.0)
         self._asked: Batcher[None, Reading, str] = Batcher(self._answer, max_batch=1, limiter=Limiter(max_concurrent))
@@ -86,6 +84,16 @@ class ModelReader(ABC):
 
     def counts(self) -> dict[str, float]:
         return {**self._counts, **self._model.counts}
+
+    async def probe(self) -> None:
+        """Raises ConfigError where the model behind an endpoint does not reply, and nothing that it said is kept."""
+        try:
+            await self._model.probe()
+        except JudgeError as e:
+            if self._cache is None or not await self._cache.holds_any():
+                raise ConfigError(
+                    f"the model that reads does not reply: {e}; start its server, or correct agent.reader.completer"
+                ) from e
 
     async def close(self) -> None:
         if self._cache is not None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from agentgrpo.errors import ConfigError
 from agentgrpo.memory.search.bm25 import Bm25
 from agentgrpo.memory.search.layers import Scores
-from agentgrpo.retrievers.embedder import Embedder, Vectors
+from agentgrpo.retrievers.embedder import Embedder, Vectors, identity_of
 
 FULL_SCORE = 10.0
 """The BM25 score from which on a text counts as found by words."""
@@ -19,7 +19,7 @@ class Cosine:
     """In [-1, 1]: rows of an embedder have length 1, or 0 for a text that says nothing."""
 
     def __init__(self, embedder: Embedder) -> None:
-        self.identity = f"cosine {getattr(embedder, 'identity', f'{type(embedder).__name__} dim={embedder.dim}')}"
+        self.identity = f"cosine {identity_of(embedder)}"
         self._embedder = embedder
         self._vector = lru_cache(maxsize=_REMEMBERED)(self._embed)
 

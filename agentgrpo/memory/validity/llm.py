@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +91,9 @@ class LLMValidity:
         for name, (value, minimum) in least.items():
             if value < minimum:
                 raise ConfigError(f"agent.validity.{name}={value}; {minimum} or more is allowed")
-        for name, price in {"prompt_price": prompt_price, "completion_price": completion_price}.items():
-            if not (math.isfinite(price) and price >= 0):
-                raise ConfigError(f"agent.validity.{name}={price}; 0 or more is allowed")
-        self._model = Billed(completer, prompt_price=prompt_price, completion_price=completion_price)
+        self._model = Billed(
+            completer, prompt_price=prompt_price, completion_price=completion_price, setting="agent.validity"
+        )
         self._cache = VerdictCache(cache, setting="agent.validity.cache") if cache is not None else None
         self._max_chars, self._stored_entries = max_chars, stored_entries
         self._verdict_retries, self._seed = verdict_retries, seed
@@ -115,6 +113,17 @@ class LLMValidity:
 
     def counts(self) -> dict[str, float]:
         return {**self._counts, **self._model.counts}
+
+    async def probe(self) -> None:
+        """Raises ConfigError where the model behind an endpoint does not reply, and nothing that it said is kept."""
+        try:
+            await self._model.probe()
+        except JudgeError as e:
+            if self._cache is None or not await self._cache.holds_any():
+                raise ConfigError(
+                    f"the model that judges entries does not reply: {e}; start its server, or correct "
+                    "agent.validity.completer"
+                ) from e
 
     async def close(self) -> None:
         if self._cache is not None:

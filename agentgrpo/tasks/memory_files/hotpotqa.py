@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from agentgrpo.dialogue import Question
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.memory_files.reading import Node, read_records, shown
+from agentgrpo.tasks.questions.multi_hop import pairs, supporting_titles
+from agentgrpo.tasks.records import Node, read_records, shown
 
 
 def read(source: Source) -> Iterator[Document]:
@@ -26,10 +27,10 @@ def read(source: Source) -> Iterator[Document]:
             kind=kind,
             metric=source.metric_or("token_f1"),
         )
-        supporting = {title.value for title, _ in _pairs(row.get("supporting_facts"), "title", "sent_id")}
+        supporting = {*supporting_titles(row)}
         units = tuple(
             Unit(text=f"{title.value}\n{text}", is_needed=title.value in supporting)
-            for title, sentences in _pairs(row.get("context"), "title", "sentences")
+            for title, sentences in pairs(row.get("context"), "title", "sentences")
             if (text := _text(sentences))
         )
         if not units:
@@ -51,19 +52,3 @@ def _text(sentences: Node) -> str:
         if not isinstance(node.value, str):
             node.refuse(f"{shown(node.value)}; a text is needed")
     return "".join(node.value for node in texts).strip()
-
-
-def _pairs(node: Node, *keys: str) -> Iterator[tuple[Node, Node]]:
-    """[[a, b], ...], or {key: [a, ...], key: [b, ...]}."""
-    if isinstance(node.value, dict):
-        columns = [list(node.list(key)) for key in keys]
-        if len(columns[0]) != len(columns[1]):
-            node.refuse(f"{len(columns[0])} of '{keys[0]}' and {len(columns[1])} of '{keys[1]}'; as many are needed")
-        rows = list(zip(*columns, strict=True))
-    else:
-        rows = [tuple(pair.elements()) for pair in node.elements()]
-    for row in rows:
-        if len(row) != 2:
-            node.refuse(f"a list of {len(row)}; pairs of {' and '.join(keys)} are needed")
-        row[0].string()
-        yield row[0], row[1]

@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from agentgrpo.dialogue import Fact, Question
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.memory_files.reading import Node, read_records, shown
+from agentgrpo.tasks.records import Node, read_records, shown
 
 _OWN = frozenset({"id", "split", "group", "data_source", "facts", "chunks", "messages", "questions"})
 _SPEAKERS, _CONTENTS, _TIMES = (

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from agentgrpo.errors import ConfigError
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
-from agentgrpo.tasks.memory_files.reading import Node, read_json, read_records, read_table, read_text
+from agentgrpo.tasks.records import Node, read_json, read_records, read_table, read_text
 
 _TREC = re.compile(r"([^\s:]+):(\S+)\s+(\S.*)")
 _TEXTS, _LABELS = ("text", "sentence", "utterance", "query", "question"), ("label", "category", "intent")

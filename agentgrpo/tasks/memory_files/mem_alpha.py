@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from agentgrpo.dialogue import Question
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
-from agentgrpo.tasks.memory_files.reading import Node, read_records
 from agentgrpo.tasks.memory_files.summary import keywords_of
+from agentgrpo.tasks.records import Node, read_records
 
 _SUMMARIES = ("booksum", "infbench_sum")
 

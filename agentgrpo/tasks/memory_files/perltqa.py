@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from agentgrpo.dialogue import Question
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.memory_files.reading import Node, read_json, shown
+from agentgrpo.tasks.records import Node, read_json, shown
 
 _SECTIONS = ("profile", "social_relationship", "events", "dialogues")
 _PROFILE = "profile"

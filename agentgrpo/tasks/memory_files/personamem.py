@@ -21,7 +21,7 @@ from agentgrpo.dialogue import Question
 from agentgrpo.errors import ConfigError
 from agentgrpo.tasks.memory_files.document import Document, Source
 from agentgrpo.tasks.memory_files.jsonl import messages
-from agentgrpo.tasks.memory_files.reading import Node, read_records, read_table, read_text, shown
+from agentgrpo.tasks.records import Node, read_records, read_table, read_text, shown
 
 _OPTION = re.compile(r"\s*\(([a-zA-Z])\)\s*(\S.*)", re.DOTALL)
 _QUESTIONS = ("user_question_or_message", "question")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.memory_files.reading import Node, read_text
+from agentgrpo.tasks.records import Node, read_text
 
 
 def read(source: Source) -> Iterator[Document]:

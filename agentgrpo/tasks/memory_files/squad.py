@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from agentgrpo.dialogue import Question
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.memory_files.reading import Node, read_json
+from agentgrpo.tasks.records import Node, read_json
 
 
 def read(source: Source) -> Iterator[Document]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from agentgrpo.dialogue import Question
 from agentgrpo.tasks.memory_files.document import Document, Source, Unit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
-from agentgrpo.tasks.memory_files.reading import Node, read_records
+from agentgrpo.tasks.records import Node, read_records
 
 _GROUPS = ("group", "book_title", "bid", "book_id")
 

@@ -68,7 +68,7 @@ def test_users_files(tmp_path: Path, row: object, reason: str) -> None:
 
 def test_a_chat_that_is_too_long_says_what_it_takes(tmp_path: Path) -> None:
     path = write(tmp_path, "chats.jsonl", {"messages": [TURN] * 30, "questions": ASK})
-    message = r"line 1: it takes 3 chunks, and task\.max_chunks is 2; raise that or task\.chunk_words"
+    message = r"line 1: it takes 3 chunks, and task\.max_chunks is 2; raise that, task\.chunk_words or \(chats\)"
     with pytest.raises(DataError, match=message):
         MemoryFiles(path=path, max_chunks=2)
     assert sum(len(MemoryFiles(path=path, max_chunks=3).split(name)) for name in ("train", "dev", "test")) == 1
@@ -135,7 +135,7 @@ def test_ids_are_unique(tmp_path: Path) -> None:
         ("x.jsonl", "summary", {"text": "a"}, "line 1: neither 'keywords' nor 'summary'"),
         ("x.jsonl", "summary", {"text": "a", "keywords": " , "}, "line 1: 'keywords' holds separators only"),
         ("x.jsonl", "summary", {"text": "a", "summary": []}, r"line 1\.summary: an empty list"),
-        ("x.parquet", "mem_alpha", "PAR1", "parquet is not read here; write it as JSON lines first"),
+        ("x.parquet", "mem_alpha", "PAR1", r"not readable as parquet \(.*\); is this the whole file\?"),
         (
             "x.jsonl",
             "mem_alpha",

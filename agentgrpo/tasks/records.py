@@ -1,22 +1,22 @@
-"""JSON, JSON lines and CSV files whose every value knows where it stands. Whatever is wrong is a DataError that names
-file, position, reason and what to do."""
+"""JSON, JSON lines, parquet and CSV files whose every value knows where it stands. Whatever is wrong is a DataError
+that names file, position, reason and what to do."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import re
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from agentgrpo.errors import DataError
 from agentgrpo.tasks.base import SPLITS
+from agentgrpo.tasks.json_list import elements, has_half_pair, list_of
 from agentgrpo.tasks.reading import read_rows
-
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+from agentgrpo.tasks.tables import ParquetTable, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,15 @@ class Node:
         key = next((key for key in keys if self.has(key)), keys[0])
         value = self.object().get(key)
         given = value if isinstance(value, list) else [value]
-        texts = tuple(str(a).strip() for a in given if isinstance(a, str | int | float) and not isinstance(a, bool))
+        texts = tuple(str(a).strip() for a in given if _is_answer(a))
         if len(texts) != len(given) or not texts or not all(texts):
             self.refuse(f"'{key}' is {shown(value)}; a text that is not empty is needed, or a list of such")
         return texts
 
     def split(self, of_file: str | None) -> str | None:
-        """Its key 'split', else that of the file."""
+        """Its key 'split', else that of the file; an empty cell of a table is none."""
         given = self.object().get("split")
-        if given is None:
+        if given is None or given == "":
             return of_file
         if given not in SPLITS:
             self.refuse(f"'split' is {shown(given)}; {', '.join(SPLITS)} are allowed, or leave it out")
@@ -106,32 +106,47 @@ def read_json(path: Path) -> Node:
     text = read_text(path)
     try:
         value = json.loads(text)
-        if _SURROGATE.search(text):  # "\ud800" is valid JSON, but no text
-            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as e:
         raise DataError(
             f"{path}, line {e.lineno}, column {e.colno}: not valid JSON ({e.msg}); is this the whole file?"
         ) from None
-    except UnicodeError:
-        raise DataError(f"{path}: holds half a surrogate pair, which is no text; save the file as UTF-8") from None
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}: not readable as JSON ({e}); compare it with the published file") from None
+    if has_half_pair(value, text):
+        raise DataError(f"{path}: holds half a surrogate pair, which is no text; save the file as UTF-8")
     return Node(path, "", value)
 
 
-def read_records(path: Path) -> Iterator[Node]:
-    """The objects of a list in a .json file, or of JSON lines in any other."""
+def read_records(path: Path, columns: Sequence[str] | None = None) -> Iterator[Node]:
+    """The objects of a list in a .json file, the rows of a .parquet file, or the objects of JSON lines in any other.
+    columns: of parquet only these are read, as tables.Table.rows says."""
     if path.suffix == ".parquet":
-        raise DataError(
-            f"{path}: parquet is not read here; write it as JSON lines first, where pandas is installed: "
-            f"python -c \"import pandas as p; p.read_parquet('{path.name}').to_json('{path.stem}.jsonl', "
-            "orient='records', lines=True)\""
-        )
-    if path.suffix == ".json":
-        yield from read_json(path).elements()
+        yield from rows_of(path, ParquetTable(path), columns)
+    elif path.suffix == ".json":
+        yield from _json_records(path)
+    else:
+        for row in read_rows(path, "task.path"):
+            yield Node(row.path, f"line {row.line}", row.values)
+
+
+def rows_of(path: Path, table: Table, columns: Sequence[str] | None = None) -> Iterator[Node]:
+    """Rows of a table as objects, the first one being row 1."""
+    for number, row in enumerate(table.rows(columns), start=1):
+        yield Node(path, f"row {number}", row)
+
+
+def _json_records(path: Path) -> Iterator[Node]:
+    """Of a list, of the list called data of an object, or of JSON lines: data sets come as any of these."""
+    if not path.is_file():
+        raise DataError(f"'{path}' is not a file; give the path of one")
+    found = list_of(path)
+    if found is None:
+        for row in read_rows(path, "task.path"):
+            yield Node(row.path, f"line {row.line}", row.values)
         return
-    for row in read_rows(path, "task.path"):
-        yield Node(row.path, f"line {row.line}", row.values)
+    key, start = found
+    for i, value in enumerate(elements(path, start)):
+        yield Node(path, f"{key}[{i}]", value)
 
 
 def read_table(path: Path, text: str) -> Iterator[Node]:
@@ -160,6 +175,12 @@ def read_text(path: Path, fallback: str | None = None) -> str:
         if fallback is None:
             raise DataError(f"{path}: not valid UTF-8 text ({e}); save the file as UTF-8") from None
         return raw.decode(fallback)
+
+
+def _is_answer(value: object) -> bool:
+    """A text or a number; NaN is what tables write for none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number or isinstance(value, str)
 
 
 def shown(value: object) -> str:

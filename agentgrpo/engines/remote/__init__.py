@@ -1,0 +1,8 @@
+"""Engines that sample on servers elsewhere, over HTTP.
+
+engine    the Engine: weights written, servers told and checked, calls handed out and repeated
+pool      which server: the least loaded; an episode stays where it is; a dead one is left out and comes back
+server    one of them: its requests
+dialect   what kinds of servers differ in: vllm and sglang each have one
+openai    an Engine of its own: an endpoint that gives text alone, for evaluation
+"""

@@ -1,0 +1,300 @@
+"""vLLM (0.32), by POST /v1/completions with prompts of token ids.
+
+    vllm serve MODEL --logprobs-mode processed_logprobs [--enable-lora --max-lora-rank RANK]
+    VLLM_MAX_STOP_STRINGS=16             agents stop at more than the four that it takes by default
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1   an adapter is trained: loaded under a new name for each version, so that a
+                                         server that has another one, or none, cannot answer
+    VLLM_SERVER_DEV_MODE=1               a whole model is trained: reloaded from disk, and named by its version, for
+                                         which the server is asked again after each turn
+
+Tied embeddings are written as two (WeightFiles): of a model with tied ones, vLLM 0.32 on a CPU answers a reload with
+200 and goes on with the old output layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.engines.base import SamplingParams, WeightFiles
+from agentgrpo.engines.remote.dialect import Sampled, Version
+from agentgrpo.engines.remote.engine import RemoteEngine
+from agentgrpo.engines.remote.server import Access, Server
+from agentgrpo.errors import ConfigError, EngineError
+from agentgrpo.types import FinishReason
+
+LOADING = "agentgrpo-loading"
+"""Name of the weights of a server that is being given others."""
+PROBED = 4
+"""Tokens sampled to see whether log-probs are tempered."""
+TEMPERED = 1e-2
+"""They are not where none is farther from the plain one."""
+STOPS = 4
+"""Stop strings that a server takes where its environment says nothing else."""
+_ID = "token_id:"
+_SAMPLED: Mapping[str, Any] = {"logprobs": 0, "return_tokens_as_token_ids": True}
+"""Of the tokens that are sampled, and of no others, in exact spelling."""
+
+
+class Since:
+    """Asks for many at once what must have been asked after each of them came."""
+
+    def __init__(self) -> None:
+        self._asked = self._answered = 0
+        self._answer = ""
+        self._lock = asyncio.Lock()
+
+    async def ask(self, ask: Callable[[], Awaitable[str]]) -> str:
+        before = self._asked
+        async with self._lock:
+            if self._answered <= before:
+                self._asked += 1
+                number = self._asked
+                self._answer = await ask()
+                self._answered = number
+            return self._answer
+
+
+class VLLM:
+    """The Dialect. served_model: the name that the servers give the model; None = the first that they list."""
+
+    trainable = True
+
+    def __init__(self, *, served_model: str | None = None) -> None:
+        self._served_model = served_model
+
+    async def look(self, server: Server) -> int | None:
+        await server.get("/health", lambda _: None, is_json=False)
+        cards = await server.get("/v1/models", _cards)
+        card = next((c for c in cards if self._served_model in (None, c["id"])), None)
+        if card is None:
+            names = ", ".join(str(c["id"]) for c in cards)
+            raise ConfigError(
+                f"engine.served_model={self._served_model}; {server.shown} serves {names or 'nothing'}; name one of "
+                "these, or null for the first"
+            )
+        mine = server.memory.get("adapter")
+        server.memory.clear()
+        server.memory |= {"model": card["id"], "adapter": mine}
+        room = card.get("max_model_len")
+        return room if isinstance(room, int) else None
+
+    async def holds(self, server: Server, version: Version) -> bool:
+        if version.is_adapter:
+            return version.name in await server.get("/v1/models", lambda body: [c["id"] for c in _cards(body)])
+        return await self._weights_of(server) == version.name
+
+    async def install(self, server: Server, version: Version) -> None:
+        try:
+            if version.is_adapter:
+                await self._load_adapter(server, version)
+            else:
+                await self._reload(server, version)
+        except EngineError as e:
+            if "HTTP 404" in str(e) and e.kind == "http_4xx":
+                raise ConfigError(_missing(server, version, str(e))) from e
+            if e.kind == "http_4xx":  # which would not be the server's fault
+                raise EngineError(str(e), kind="refused") from e
+            raise
+
+    async def _load_adapter(self, server: Server, version: Version) -> None:
+        if await self.holds(server, version):
+            await server.order("/v1/unload_lora_adapter", {"lora_name": version.name})
+        await server.order("/v1/load_lora_adapter", {"lora_name": version.name, "lora_path": str(version.folder)})
+        older, server.memory["adapter"] = server.memory.get("adapter"), version.name
+        if older not in (None, version.name):
+            await server.order("/v1/unload_lora_adapter", {"lora_name": older})
+
+    async def _reload(self, server: Server, version: Version) -> None:
+        await server.order("/update_weight_version", {"new_version": LOADING})
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(version.folder)}}
+        await server.order("/collective_rpc", reload)
+        await server.order("/reset_prefix_cache", {})
+        await server.order("/update_weight_version", {"new_version": version.name})
+
+    async def sample(
+        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, seed: int, version: Version | None
+    ) -> Sampled:
+        if sampling.temperature not in (0.0, 1.0) or (sampling.top_p, sampling.top_k, sampling.min_p) != (1.0, 0, 0.0):
+            await self._refuse_raw(server, token_ids, sampling, version)
+        payload = self._payload(server, token_ids, version) | {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "stop": [s for s in sampling.stop if s],
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "seed": seed,
+            **_SAMPLED,
+        }
+        found: Sampled = await self._post(server, payload, version, _sampled)
+        if version is None or version.is_adapter:
+            return found
+        since: Since = server.memory.setdefault("since", Since())
+        if (now := await since.ask(lambda: self._weights_of(server))) != version.name:
+            raise EngineError(f"{server.shown} has the weights {now}, and should have {version.name}", kind="stale")
+        return found
+
+    async def score(self, server: Server, token_ids: Sequence[int], version: Version | None) -> list[float]:
+        payload = self._payload(server, token_ids, version) | {"max_tokens": 1, "temperature": 0.0}
+        payload["prompt_logprobs"] = 0
+        scores: list[float] = await self._post(server, payload, version, lambda body: _scores(body, token_ids))
+        return scores
+
+    def _payload(self, server: Server, token_ids: Sequence[int], version: Version | None) -> dict[str, Any]:
+        """What every request says: no penalty, no stop of the server's own, and no keys and values of other weights."""
+        name = version.name if version is not None else "base"
+        return {
+            "model": name if version is not None and version.is_adapter else server.memory["model"],
+            "prompt": list(token_ids),
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "ignore_eos": True,
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            "cache_salt": name,
+        }
+
+    async def _post(self, server: Server, payload: Mapping[str, Any], version: Version | None, read: Any) -> Any:
+        try:
+            return await server.post("/v1/completions", payload, lambda body: read(_of(body, payload["model"])))
+        except EngineError as e:
+            if "HTTP 404" in str(e) and version is not None:  # it has been started anew, without the adapter
+                raise EngineError(str(e), kind="stale") from e
+            if e.kind == "http_4xx" and len(stop := payload.get("stop", ())) > STOPS:
+                raise ConfigError(
+                    f"{server.shown} may take no more than {STOPS} stop strings, and the agent stops at {len(stop)}; "
+                    f"start it with VLLM_MAX_STOP_STRINGS={2 * len(stop)}: {e}"
+                ) from e
+            raise
+
+    async def _weights_of(self, server: Server) -> str:
+        """Raises ConfigError where the server does not say it."""
+        try:
+            timeout_s = server.access.timeout_s  # the model's process answers, between its steps
+            return await server.get("/weight_info", lambda body: str(body["weight_version"]), timeout_s=timeout_s)
+        except EngineError as e:
+            if e.kind != "http_4xx":
+                raise
+            raise ConfigError(f"{server.shown} does not say which weights it has; {_DEV_MODE}") from e
+
+    async def _refuse_raw(
+        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
+    ) -> None:
+        """Raise ConfigError where log-probs are those of the untempered distribution, as a server's are by default."""
+        async with server.memory.setdefault("probing", asyncio.Lock()):
+            is_tempered = server.memory.get("is_tempered")
+            if is_tempered is None:
+                is_tempered = server.memory["is_tempered"] = await self._is_tempered(server, token_ids, version)
+        if not is_tempered:
+            raise ConfigError(
+                f"sampling with temperature={sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, "
+                f"min_p={sampling.min_p}: {server.shown} gives the log-probs of the distribution before these; start "
+                "it with --logprobs-mode processed_logprobs, or sample with 1.0, 1.0, 0, 0.0"
+            )
+
+    async def _is_tempered(self, server: Server, token_ids: Sequence[int], version: Version | None) -> bool:
+        """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is."""
+        prompt = token_ids[: max(1, len(token_ids) - PROBED)]
+        gaps = []
+        for temperature in (0.25, 2.0):
+            asked = {**self._payload(server, prompt, version), **_SAMPLED, "max_tokens": PROBED}
+            asked |= {"temperature": temperature, "seed": 0}
+            found: Sampled = await self._post(server, asked, version, _sampled)
+            plain = (await self.score(server, [*prompt, *found.token_ids], version))[len(prompt) - 1 :]
+            gaps += [abs(a - b) for a, b in zip(plain, found.logprobs, strict=True)]
+        return max(gaps) > TEMPERED
+
+
+def vllm(
+    *,
+    run_seed: int,
+    context_limit: int,
+    weights: WeightFiles,
+    sync_dir: Path,
+    rank: int,
+    urls: tuple[str, ...] = ("http://127.0.0.1:8000",),
+    served_model: str | None = None,
+    max_context: int | None = None,
+    api_key_env: str | None = None,
+    timeout_s: float = 600.0,
+    sync_timeout_s: float = 600.0,
+    attempts: int = 3,
+    wait_s: float = 300.0,
+    max_response_bytes: int = 2**26,
+    trust_env: bool = True,
+) -> RemoteEngine:
+    """`engine: vllm`. context_limit: the model's own. Raises ConfigError."""
+    access = Access(
+        api_key_env=api_key_env,
+        timeout_s=timeout_s,
+        sync_timeout_s=sync_timeout_s,
+        max_response_bytes=max_response_bytes,
+        trust_env=trust_env,
+    )
+    return RemoteEngine(
+        dialect=VLLM(served_model=served_model),
+        servers=[Server(url, access) for url in urls],
+        run_seed=run_seed,
+        max_context=context_limit if max_context is None else max_context,
+        weights=weights,
+        sync_dir=sync_dir,
+        rank=rank,
+        attempts=attempts,
+        wait_s=wait_s,
+        sync_timeout_s=sync_timeout_s,
+    )
+
+
+_DEV_MODE = "a whole model is trained, so start it with VLLM_SERVER_DEV_MODE=1, or train an adapter: model.lora.rank=16"
+
+
+def _missing(server: Server, version: Version, error: str) -> str:
+    if version.is_adapter:
+        how = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, on a file system that holds run.dir"
+        return f"{server.shown} takes no adapters: {error}; {how}"
+    return f"{server.shown} takes no weights: {error}; {_DEV_MODE}"
+
+
+def _cards(body: Any) -> list[Mapping[str, Any]]:
+    try:
+        return [{"id": str(card["id"]), "max_model_len": card.get("max_model_len")} for card in body["data"]]
+    except (KeyError, TypeError, AttributeError) as e:
+        raise EngineError(f"no list of models in {str(body)[:200]}", kind="garbage") from e
+
+
+def _of(body: Any, model: str) -> Mapping[str, Any]:
+    """The one choice of a completion by `model`."""
+    try:
+        if body["model"] != model:
+            raise EngineError(f"the model {str(body['model'])[:100]} answered, {model} was asked", kind="stale")
+        [choice] = body["choices"]
+        return {**choice, "completion_tokens": body["usage"]["completion_tokens"]}
+    except (KeyError, TypeError, ValueError) as e:
+        raise EngineError(f"no completion in {str(body)[:200]}", kind="garbage") from e
+
+
+def _sampled(choice: Mapping[str, Any]) -> Sampled:
+    try:
+        found = choice["logprobs"]
+        tokens = tuple(int(t.removeprefix(_ID)) for t in found["tokens"])
+        logprobs = tuple(float(x) for x in found["token_logprobs"])
+        reason = FinishReason(choice["finish_reason"])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise EngineError(f"no sampled tokens with log-probs in {str(choice)[:200]}", kind="garbage") from e
+    if len(tokens) != choice["completion_tokens"]:
+        raise EngineError(f"{len(tokens)} tokens, of {choice['completion_tokens']} that it counts", kind="garbage")
+    return Sampled(tokens, logprobs, reason)
+
+
+def _scores(choice: Mapping[str, Any], token_ids: Sequence[int]) -> list[float]:
+    try:
+        rows = choice["prompt_logprobs"]
+        return [float(row[str(token)]["logprob"]) for row, token in zip(rows[1:], token_ids[1:], strict=True)]
+    except (KeyError, TypeError, ValueError) as e:
+        raise EngineError(f"no log-probs of the prompt's tokens in {str(choice)[:200]}", kind="garbage") from e

@@ -1,0 +1,135 @@
+"""The configuration as far as a plan needs it: the model without weights, the engine's limits, the work of a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+
+from agentgrpo.build import ModelPath, build_node, takes
+from agentgrpo.dialogue import CHUNKS, QUESTIONS, chunks_of
+from agentgrpo.errors import AgentGrpoError, ConfigError
+from agentgrpo.hardware import Hardware
+from agentgrpo.recipes.loading import local_folder
+from agentgrpo.recipes.plan import BOUND, GIB, EngineFacts
+from agentgrpo.recipes.shape import config_of, refuse_other_shape, weightless
+from agentgrpo.recipes.warm_start import WarmStart
+from agentgrpo.recipes.workload import StepPlan
+from agentgrpo.settings import RolloutSettings
+from agentgrpo.tasks.base import TaskDataset
+from agentgrpo.training.adapters import add_adapter
+from agentgrpo.training.freezing import freeze
+
+
+def model_of(part: WarmStart | ModelPath, *, seed: int) -> tuple[PreTrainedModel, str]:
+    """The model that would train, without weights, and where its shape is from."""
+    config, source = _config(part)
+    trusted = isinstance(part, ModelPath) and part.trust_remote_code
+    model = weightless(config, local_folder(part.path, part.revision) if trusted else None)  # type: ignore[union-attr]
+    if part.lora.rank is not None:
+        with torch.device("meta"):
+            add_adapter(model, part.lora, base="", seed=seed)
+    freeze(model, part.freeze)
+    return model, source
+
+
+def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
+    if isinstance(part, WarmStart):
+        facts = {
+            "model_type": "qwen3",
+            "vocab_size": part.vocab_size,
+            "hidden_size": part.hidden_size,
+            "num_hidden_layers": part.num_layers,
+            "intermediate_size": part.intermediate_size,
+            "num_attention_heads": part.num_heads,
+            "num_key_value_heads": part.num_kv_heads,
+            "head_dim": part.hidden_size // part.num_heads,
+            "max_position_embeddings": part.max_positions,
+            "tie_word_embeddings": True,
+        }
+        return config_of(facts), f"warm start, a vocabulary of {part.vocab_size} words at most"
+    folder = local_folder(part.path, part.revision)
+    if (folder / "config.json").is_file():
+        refuse_other_shape(folder, part.shape, trust_remote_code=part.trust_remote_code)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=part.trust_remote_code), str(folder)
+    if part.shape is None:
+        raise ConfigError(
+            f"plan: {part.path} is no model folder, and model.shape says nothing of the model; give a folder with "
+            "config.json, or a preset with a shape, such as model=qwen3_4b"
+        )
+    return config_of(part.shape), "model.shape"
+
+
+def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
+    node, own = config["engine"], int(model.config.get_text_config().max_position_embeddings)
+    limits = (node.get("max_context"), config["agent"].get("max_context"), own)
+    contexts = [int(limit) for limit in limits if limit is not None]
+    urls = node.get("urls") if takes("engine", node, "urls") else None
+    servers = len(urls) if isinstance(urls, list | tuple) else int(urls is not None)
+    rollout: RolloutSettings = build_node("rollout", config["rollout"])
+    slots = int(node.get("slots") or rollout.max_concurrent_episodes)
+    return EngineFacts(slots=slots, kv_budget=node.get("kv_budget"), max_context=min(contexts), servers=servers)
+
+
+def device_memory(hardware: Hardware) -> tuple[int | None, str]:
+    """Bytes, and whose they are; None where nobody knows."""
+    if hardware.memory_gib is not None:
+        return int(hardware.memory_gib * GIB), "hardware.memory_gib"
+    if hardware.device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine"
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory, torch.cuda.get_device_name(0)
+    return None, "unknown; give hardware.memory_gib"
+
+
+def free_disk(folder: Path) -> int | None:
+    """Bytes that are free where `folder` would be made."""
+    there = next((f for f in (folder, *folder.parents) if f.is_dir()), None)
+    found = None if there is None else os.statvfs(there)
+    return None if found is None else found.f_bavail * found.f_frsize
+
+
+def step_of(config: Mapping[str, Any], engine: EngineFacts) -> tuple[StepPlan, float]:
+    """A step's work, and the questions that an episode's answer or memory is held against, the mean."""
+    rollout: RolloutSettings = build_node("rollout", config["rollout"])
+    chunks, questions, reason = _counted(config)
+    turns, basis, contexts = _turns(config, chunks, reason)
+    step = StepPlan(
+        episodes=rollout.tasks_per_step * rollout.group_size,
+        turns=turns,
+        turns_basis=basis,
+        contexts=contexts,
+        max_tokens=rollout.max_tokens,
+        max_context=engine.max_context,
+    )
+    return step, fmean(questions) if questions else 1.0
+
+
+def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
+    """(chunks, questions) of every training task that is read in chunks, and why there is none."""
+    if "max_turns" in config["agent"]:
+        return [], [], ""
+    try:
+        dataset: TaskDataset = build_node("task", config["task"])
+        tasks = [task for task in dataset.split("train") if CHUNKS in task.metadata]
+    except (AgentGrpoError, OSError) as e:
+        return [], [], f"; the data was not read: {e}"
+    return [len(chunks_of(t)) for t in tasks], [len(t.metadata.get(QUESTIONS, ())) for t in tasks], ""
+
+
+def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[float, str, float]:
+    """(sampled turns of an episode, how that is known, in how many contexts)."""
+    if "max_turns" in config["agent"]:
+        return float(config["agent"]["max_turns"]), f"{BOUND}, agent.max_turns", 1.0
+    if chunks:
+        mean = fmean(chunks)
+        return mean, f"chunks of {len(chunks):,} tasks, counted: {min(chunks)} to {max(chunks)}", mean
+    most = config["task"].get("max_chunks")
+    if most is None:
+        return 1.0, f"a guess{reason}", 1.0
+    return float(most), f"{BOUND}, task.max_chunks{reason}", float(most)

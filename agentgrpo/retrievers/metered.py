@@ -1,0 +1,111 @@
+"""Retrievers, rerankers and page fetchers behind the meter: recorded or replayed, and within a budget.
+
+Where a service is, is no part of a request; what it is, is: its `identity`, where it has one, else its class."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgrpo.errors import RetrieverError
+from agentgrpo.metering import OVER_BUDGET, Form, Meter
+from agentgrpo.retrievers.base import PageFetcher, Probed, Reranker, Retriever
+from agentgrpo.types import Passage
+
+_PASSING = (408, 425, 429)
+PAGE_FACTS = frozenset(
+    {"forbidden", "no_text", "oversize", "page", "redirects", "http_4xx"}
+    | {f"http_{status}" for status in range(400, 500) if status not in _PASSING}
+)
+"""Kinds of failure of a page, and not of the way to it."""
+
+
+class _Missing(RetrieverError):
+    """One page's own failure."""
+
+
+def _row(passage: Passage) -> dict[str, Any]:
+    return {"id": passage.id, "text": passage.text, "title": passage.title, "url": passage.url, "score": passage.score}
+
+
+def _passage(row: Mapping[str, Any]) -> Passage:
+    return Passage(**row)
+
+
+_PASSAGES: Form[list[Passage]] = Form(
+    write=lambda passages: [_row(p) for p in passages],
+    read=lambda rows: [_passage(row) for row in rows],
+    error=RetrieverError,
+)
+_PAGE: Form[Passage] = Form(write=_row, read=_passage, error=_Missing, facts=PAGE_FACTS)
+
+
+class MeteredRetriever:
+    """kind: web or vdb, by which it is priced and limited."""
+
+    def __init__(self, part: Retriever, *, kind: str, meter: Meter) -> None:
+        self._part, self._kind, self._meter = part, kind, meter
+        self._identity = identity_of(part)
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        """Raises RetrieverError, also over_budget; BudgetSpent and CassetteMiss end the run."""
+        body = {"service": self._identity, "query": query, "top_k": top_k}
+        answer = await self._meter.ask(self._kind, body, lambda: self._part.search(query, top_k=top_k), _PASSAGES)
+        return list(answer.value)
+
+    async def probe(self) -> None:
+        """Where nobody will be asked nobody needs to be there."""
+        if isinstance(self._part, Probed) and not self._meter.replays_only:
+            await self._part.probe()
+
+    async def close(self) -> None:
+        await self._part.close()
+
+
+class MeteredReranker:
+    def __init__(self, part: Reranker, *, meter: Meter) -> None:
+        self._part, self._meter = part, meter
+        self._identity = identity_of(part)
+
+    async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
+        if not passages:
+            return []
+        documents = [[p.id, p.title, p.text] for p in passages]
+        body = {"service": self._identity, "query": query, "documents": documents, "top_k": top_k}
+
+        async def live() -> list[Passage]:
+            return await self._part.rerank(query, passages, top_k=top_k)
+
+        return list((await self._meter.ask("rerank", body, live, _PASSAGES)).value)
+
+
+class MeteredFetcher:
+    """Each page is a call of its own; those of one turn still go out together."""
+
+    def __init__(self, part: PageFetcher, *, meter: Meter) -> None:
+        self._part, self._meter = part, meter
+        self._identity = identity_of(part)
+
+    async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
+        """Raises RetrieverError where the fetcher itself fails; over_budget is a page's."""
+        pages: list[Passage | RetrieverError] = []
+        for page in await asyncio.gather(*(self._fetch(url) for url in urls), return_exceptions=True):
+            if isinstance(page, Passage | _Missing) or (isinstance(page, RetrieverError) and page.kind == OVER_BUDGET):
+                pages.append(page)
+            else:
+                raise page
+        return pages
+
+    async def _fetch(self, url: str) -> Passage:
+        async def live() -> Passage:
+            [page] = await self._part.fetch([url])
+            if isinstance(page, RetrieverError):
+                raise _Missing(str(page), kind=page.kind) from page
+            return page
+
+        return (await self._meter.ask("fetch", {"service": self._identity, "url": url}, live, _PAGE)).value
+
+
+def identity_of(part: object) -> str:
+    return str(getattr(part, "identity", type(part).__name__))

@@ -1,0 +1,77 @@
+"""`retriever: pgvector`: a table of PostgreSQL with the extension pgvector."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from agentgrpo.retrievers.base import Retriever
+from agentgrpo.retrievers.embedder import Embedder
+from agentgrpo.retrievers.index.building import Building
+from agentgrpo.retrievers.index.database import opened
+from agentgrpo.retrievers.index.postgres import PgSink, open_table, place_of
+from agentgrpo.retrievers.index.shape import Shape
+from agentgrpo.retrievers.lazy import LazyRetriever
+
+INDEXES = ("exact", "hnsw", "ivfflat")
+
+
+def pgvector(
+    *,
+    embedder: Embedder,
+    dsn: str | None = None,
+    dsn_env: str | None = None,
+    table: str = "passages",
+    words: str | None = None,
+    stemmer: str | None = "english",
+    index: str = "exact",
+    links: int = 16,
+    build_candidates: int = 64,
+    search_candidates: int = 100,
+    lists: int | None = None,
+    probes: int = 16,
+    timeout_s: float = 10.0,
+    cache_size: int = 4096,
+    web: Retriever | None = None,
+) -> dict[str, Retriever]:
+    """The table, "name" or "schema.name", which agentgrpo index filled, as "vdb". The database is `dsn`, without a
+    password, or in the environment variable `dsn_env`. Nothing is opened before the first search or probe.
+
+    words: the folder that agentgrpo index kept (its --out) where it was built with this key: by meaning and by words,
+    fused by reciprocal rank. index, links, ...: see index.shape. Raises ConfigError."""
+    shape = Shape(
+        index=index,
+        links=links,
+        build_candidates=build_candidates,
+        search_candidates=search_candidates,
+        lists=lists,
+        probes=probes,
+    )
+    shape.check(INDEXES)
+    place = place_of(dsn, dsn_env, table, timeout_s)
+    open = partial(opened, partial(open_table, place, shape), embedder=embedder, words=words, stemmer=stemmer)
+    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, cache_size=cache_size)}
+    return found if web is None else {**found, "web": web}
+
+
+def indexer(
+    *,
+    out: Path | None,
+    embedder: Embedder,
+    dsn: str | None = None,
+    dsn_env: str | None = None,
+    table: str = "passages",
+    words: str | None = None,
+    stemmer: str | None = "english",
+    index: str = "exact",
+    links: int = 16,
+    build_candidates: int = 64,
+    lists: int | None = None,
+    timeout_s: float = 10.0,
+) -> Building:
+    """Fills the table. What is built beside it stays in `words`, or else `out`, or is not kept. Raises ConfigError."""
+    shape = Shape(index=index, links=links, build_candidates=build_candidates, lists=lists)
+    shape.check(INDEXES)
+    sink = PgSink(place_of(dsn, dsn_env, table, timeout_s), shape)
+    folder = out if words is None else Path(words).expanduser()
+    return Building(folder, embedder=embedder, sink=sink, stemmer=stemmer, words=words is not None)

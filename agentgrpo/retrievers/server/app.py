@@ -1,0 +1,148 @@
+"""The retrieval server as an ASGI application, over retrievers and a reranker of any kind.
+
+    POST /retrieve          the retriever "vdb"             POST /rerank    the reranker
+    POST /web/retrieve      the retriever "web", if any     GET  /health    {"status": "ok", ...}
+
+Requests and answers are those of `wire`. The queries of all requests that are open reach the retriever as they come:
+it is the one that makes batches of them. Errors are {"error": text} with a status of 4xx for the client's and 5xx for
+ours; a row of a batch that alone failed has {"error": text} in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agentgrpo.errors import AgentGrpoError
+from agentgrpo.retrievers.base import Reranker, Retriever
+from agentgrpo.retrievers.server.answers import asked_again, ranking_of, row_of
+from agentgrpo.retrievers.server.questions import Limits, Refused, Search, search_of, too_long
+from agentgrpo.retrievers.server.questions import ranking_of as ranking_asked
+from agentgrpo.retrievers.server.traffic import Traffic
+from agentgrpo.types import Passage
+
+Answer = Callable[[bytes], Awaitable[Any]]
+
+
+class RetrievalApp:
+    """`asgi` is what a server runs. say: gets a line for every `log_every` requests."""
+
+    def __init__(
+        self,
+        retrievers: Mapping[str, Retriever],
+        reranker: Reranker | None = None,
+        *,
+        limits: Limits | None = None,
+        log_every: int = 1000,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._reranker = reranker
+        self._limits = limits or Limits()
+        self.traffic = Traffic(limits=self._limits, log_every=log_every, now=time.perf_counter, say=say)
+        self.paths = {
+            "/retrieve" if name == "vdb" else f"/{name}/retrieve": self._searching(retriever)
+            for name, retriever in retrievers.items()
+        }
+        if reranker is not None:
+            self.paths["/rerank"] = self._rank
+        self.asgi = Starlette(
+            routes=[
+                Route("/health", self._health, methods=["GET"]),
+                *(Route(path, self._posted(answer), methods=["POST"]) for path, answer in self.paths.items()),
+            ],
+            exception_handlers={HTTPException: self._nothing_there},
+        )
+
+    def _posted(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                with self.traffic.request():
+                    return _json(await answer(await self._body(request)))
+            except Refused as e:
+                headers = {"Retry-After": "1"} if e.status == 503 else {}
+                return _json({"error": str(e)}, e.status, headers)
+
+        return handle
+
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > self._limits.body_bytes:
+                        raise Refused(413, f"a body of more than {self._limits.body_bytes} bytes; send several")
+        except TimeoutError as e:
+            raise Refused(408, f"no complete body within {self._limits.body_s:g} s") from e
+        except ClientDisconnect as e:
+            raise Refused(400, "the client left before its body was in") from e
+        return bytes(body)
+
+    # --- searching
+
+    def _searching(self, retriever: Retriever) -> Answer:
+        async def search(body: bytes) -> Any:
+            asked = search_of(body, self._limits)
+            with self.traffic.queries(len(asked.queries)):
+                rows = await asyncio.gather(*(self._row(retriever, query, asked) for query in asked.queries))
+            failed = [row for row in rows if isinstance(row, Refused)]
+            if failed and len(failed) == len(rows):
+                raise failed[0]
+            if asked.single:
+                return {"results": rows[0]}
+            return {"result": [{"error": str(row)} if isinstance(row, Refused) else row for row in rows]}
+
+        return search
+
+    async def _row(self, retriever: Retriever, query: str, asked: Search) -> list[dict[str, Any]] | Refused:
+        if len(query) > self._limits.query_chars:
+            return Refused(413, too_long(query, self._limits))
+        try:
+            passages = await retriever.search(query, top_k=asked.top_k)
+        except AgentGrpoError as e:
+            return _failure(e)
+        return row_of(passages, return_scores=asked.return_scores)
+
+    # --- ranking
+
+    async def _rank(self, body: bytes) -> Any:
+        assert self._reranker is not None
+        asked = ranking_asked(body, self._limits)
+        with self.traffic.queries(1):
+            passages: list[Passage] = []
+            if asked.documents:
+                try:
+                    passages = await self._reranker.rerank(asked.query, asked_again(asked.documents), top_k=asked.top_k)
+                except AgentGrpoError as e:
+                    raise _failure(e) from e
+        return {"results": ranking_of(passages)}
+
+    # --- anything else
+
+    async def _health(self, request: Request) -> Response:
+        """That it answers, what it answers, and what it has done."""
+        paths = sorted(self.paths)
+        return _json({"status": "ok", "paths": paths, "waiting": self.traffic.waiting, **self.traffic.counts})
+
+    async def _nothing_there(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        known = ", ".join([*(f"POST {path}" for path in self.paths), "GET /health"])
+        asked = f"{request.method} {request.url.path}"
+        return _json({"error": f"{asked}: {error.detail}; allowed are {known}"}, error.status_code)
+
+
+def _failure(error: AgentGrpoError) -> Refused:
+    return Refused(500, " ".join(str(error).split()))
+
+
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # Escaped to ASCII: no client can take it for another encoding.
+    return Response(json.dumps(content), status, headers, media_type="application/json")

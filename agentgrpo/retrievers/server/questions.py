@@ -1,0 +1,146 @@
+"""What clients ask, read with suspicion: any bytes in, a question or a refusal that says what is allowed out.
+
+POST /retrieve  {"queries": [...], "topk"?: n, "return_scores"?: bool}     batch, as Search-R1's clients ask
+                {"query": ..., "top_k"?: n}                                single
+POST /rerank    {"query": ..., "documents": [...], "top_k"?: n}"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.retrievers.corpus import well_formed
+
+DEFAULT_TOP_K = 3
+"""Of a question that says none, as Search-R1's server has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one server takes on. Raises ConfigError for a limit below 1."""
+
+    queries: int = 1024
+    """In one request; of a reranking, documents."""
+    top_k: int = 1000
+    query_chars: int = 16_384
+    """A longer query of a batch is an error of that row alone."""
+    body_bytes: int = 8 * 2**20
+    body_s: float = 30.0
+    """Until a body is in: a client that drips one holds no connection for ever."""
+    waiting: int = 8192
+    """Queries that are being answered or wait for it; who comes then is told to come again (503)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ConfigError(f"a limit of {field.name} {getattr(self, field.name)}; more than 0 is allowed")
+
+
+class Refused(Exception):
+    """A request that is not answered. The message is for the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    queries: Sequence[str]
+    top_k: int
+    return_scores: bool = True
+    single: bool = False
+    """One query, and one row as its answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    query: str
+    documents: Sequence[str]
+    top_k: int
+
+
+def search_of(body: bytes, limits: Limits) -> Search:
+    """Raises Refused."""
+    asked = _object(body)
+    if "queries" in asked:
+        queries = _texts(asked["queries"], "queries", limits)
+        top_k = _top_k(asked.get("topk", asked.get("top_k")), limits)
+        return_scores = asked.get("return_scores", False)
+        if not isinstance(return_scores, bool):
+            raise Refused(422, f"return_scores is a JSON {_kind(return_scores)}; true and false are allowed")
+        return Search(queries=queries, top_k=top_k, return_scores=return_scores)
+    if "query" not in asked:
+        raise Refused(
+            422, 'neither queries nor query; ask {"queries": [...], "topk": 3, "return_scores": true} or {"query": ...}'
+        )
+    query = _query(asked["query"], limits)
+    return Search(queries=[query], top_k=_top_k(asked.get("top_k", asked.get("topk")), limits), single=True)
+
+
+def ranking_of(body: bytes, limits: Limits) -> Ranking:
+    """Raises Refused."""
+    asked = _object(body)
+    for field in ("query", "documents"):
+        if field not in asked:
+            raise Refused(422, f'no {field}; ask {{"query": ..., "documents": [...], "top_k": 3}}')
+    documents = _texts(asked["documents"], "documents", limits)
+    top_k = asked.get("top_k")
+    top_k = len(documents) if top_k is None else _top_k(top_k, limits)
+    return Ranking(query=_query(asked["query"], limits), documents=documents, top_k=top_k)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError) as e:
+        raise Refused(400, f"the body is no JSON: {e}; send an object, as application/json") from e
+    if not isinstance(asked, dict):
+        raise Refused(422, f"the body is a JSON {_kind(asked)}; an object is allowed")
+    return asked
+
+
+def _texts(given: Any, field: str, limits: Limits) -> list[str]:
+    if not isinstance(given, list):
+        raise Refused(422, f"{field} is a JSON {_kind(given)}; a list of strings is allowed")
+    if len(given) > limits.queries:
+        raise Refused(413, f"{len(given)} {field}; at most {limits.queries} are allowed in a request; send several")
+    for i, text in enumerate(given):
+        if not isinstance(text, str):
+            raise Refused(422, f"{field}[{i}] is a JSON {_kind(text)}; a string is allowed")
+    return [well_formed(text) for text in given]
+
+
+def _query(given: Any, limits: Limits) -> str:
+    if not isinstance(given, str):
+        raise Refused(422, f"query is a JSON {_kind(given)}; a string is allowed")
+    if len(given) > limits.query_chars:
+        raise Refused(413, too_long(given, limits))
+    return well_formed(given)
+
+
+def too_long(query: str, limits: Limits) -> str:
+    return f"a query of {len(query)} characters; at most {limits.query_chars} are allowed"
+
+
+def _top_k(given: Any, limits: Limits) -> int:
+    """0 and null mean the default, as on Search-R1's server."""
+    if given is None or (given == 0 and not isinstance(given, bool)):
+        return min(DEFAULT_TOP_K, limits.top_k)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= limits.top_k:
+        raise Refused(422, f"top_k {_shown(given)}; a whole number from 1 to {limits.top_k} is allowed")
+    return given
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _kind(value: Any) -> str:
+    """As JSON calls it."""
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")

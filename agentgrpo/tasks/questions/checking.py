@@ -1,0 +1,193 @@
+"""`agentgrpo data check`: what question-answer files hold, and what of it would hurt a run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from statistics import median
+
+from agentgrpo.errors import DataError
+from agentgrpo.tasks.questions.entry import Entry, nearly_same, same_answers, same_question
+from agentgrpo.tasks.questions.reading import Opened, opened, parts_of
+
+_EXAMPLES = 3
+_CONTAINER = re.compile(r"^\s*(?:[\[{(].*[\]})]|array\(.*\).*)\s*$", re.DOTALL)
+_NOTHING = frozenset({"nan", "null", "none", "n/a", "[]", "{}"})
+
+
+@dataclass(slots=True, kw_only=True)
+class FileReport:
+    """One file, or one part of a data set."""
+
+    name: str
+    format: str
+    questions: int = 0
+    with_answer: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
+    """data_source -> questions, where the file says one."""
+    splits: dict[str, int] = field(default_factory=dict)
+    question_chars: tuple[int, float, int] = (0, 0.0, 0)
+    """Least, median, most."""
+    answer_chars: tuple[int, float, int] = (0, 0.0, 0)
+    """Of the shortest acceptable answers."""
+    asked_again: int = 0
+    """Questions that occur before with an answer in common."""
+    findings: list[str] = field(default_factory=list)
+    """What would hurt."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DataReport:
+    files: list[FileReport]
+    findings: list[str]
+    """What would hurt, between the files."""
+    notes: list[str]
+
+    @property
+    def hurts(self) -> bool:
+        return bool(self.findings or any(file.findings for file in self.files))
+
+    def json(self) -> str:
+        return json.dumps(asdict(self) | {"hurts": self.hurts}, indent=2, ensure_ascii=False)
+
+    def lines(self) -> Iterator[str]:
+        for file in self.files:
+            yield f"{file.name}: {file.format}, {file.questions} questions, {file.with_answer} with an answer"
+            for what, counts in (("from", file.sources), ("for", file.splits)):
+                if counts:
+                    yield f"  {what} " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+            for what, (least, middle, most) in (("a question", file.question_chars), ("an answer", file.answer_chars)):
+                yield f"  characters of {what}: {least} to {most}, median {middle:g}"
+            if file.asked_again:
+                yield f"  note: {file.asked_again} questions are asked again"
+            yield from (f"  finding: {text}" for text in file.findings)
+        yield from (f"note: {text}" for text in self.notes)
+        yield from (f"finding: {text}" for text in self.findings)
+        if not self.hurts:
+            yield "nothing was found that would hurt"
+
+
+class _Tally:
+    """Occurrences of something that hurts, with the first few."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._count, self._examples = what, 0, list[str]()
+
+    def add(self, example: str) -> None:
+        self._count += 1
+        if len(self._examples) < _EXAMPLES:
+            self._examples.append(example)
+
+    def findings(self) -> list[str]:
+        more = ", ..." if self._count > len(self._examples) else ""
+        return [f"{self._count} {self._what}: {'; '.join(self._examples)}{more}"] if self._count else []
+
+
+def check(names: Sequence[str], *, format: str = "auto", subset: str | None = None) -> DataReport:
+    """Of files, folders and names as task.sources.NAME.path takes them. Raises DataError for what is none of them, and
+    where the first record has no known format; rows that are malformed are findings."""
+    seen: dict[str, dict[str, frozenset[str]]] = {}
+    files = []
+    for name in names:
+        for part in parts_of(name, subset=subset, what="data check"):
+            file = opened(part, format)
+            files.append(_file(file, seen))
+    findings, notes = _between(seen)
+    return DataReport(files=files, findings=findings, notes=notes)
+
+
+def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileReport:
+    """seen: what is compared between files -> question -> answers; this file's are added."""
+    report = FileReport(name=file.part.name, format=file.name)
+    malformed, odd = _Tally("malformed rows"), _Tally("answers that look like data, not like an answer")
+    empty, conflicts = (
+        _Tally("answers with neither letter nor digit"),
+        _Tally("questions asked again with other answers"),
+    )
+    questions, answers = list[int](), list[int]()
+    sources, splits = Counter[str](), Counter[str]()
+    for entry in _readable(file, malformed):
+        report.questions += 1
+        report.with_answer += bool(entry.answers)
+        sources[entry.data_source] += 1
+        split = entry.split or file.part.split or ""
+        splits[split] += 1
+        questions.append(len(entry.question))
+        answers += [min(map(len, entry.answers))] if entry.answers else []
+        for answer in entry.answers:
+            if _is_odd(answer):
+                odd.add(f"{entry.where}: {answer[:60]!r}")
+            elif not any(map(str.isalnum, answer)):
+                empty.add(f"{entry.where}: {answer[:60]!r}")
+        group = seen.setdefault(f"{file.part.name} ({split})" if entry.split else file.part.name, {})
+        same, given = same_question(entry), same_answers(entry.answers)
+        if same in group and given and group[same] and not given & group[same]:
+            conflicts.add(f"{entry.where}: {entry.question[:80]!r}")
+        elif same in group:
+            report.asked_again += 1
+        group[same] = group.get(same, frozenset()) | given
+    report.sources = {name: n for name, n in sources.items() if name}
+    report.splits = {name: n for name, n in splits.items() if name}
+    report.question_chars, report.answer_chars = _spread(questions), _spread(answers)
+    report.findings = [text for tally in (malformed, odd, empty, conflicts) for text in tally.findings()]
+    if report.questions and not report.with_answer:
+        report.findings.append("no question has an answer; this is a test set whose answers are not published")
+    return report
+
+
+def _readable(file: Opened, malformed: _Tally) -> Iterator[Entry]:
+    """Its questions, without those of rows that are none; what follows a row that breaks the file is lost."""
+    records = file.records()
+    while True:
+        try:
+            node = next(records)
+        except StopIteration:
+            return
+        except DataError as e:
+            malformed.add(f"{e} (what follows was not read)")
+            return
+        try:
+            found = list(file.format.read(node))
+        except DataError as e:
+            malformed.add(str(e))
+            continue
+        yield from found
+
+
+def _is_odd(answer: str) -> bool:
+    """Whether it is a list, an object or a missing value that was written out, or a solution with its result."""
+    if answer.strip().lower() in _NOTHING or "####" in answer:
+        return True
+    if not _CONTAINER.match(answer):
+        return False
+    if answer.lstrip().startswith("array("):
+        return True
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return isinstance(parse(answer), list | dict | tuple | set)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return False
+
+
+def _between(seen: dict[str, dict[str, frozenset[str]]]) -> tuple[list[str], list[str]]:
+    """(findings, notes) of every two groups of questions."""
+    findings, notes = [], []
+    near = {name: {nearly_same(same) for same in group} for name, group in seen.items()}
+    for one, other in combinations(seen, 2):
+        if shared := seen[one].keys() & seen[other].keys():
+            examples = "; ".join(repr(text[:80]) for text in sorted(shared)[:_EXAMPLES])
+            findings.append(f"{len(shared)} questions are in both {one} and {other}: {examples}")
+        if also := len(near[one] & near[other]) - len({nearly_same(same) for same in shared}):
+            notes.append(f"{also} questions of {one} are nearly the same in {other}: the same words, in another order")
+    return findings, notes
+
+
+def _spread(lengths: Iterable[int]) -> tuple[int, float, int]:
+    found = list(lengths)
+    return (min(found), float(median(found)), max(found)) if found else (0, 0.0, 0)

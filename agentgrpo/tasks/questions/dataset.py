@@ -1,0 +1,129 @@
+"""The task set `questions`: question-answer files of published formats, or of the user's own, mixed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.tasks.base import SPLITS, split_of
+from agentgrpo.tasks.mixture import Mixture
+from agentgrpo.tasks.questions.corpora import Corpora, corpora_of
+from agentgrpo.tasks.questions.intake import Intake
+from agentgrpo.tasks.questions.source import Source
+from agentgrpo.tasks.questions.splitting import (
+    Asked,
+    Shares,
+    interleaved,
+    num_nearly_shared,
+    sizes,
+    without_shared,
+)
+from agentgrpo.types import Passage, Task
+
+
+class QuestionSet:
+    """A TaskDataset of questions that were read and dealt to splits (tasks.base.MixedDataset)."""
+
+    def __init__(
+        self,
+        *,
+        asked: Sequence[Asked],
+        corpora: Corpora,
+        mixture: Mixture | None,
+        notes: Sequence[str],
+        settings: object,
+    ) -> None:
+        """settings: what beside the questions decides which tasks there are and how they are met, as JSON."""
+        self._splits = {name: interleaved(one for one in asked if one.split == name) for name in SPLITS}
+        self._corpora = corpora
+        self.mixture, self.notes = mixture, tuple(notes)
+        self.fingerprint = _hash_of(self._splits, [settings, corpora.fingerprint])
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._corpora.passages
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return self._corpora.thesaurus
+
+
+def questions(
+    *,
+    sources: Mapping[str, Source],
+    corpus: str | None = None,
+    web_corpus: str | None = None,
+    thesaurus: str | None = None,
+    dev_fraction: float = 0.1,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> QuestionSet:
+    """Questions of `sources`, by name, each with its own format, filter and weight; `corpus` and `web_corpus` to search
+    in, where the retriever has none of its own.
+
+    What neither a source nor its rows assign goes to a split by a hash of (seed, question): `test_fraction` to test,
+    `dev_fraction` to dev, the others to train. No question is in two splits: test keeps it, then dev. A task's id is
+    "SOURCE:ID"; its data_source, which judge=route goes by, is what the row says, else the source's name.
+
+    Raises DataError with file, row and reason for what cannot be read; ConfigError for settings that cannot be
+    meant."""
+    if not sources:
+        raise ConfigError("task.sources is empty; name what to read: task.sources.NAME.path=FILE")
+    if unfit := [name for name in sources if ":" in name]:
+        raise ConfigError(
+            f"task.sources: '{unfit[0]}'; a name without ':' is allowed, for that ends it in a task's id, \"SOURCE:ID\""
+        )
+    shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
+    asked: list[Asked] = []
+    notes: list[str] = []
+    for name, source in sources.items():
+        intake = Intake(name, source, shares, what=f"task.sources.{name}.path", prefix=f"{name}:")
+        asked += intake.asked()
+        notes += intake.notes()
+    kept, left_out = without_shared(asked)
+    notes += [f"{name}: {count} left out: also asked in {split}" for (name, split), count in sorted(left_out.items())]
+    if near := num_nearly_shared(kept):
+        notes.append(f"{near} questions are nearly the same in two sources or splits (the same words, reordered)")
+    count = sizes(kept)
+    notes += [f"{name}: " + ", ".join(f"{s} {count.get((name, s), 0)}" for s in SPLITS) for name in sources]
+    mixture = _mixture(sources, count)
+    weights = None if mixture is None else dict(mixture.weights)
+    return QuestionSet(
+        asked=kept,
+        corpora=corpora_of(corpus, web_corpus, thesaurus),
+        mixture=mixture,
+        notes=notes,
+        settings=[dev_fraction, test_fraction, seed, weights],
+    )
+
+
+def _mixture(sources: Mapping[str, Source], count: Mapping[tuple[str, str], int]) -> Mixture | None:
+    weights = {name: source.weight for name, source in sources.items()}
+    trained = {name: weight for name, weight in weights.items() if count.get((name, "train"))}
+    if all(weight is None for weight in trained.values()):
+        return None
+    if missing := [name for name, weight in trained.items() if weight is None]:
+        given = next(name for name, weight in trained.items() if weight is not None)
+        raise ConfigError(
+            f"task.sources.{given}.weight={trained[given]} and task.sources.{missing[0]}.weight is null; give every "
+            "source that trains a weight, or none of them"
+        )
+    if idle := [n for n, weight in weights.items() if weight and n not in trained]:
+        raise ConfigError(
+            f"task.sources.{idle[0]}.weight={weights[idle[0]]}, and it has no training question; set it to 0 or null"
+        )
+    if not any(trained.values()):
+        raise ConfigError("task.sources: no source that trains has a weight above 0; give one to one of them")
+    return Mixture(weights={name: weight for name, weight in trained.items() if weight is not None})
+
+
+def _hash_of(splits: Mapping[str, Sequence[Task]], settings: object) -> str:
+    digest = blake2b(json.dumps(settings).encode(), digest_size=16)
+    for split, tasks in splits.items():
+        for task in tasks:
+            row = [split, task.id, task.question, task.references, task.data_source, task.metadata]
+            digest.update(json.dumps(row, default=str).encode())
+    return digest.hexdigest()

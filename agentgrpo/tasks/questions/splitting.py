@@ -1,0 +1,106 @@
+"""Which question goes to which split: no question is in two of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.tasks.chance import uniform
+from agentgrpo.types import Task
+
+_BY_CLAIM = ("test", "dev", "train")
+"""Who keeps what two splits share: test sets are published to be compared on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A task with what decides where it goes."""
+
+    task: Task
+    source: str
+    split: str
+    same: str
+    """Equal for the same question (entry.same_question)."""
+    near: str
+    """Equal for nearly the same question (entry.nearly_same)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Of the questions that no file assigns; drawn by a hash, so that they stay where they are when files grow, and so
+    that what is nearly the same goes to the same split."""
+
+    dev: float
+    test: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.dev < 0 or self.test < 0 or self.dev + self.test > 1:
+            raise ConfigError(
+                f"dev_fraction={self.dev}, test_fraction={self.test}; both must be >= 0 and their sum <= 1"
+            )
+
+    def split_of(self, near: str, filled: Iterable[str]) -> str:
+        """filled: splits that have files of their own and so draw nothing."""
+        test, dev = (0.0 if name in filled else share for name, share in (("test", self.test), ("dev", self.dev)))
+        u = uniform("split", self.seed, near)
+        return "test" if u < test else "dev" if u < test + dev else "train"
+
+
+def limited(asked: Sequence[Asked], limit: int | None, seed: int) -> list[Asked]:
+    """At most so many of each split, chosen by a hash, in their order."""
+    if limit is None:
+        return list(asked)
+    drawn: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for i, one in enumerate(asked):
+        drawn[one.split].append((uniform("limit", seed, one.task.id), i))
+    kept = {i for of in drawn.values() for _, i in sorted(of)[:limit]}
+    return [one for i, one in enumerate(asked) if i in kept]
+
+
+def without_shared(asked: Sequence[Asked]) -> tuple[list[Asked], Counter[tuple[str, str]]]:
+    """Without those whose question another split has that is nearer to test; (source, that split) -> how many."""
+    owner: dict[str, int] = {}
+    for one in asked:
+        claim = _BY_CLAIM.index(one.split)
+        owner[one.same] = min(owner.get(one.same, claim), claim)
+    kept: list[Asked] = []
+    left_out: Counter[tuple[str, str]] = Counter()
+    for one in asked:
+        keeper = _BY_CLAIM[owner[one.same]]
+        if keeper == one.split:
+            kept.append(one)
+        else:
+            left_out[one.source, keeper] += 1
+    return kept, left_out
+
+
+def num_nearly_shared(asked: Iterable[Asked]) -> int:
+    """Questions that are not the same as one of another source or split, but nearly (words in another order, articles
+    aside)."""
+    places: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    wordings: dict[str, set[str]] = defaultdict(set)
+    for one in asked:
+        places[one.near].add((one.source, one.split))
+        wordings[one.near].add(one.same)
+    return sum(len(wordings[near]) > 1 and len(where) > 1 for near, where in places.items())
+
+
+def interleaved(asked: Iterable[Asked]) -> list[Task]:
+    """Sources dealt out evenly, each in its order, so that the first n tasks are a fair sample of them."""
+    groups: dict[str, list[Task]] = defaultdict(list)
+    for one in asked:
+        groups[one.source].append(one.task)
+    placed = [
+        ((k + 0.5) / len(tasks), number, k, task)
+        for number, tasks in enumerate(groups.values())
+        for k, task in enumerate(tasks)
+    ]
+    return [task for *_, task in sorted(placed, key=lambda row: row[:3])]
+
+
+def sizes(asked: Iterable[Asked]) -> Mapping[tuple[str, str], int]:
+    """(source, split) -> questions."""
+    return Counter((one.source, one.split) for one in asked)

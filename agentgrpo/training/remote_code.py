@@ -1,0 +1,54 @@
+"""Models that bring Python files of their own, which run only where the user has trusted that very commit.
+
+A checkpoint of such a model is weights to us and nothing else: classes, configuration and tokenizer come from the
+trusted folder, so that no file that was put into a run directory is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+from agentgrpo.errors import ConfigError
+
+_FILES = ("config.json", "tokenizer_config.json")
+
+
+def trusted_class(code: Path) -> Any:
+    """What makes the model: its own class from `code`, or transformers' where it needs none. Raises ConfigError for
+    code that would come from elsewhere."""
+    for name in _FILES:
+        for reference in _references(code / name):
+            if "--" in reference:
+                raise ConfigError(
+                    f"{code / name}: {reference} is code of another repository, which no revision here pins; put its "
+                    "files beside the model"
+                )
+    own = _own_class(code)
+    return AutoModelForCausalLM if own is None else get_class_from_dynamic_module(own, code)
+
+
+def trusted_options(code: Path | None) -> dict[str, Any]:
+    """Keywords of from_pretrained."""
+    return {} if code is None else {"config": AutoConfig.from_pretrained(code, trust_remote_code=True)}
+
+
+def _own_class(code: Path) -> str | None:
+    found = _read(code / "config.json").get("auto_map") or {}
+    own = found.get("AutoModelForCausalLM")
+    return own if isinstance(own, str) else None
+
+
+def _references(file: Path) -> list[str]:
+    found = _read(file).get("auto_map") or {}
+    values = found.values() if isinstance(found, dict) else [found]
+    return [text for v in values for text in (v if isinstance(v, list) else [v]) if isinstance(text, str)]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    row = json.loads(file.read_bytes()) if file.is_file() else {}
+    return row if isinstance(row, dict) else {}

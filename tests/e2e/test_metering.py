@@ -1,0 +1,164 @@
+"""A run over services: recorded, replayed with all of them gone, and stopped by its budget."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agentgrpo.cli import main
+from agentgrpo.retrievers.embedded import embedded
+from agentgrpo.tasks.almanac import Almanac
+from tests.e2e.conftest import Run, rows
+from tests.judges.llm.models import honest, server_in_a_thread
+from tests.metering.services import in_a_thread, queries_of, stand_in
+from tests.retrievers.server import Server
+
+SHORT = ["run.max_steps=2", "rollout.tasks_per_step=4", "rollout.group_size=4", "run.eval_every=1", "run.eval_tasks=4"]
+KEY = "sk-canary-5b1f09aa"
+
+
+class Services(NamedTuple):
+    vdb: Server
+    web: Server
+    arguments: list[str]
+
+
+@contextmanager
+def services() -> Iterator[Services]:
+    """Stand-ins of a vector database, a web search and a judge model."""
+    world = embedded(corpora=Almanac(num_companies=40, dev_companies=5, test_companies=40).corpora())
+    with (
+        in_a_thread(stand_in(world["vdb"])) as vdb,
+        in_a_thread(stand_in(world["web"])) as web,
+        server_in_a_thread(honest) as judge,
+    ):
+        yield Services(vdb, web, asking(vdb.url, web.url, judge))
+
+
+def asking(vdb: str, web: str, judge: str) -> list[str]:
+    return [
+        "retriever=http",
+        f"retriever.url={vdb}",
+        f"retriever.web_url={web}",
+        "judge=llm",
+        f"judge.completer.base_url={judge}",
+        "judge.completer.model=stand-in",
+        "judge.completer.api_key_env=JUDGE_KEY",
+        "judge.cache=null",
+        "judge.prompt_price=0.5",
+        "budget.prices.web=0.015",
+        "budget.prices.vdb=0.001",
+    ]
+
+
+NOWHERE = asking("http://127.0.0.1:9/retrieve", "http://127.0.0.1:9/retrieve", "http://127.0.0.1:9/v1")
+
+
+def results(run_dir: Path) -> dict[str, bytes]:
+    """All that a replay must repeat, byte for byte."""
+    files = [run_dir / "metrics.jsonl", *sorted((run_dir / "trajectories").glob("*.jsonl"))]
+    files += sorted((run_dir / "checkpoints").glob("step-*/model.safetensors"))
+    return {str(p.relative_to(run_dir)): p.read_bytes() for p in files if not p.name.endswith(".timings.jsonl")}
+
+
+def bill(run_dir: Path) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for row in rows(run_dir / "timings.jsonl"):
+        for tag, value in row.items():
+            if tag.startswith(("spend/", "judge/")):
+                total[tag] = total.get(tag, 0.0) + value
+    return total
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+
+
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a connection was opened")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+
+
+def test_a_recorded_run_is_replayed_bit_for_bit_for_nothing(
+    train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = f"cassette.path='{tmp_path / 'tape'}'"
+    evaluated = [*SHORT, "run.eval.tasks=4", tape]
+    with services() as live:
+        recorded = train(*evaluated, *live.arguments, "cassette.mode=fill", name="recorded")
+        asked = len(queries_of(live.vdb)) + len(queries_of(live.web))
+        verdict = json.loads((recorded / "eval.json").read_text())
+        spend, means = verdict["spend"], verdict["sampled"]["trained"]
+        listed = 0.015 * means["web_searches"] + 0.001 * means["vdb_searches"] + 0.0 * means["rerank_calls"]
+        assert means["cost"] == pytest.approx(listed)  # what was asked for, at the budget's prices, paid or not
+        assert spend["calls"]["web"] + spend["calls"]["vdb"] == asked > 0
+        assert (recorded / "spending.sqlite").is_file()
+    no_sockets(monkeypatch)
+    monkeypatch.delenv("JUDGE_KEY")
+    replayed = train(*evaluated, *NOWHERE, "cassette.mode=strict", name="replayed")
+    assert results(recorded) == results(replayed)
+    assert len(results(recorded)) > 6
+    _, *episodes = rows(recorded / "trajectories" / "train-000000.jsonl")
+    records = [record for row in episodes for record in row["agent"]["tools"]]
+    assert {r["cost"] for r in records if r["name"] == "search"} <= {0.015, 0.001, 0.0}
+    assert sum(r["cost"] for r in records) > 0
+    paid, again = bill(recorded), bill(replayed)
+    assert (paid["spend/calls/web"] > 0, paid["spend/calls/judge"] > 0, paid["judge/cost"] > 0) == (True, True, True)
+    assert {name: value for name, value in again.items() if name.startswith("spend/") and value} == {
+        "spend/replayed": again["spend/replayed"]
+    }
+    assert (again["judge/cost"], again["judge/calls"], again["judge/answers"]) == (0, 0, paid["judge/answers"])
+    assert json.loads((replayed / "eval.json").read_text())["spend"]["money"] == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [str(path) for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+def test_a_request_that_was_not_recorded_ends_a_strict_replay(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*SHORT, "run.final_eval=false", "run.eval_every=0", f"cassette.path='{tmp_path / 'tape'}'"]
+    with services() as live:
+        train(*arguments, *live.arguments, "cassette.mode=fill", "run.max_steps=1", name="recorded")
+    no_sockets(monkeypatch)
+    run_dir = train(*arguments, *NOWHERE, "cassette.mode=strict", name="replayed", code=2)
+    message = capsys.readouterr().err
+    assert "tape has no answer to " in message
+    assert "record it with cassette.mode=fill" in message
+    assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
+    assert (run_dir / "checkpoints" / "step-000001").is_dir()
+
+
+def test_a_budget_stops_a_run_at_its_last_whole_step_and_a_larger_one_goes_on(
+    train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SHORT, "run.final_eval=false", "run.eval_every=0", "run.max_steps=3"]
+    with services() as live:
+        prices = ["budget.prices.web=1", "budget.prices.vdb=1", "judge.prompt_price=0"]
+        whole = train(*arguments, *live.arguments, *prices, name="whole")
+        step_0 = [row for row in rows(whole / "timings.jsonl") if row["step"] == 0 and "spend/money" in row]
+        limit = int(step_0[0]["spend/calls/vdb"] + step_0[0].get("spend/calls/web", 0)) + 3
+        before = len(queries_of(live.vdb)) + len(queries_of(live.web))
+        limited = [*prices, f"budget.per_run.money={limit}"]
+        run_dir = train(*arguments, *live.arguments, *limited, name="stopped", code=11)
+        message = capsys.readouterr().err
+        assert len(queries_of(live.vdb)) + len(queries_of(live.web)) - before == limit
+        assert f"budget.per_run.money={limit}, {limit} of {limit} are spent" in message
+        assert f"agentgrpo resume '{run_dir}'" in message
+        assert message.rstrip().endswith(f"budget.per_run.money={2 * limit}")
+        assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
+        assert (run_dir / "checkpoints" / "step-000001").is_dir()
+        needed = [a for a in live.arguments if a.startswith("judge.completer")]
+        assert main(["resume", str(run_dir), *needed, f"budget.per_run.money={limit}"]) == 11
+        assert len(queries_of(live.vdb)) + len(queries_of(live.web)) - before == limit
+        assert main(["resume", str(run_dir), *needed, "budget.per_run.money=1000000"]) == 0
+    assert (run_dir / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

@@ -1,0 +1,141 @@
+"""Training runs that sample on servers: a tiny model behind stand-ins of vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from agentgrpo.engines.remote import pool
+from agentgrpo.engines.remote.vllm import vllm
+from agentgrpo.errors import TrainingError
+from agentgrpo.recipes.parts import Parts, Progress
+from agentgrpo.recipes.weight_files import PolicyFiles
+from agentgrpo.training.checkpoint import LoadedCheckpoint
+from agentgrpo.training.world import Alone
+from agentgrpo.types import Task
+from tests.engines import tiny
+from tests.engines.remote.stand_in import StandIn, moved
+from tests.recipes.tiny_run import OneTurn, TinyRun, rows, versions
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(pool, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(pool, "MOST_PAUSE_S", 0.05)
+    caplog.set_level("CRITICAL")
+
+
+class Served(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass
+class ServedRun(TinyRun):
+    """TinyRun, sampling on `servers`."""
+
+    servers: Sequence[Served] = ()
+    wait_s: float = 10.0
+
+    def parts(self, checkpoint: LoadedCheckpoint | None = None) -> Parts:
+        parts = super().parts(checkpoint)
+        engine = vllm(
+            run_seed=7,
+            context_limit=512,
+            weights=PolicyFiles(parts.trainer.policy, Alone()),
+            sync_dir=self.run_dir / "sync",
+            rank=0,
+            urls=tuple(server.url for server in self.servers),
+            wait_s=self.wait_s,
+        )
+        return replace(parts, engine=engine, agent=OneTurn(engine, self.before))
+
+    async def train(self, parts: Parts, progress: Progress) -> None:
+        try:
+            await super().train(parts, progress)
+        finally:
+            await parts.engine.close()
+
+
+def other_model(tmp_path: Path) -> StandIn:
+    """A server that was started with other weights of the same shape."""
+    return StandIn(moved(tiny.model("qwen2")), tiny.tokenizer())
+
+
+def refuse_stale_steps(run: ServedRun, steps: int) -> None:
+    """Every step has trained on what the weights before it have sampled, and only on that."""
+    found = rows(run.run_dir)
+    assert [row["step"] for row in found] == list(range(steps))
+    assert [versions(run.run_dir, step) for step in range(steps)] == [{step} for step in range(steps)]
+    assert max(row["policy/logprob_gap_max"] for row in found) < 1e-4
+    assert max(row["policy/canary_gap"] for row in found) < 1e-4
+    assert len({row["reward/mean"] for row in found}) > 1
+
+
+async def test_a_run_trains_on_what_servers_sample_from_its_own_weights(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one, other_model(tmp_path) as two:
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one, two))
+        await run.go()
+        refuse_stale_steps(run, 4)
+        sampled = [sum("seed" in r for r in server.requests) for server in (one, two)]
+        assert sum(sampled) == 4 * 9
+        assert min(sampled) >= 4 * 4
+
+
+async def test_a_server_that_is_killed_and_comes_back_with_old_weights_spoils_nothing(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one:
+
+        async def restarts(stream: str, task: Task, sample_index: int) -> None:
+            if stream == "train/2" and sample_index == 1 and not restarted:
+                restarted.append(stream)
+                await one.restart()
+
+        restarted: list[str] = []
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), before=restarts, rollout={"episode_retries": 2})
+        await run.go()
+        assert restarted
+        refuse_stale_steps(run, 4)
+
+
+async def test_a_server_that_dies_for_good_leaves_the_work_to_the_other(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one, other_model(tmp_path) as two:
+
+        async def dies(stream: str, task: Task, sample_index: int) -> None:
+            if stream == "train/1" and not died:
+                died.append(stream)
+                await one.stop()
+
+        died: list[str] = []
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one, two), before=dies)
+        await run.go()
+        await one.start()
+        refuse_stale_steps(run, 4)
+
+
+async def test_servers_that_take_no_weights_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one:
+
+        async def sticks(stream: str, task: Task, sample_index: int) -> None:
+            one.is_stale = one.is_stale or stream == "train/1"
+
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), before=sticks)
+        with pytest.raises(TrainingError, match="stale or damaged weights"):
+            await run.go()
+        assert [row["step"] for row in rows(run.run_dir)] == [0]
+        one.is_stale = False
+        await replace(run, before=at_rest).go()
+        refuse_stale_steps(run, 4)
+
+
+async def at_rest(stream: str, task: Task, sample_index: int) -> None: ...
+
+
+async def test_rollouts_one_step_ahead_sample_from_the_weights_one_update_behind(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one:
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), algorithm={"max_staleness": 1})
+        await run.go()
+        assert [versions(run.run_dir, step) for step in range(4)] == [{0}, {0}, {1}, {2}]

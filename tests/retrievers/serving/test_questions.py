@@ -1,0 +1,120 @@
+"""Both directions of the wire, without a socket."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgrpo.errors import ConfigError
+from agentgrpo.retrievers import wire
+from agentgrpo.retrievers.corpus import passage_of, well_formed
+from agentgrpo.retrievers.server.answers import document_of, row_of
+from agentgrpo.retrievers.server.questions import Limits, Ranking, Refused, Search, ranking_of, search_of
+from agentgrpo.retrievers.server.traffic import Traffic
+from agentgrpo.types import Passage
+
+TEXT = st.text(st.sampled_from('ab"\n\r\\ é\u2028\U0001f30a{}') | st.characters(codec="utf-8"), max_size=30)
+
+
+@given(id=st.text(st.characters(codec="utf-8"), min_size=1), text=TEXT, title=TEXT, url=TEXT, score=st.floats())
+def test_every_passage_comes_back_as_it_was(id: str, text: str, title: str, url: str, score: float) -> None:
+    passage = Passage(id=id, text=text, title=title, url=url, score=score)
+    if not (title + text).strip():
+        passage = dataclasses.replace(passage, text=f"{text}x")
+    sent = json.loads(json.dumps(document_of(passage)))
+    assert dataclasses.replace(passage_of(sent), score=score) == passage
+    [row] = json.loads(json.dumps({"result": [row_of([dataclasses.replace(passage, score=0.1)], return_scores=True)]}))[
+        "result"
+    ]
+    assert wire.row_of(row, 1) == [dataclasses.replace(passage, score=0.1)]
+
+
+def test_the_first_line_of_a_document_is_its_title_whatever_it_is() -> None:
+    documents = [
+        document_of(Passage(id="1", text="text")),
+        document_of(Passage(id="2", text='"no\ntitle"', title="A\nB", url="u")),
+    ]
+    assert documents == [
+        {"id": "1", "contents": '""\ntext'},
+        {"id": "2", "contents": '"A B"\n"no\ntitle"', "title": "A\nB", "url": "u"},
+    ]
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["queries", "query", "topk", "top_k", "return_scores", "documents"])
+
+
+def status_of(read: Callable[[bytes, Limits], object], body: bytes) -> int:
+    try:
+        read(body, Limits())
+    except Refused as e:
+        return e.status if str(e) else 0
+    return 200
+
+
+@given(st.binary(max_size=40) | JSON.map(lambda v: json.dumps(v).encode()))
+def test_any_bytes_are_a_question_or_refused(body: bytes) -> None:
+    assert {status_of(read, body) for read in (search_of, ranking_of)} <= {200, 400, 413, 422}
+
+
+@given(st.dictionaries(FIELDS, JSON | st.integers(0, 12) | st.lists(TEXT, max_size=4)))
+def test_what_is_taken_is_within_the_limits(asked: dict[str, Any]) -> None:
+    limits = Limits(queries=3, top_k=10, query_chars=20)
+    try:
+        found = search_of(json.dumps(asked).encode(), limits)
+    except Refused:
+        return
+    assert len(found.queries) <= 3
+    assert 1 <= found.top_k <= 10
+    assert found.single == ("queries" not in asked)
+    given_queries = [asked["query"]] if found.single else asked["queries"]
+    assert list(found.queries) == [well_formed(query) for query in given_queries]
+
+
+def test_questions_and_their_defaults() -> None:
+    limits = Limits()
+    cases: dict[str, Search | Ranking] = {
+        '{"queries": ["a", "b"], "topk": 5, "return_scores": true}': Search(queries=["a", "b"], top_k=5),
+        '{"queries": []}': Search(queries=[], top_k=3, return_scores=False),
+        '{"queries": ["a"], "topk": 0}': Search(queries=["a"], top_k=3, return_scores=False),
+        '{"query": "a\\ud800"}': Search(queries=["a\ufffd"], top_k=3, single=True),
+        '{"query": "a", "top_k": 1, "more": 1}': Search(queries=["a"], top_k=1, single=True),
+    }
+    assert {text: search_of(text.encode(), limits) for text in cases} == cases
+    assert search_of(b'{"query": "a"}', Limits(top_k=2)).top_k == 2
+    assert ranking_of(b'{"query": "a", "documents": ["b", "c"]}', limits) == Ranking(
+        query="a", documents=["b", "c"], top_k=2
+    )
+
+
+@pytest.mark.parametrize("name", ["queries", "top_k", "query_chars", "body_bytes", "body_s", "waiting"])
+def test_a_limit_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"a limit of {name} 0; more than 0 is allowed"):
+        Limits(**{name: 0})
+
+
+def test_the_line_for_many_requests() -> None:
+    times = iter([0.0, 0.001, 1.0, 1.002, 2.0, 2.5, 3.0, 3.01])
+    lines: list[str] = []
+    traffic = Traffic(limits=Limits(waiting=5), log_every=4, now=lambda: next(times), say=lines.append)
+    with traffic.request(), traffic.queries(3), traffic.queries(2):
+        assert traffic.waiting == 5
+    with pytest.raises(Refused), traffic.request():
+        raise Refused(422, "no")
+    with pytest.raises(Refused), traffic.request():
+        raise Refused(500, "no")
+    assert lines == []
+    with pytest.raises(ZeroDivisionError), traffic.request():
+        raise ZeroDivisionError
+    assert lines == ["4 requests, 5 queries, p50 2.0 ms, p99 10.0 ms, at most 5 queries at once, 1 refused, 2 failed"]
+    assert traffic.waiting == 0

@@ -1,0 +1,250 @@
+"""`agentgrpo index` and `agentgrpo serve-retriever`, from the command line to the passages."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgrpo import build, retrieving
+from agentgrpo.cli import main
+from agentgrpo.durable import RunLock
+from agentgrpo.retrievers.embedder import HashingEmbedder
+from agentgrpo.retrievers.faiss_index import faiss_index
+from agentgrpo.retrievers.http import HttpRetriever
+from agentgrpo.retrievers.index.building import Building
+from agentgrpo.retrievers.server.running import listening
+from agentgrpo.types import Passage
+from tests.retrievers.serving.running_app import passages2string
+
+ROWS = [
+    {"id": "1", "contents": '"Velmor"\nVelmor was founded by Castin.'},
+    {"id": "2", "text": "Castin lives in Roka.", "title": "Castin", "url": "http://a"},
+    {"id": "3", "text": "The sea is wide."},
+]
+ODD = ("a 'b\" c", "${oc.env:HOME}", "-x=[1,2]", "\u00fc\U0001f30a\\")
+DIM = "retriever.embedder.dim=64"
+QUERY = "Velmor was founded by Castin"
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty directory. Hydra composes once instead of twice: see test_cli."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *args, **kwargs: None)
+    monkeypatch.setattr(build, "_admitted", set())
+    Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 2) -> str:
+    """The one line of a command that is refused."""
+    capsys.readouterr()
+    assert main(argv) == code
+    out, err = capsys.readouterr()
+    [line] = err.splitlines()
+    assert (out, line.partition(": ")[0]) == ("", "agentgrpo")
+    return line.partition(": ")[2]
+
+
+def searched(folder: str) -> list[Passage]:
+    async def search() -> list[Passage]:
+        given = faiss_index(embedder=HashingEmbedder(dim=64), path=folder)["vdb"]
+        row = await given.search(QUERY, top_k=2)
+        await given.close()
+        return row
+
+    return asyncio.run(search())
+
+
+class Served:
+    """`agentgrpo serve-retriever` in this thread, and a client in another, which stops it when it is done."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
+        self.out = self.err = self.url = ""
+        self._capsys, self._argv = capsys, argv
+
+    def ask(self, client: Callable[[str], Any]) -> Any:
+        """What `client` makes of the address."""
+        given: list[Any] = []
+        asking = threading.Thread(target=lambda: given.append(self._asked(client)))
+        asking.start()
+        code = main(["serve-retriever", "--port", "0", *self._argv])
+        asking.join()
+        self.out += self._capsys.readouterr().out
+        assert code == 0
+        return given[0]
+
+    def _asked(self, client: Callable[[str], Any]) -> Any:
+        deadline = time.monotonic() + 60
+        while "serving " not in self.out and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.out += self._capsys.readouterr().out
+        try:
+            return client(self.out.partition("serving ")[2].split()[0])
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fetched(url: str, *queries: str, top_k: int = 2) -> list[list[Passage]]:
+    async def search() -> list[list[Passage]]:
+        given = HttpRetriever(url=url, trust_env=False)
+        rows = [await given.search(query, top_k=top_k) for query in queries]
+        await given.close()
+        return rows
+
+    return asyncio.run(search())
+
+
+# --- the whole way
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_from_a_corpus_to_a_server_in_a_folder_of_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("indexes")
+    folder.mkdir()
+    out = f"./indexes/{name}"
+    assert main(["index", "--corpus", "c.jsonl", "--out", out, DIM]) == 0
+    said, progress = capsys.readouterr()
+    assert said.startswith("3 passages; search them with retriever=faiss_index ")
+    assert progress.startswith("3 passages in ")
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert sorted(Path().iterdir()) == [Path("c.jsonl"), folder]  # no run directory
+    rows = Served(capsys, "--index", out, DIM).ask(lambda url: fetched(url, QUERY))
+    assert rows == [searched(out)]
+    assert [p.id for p in rows[0]][:1] == ["1"]
+
+
+def test_what_it_prints_is_what_a_shell_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "--corpus", "c.jsonl", "--out", "a 'b", DIM]) == 0
+    assert capsys.readouterr().out == (
+        "3 passages; search them with retriever=faiss_index 'retriever.path='\"'\"'a \\'\"'\"'b'\"'\"'' "
+        "and the settings given here\n"
+    )
+
+
+def test_a_gzipped_corpus_and_a_second_time(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.gz").write_bytes(gzip.compress(Path("c.jsonl").read_bytes()))
+    for _ in range(2):
+        assert main(["index", "--corpus", "c.gz", "--out", "x", DIM, "retriever.index=hnsw"]) == 0
+    assert capsys.readouterr().err.splitlines()[1].startswith("3 passages are stored already; ")
+    assert json.loads(Path("x/index.json").read_bytes())["count"] == 3
+
+
+def test_without_an_index_the_retriever_of_the_configuration_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """By default the embedded example's own corpus, which it searches in two ways; its reranker is the agent's."""
+
+    def client(url: str) -> list[int]:
+        web = url.replace("/retrieve", "/web/retrieve")
+        return [len(row) for row in (*fetched(url, "who founded"), *fetched(web, "founded"))]
+
+    served = Served(capsys)
+    assert served.ask(client) == [2, 2]
+
+
+def test_a_client_of_search_r1(capsys: pytest.CaptureFixture[str]) -> None:
+    import urllib.request
+
+    def client(url: str) -> str:
+        payload = {"queries": ["The sea is wide", QUERY], "topk": 1, "return_scores": True}
+        request = urllib.request.Request(url, json.dumps(payload).encode(), {"Content-Type": "application/json"})
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as response:
+            return "".join(passages2string(row) for row in json.loads(response.read())["result"])
+
+    assert main(["index", "--corpus", "c.jsonl", "--out", "x", DIM]) == 0
+    assert Served(capsys, "--index", "x", DIM).ask(client) == (
+        'Doc 1(Title: "") The sea is wide.\nDoc 1(Title: "Velmor") Velmor was founded by Castin.\n'
+    )
+
+
+# --- interrupted
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Building.add
+
+    def interrupted(self: Building, passages: Any) -> None:
+        add(self, passages)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    argv = ["index", "--corpus", "c.jsonl", "--out", "x", DIM]
+    with monkeypatch.context() as patched:
+        patched.setattr(Building, "add", interrupted)
+        line = refusal(capsys, *argv, code=75)
+    assert line == "stopped by SIGINT; the same command goes on where it was"
+    assert main(argv) == 0
+    assert searched("x")[0].id == "1"
+
+
+# --- refused
+
+
+def test_what_index_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*argv: str, code: int = 2) -> str:
+        return refusal(capsys, "index", *argv, code=code)
+
+    assert said("--out", "x") == "index needs a corpus: --corpus FILE, JSON lines, plain or gzipped"
+    assert said("--corpus", "c.jsonl") == (
+        "index needs a place for what it builds: --out DIR, or retriever=qdrant or pgvector"
+    )
+    assert said("--corpus", "none", "--out", "x") == (
+        "none cannot be read: No such file or directory; give a file of JSON lines, plain or gzipped"
+    )
+    assert said("--corpus", "c.jsonl", "retriever=http") == (
+        "retriever=http searches nothing that can be built; allowed are faiss_index, pgvector, qdrant"
+    )
+    Path("bad.jsonl").write_text('{"id": "1", "text": "a"}\n{"id": "2"}\n')
+    assert said("--corpus", "bad.jsonl", "--out", "bad", DIM) == (
+        'bad.jsonl, line 2: no text (or contents); a line is {"id", "contents"} or {"id", "text", "title"?, "url"?}'
+    )
+    assert said("--corpus", "c.jsonl", "--out", "c.jsonl/x") == (
+        "--out c.jsonl/x: Not a directory; give a directory, or a place where one can be made"
+    )
+    with RunLock(Path("x")):
+        assert said("--corpus", "c.jsonl", "--out", "x", code=3) == (
+            f"x is in use by process {os.getpid()}; wait for it, stop it, or choose another --out"
+        )
+    assert sorted(path.name for path in Path().iterdir() if not path.name.startswith("bad")) == ["c.jsonl", "x"]
+
+
+def test_what_serve_refuses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(*argv: str) -> str:
+        return refusal(capsys, "serve-retriever", *argv)
+
+    assert said("--index", "x") == "--index x does not exist; build it: agentgrpo index --corpus FILE --out DIR"
+    Path("x").mkdir()
+    assert said("--index", "x", "retriever=qdrant") == (
+        "--index is a folder of retriever=faiss_index, and retriever=qdrant was chosen; leave one of them out"
+    )
+    assert said("--index", "x", "--port", "0") == (
+        "the index x is not finished; go on with the same command: agentgrpo index --corpus FILE --out x"
+    )
+    assert said("--port", "eight") == "--port eight; a whole number is allowed"
+    assert said("--max-top-k", "0") == "a limit of top_k 0; more than 0 is allowed"
+    assert said("--log-every", "0") == "--log-every 0; at least 1 is allowed"
+    with listening("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        assert said("--index", "x", "--port", str(port)) == (
+            f"--host 127.0.0.1 --port {port}: something listens there already; stop it, or take another: "
+            f"--port {port + 1} (0 = any)"
+        )
+    monkeypatch.setattr(retrieving, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert said("--index", "x") == "serve-retriever needs uvicorn: pip install 'agentgrpo[serve]'"
+
+
+def test_a_task_without_a_corpus_has_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "serve-retriever", "--port", "0", "experiment=none", *_workshop()).startswith(
+        "task=workshop has no corpus to search; give --index DIR, or "
+    )
+
+
+def _workshop() -> Iterator[str]:
+    yield from ("task=workshop", "model=workshop_tiny", "agent=search", "retriever=embedded")
