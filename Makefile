@@ -10,7 +10,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap
+.PHONY: help train test test-slow test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap
 .PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
@@ -23,6 +23,9 @@ train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.
 
 test: lint bubblewrap ## Lint, types and the fast tests
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-slow: .venv/ready-dev bubblewrap ## What takes minutes or an idle machine and is left out of make test
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 -m slow $(ARGS)
 
 test-vllm: .venv/ready-dev .bench/vllm/ready ## A real vLLM on this CPU, trained on, killed and resumed: minutes
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m vllm tests/engines/remote $(ARGS)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.registry import PROGRAMS
 
-PLACES = ("url", "urls", "base_url", "web_url", "user_agent")
+PLACES = ("url", "urls", "base_url", "web_url", "dsn", "user_agent")
 """Keys of a node that say where it sends things, or that are sent along to anybody."""
-KEYS = ("api_key_env", "env")
+KEYS = ("api_key_env", "env", "dsn_env")
 """Keys of a node that name environment variables, the values of which leave this process."""
+ALWAYS = ("dsn",)
+"""Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
+FOLDERS = (("qdrant", "path"),)
+"""(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
 _RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
 
@@ -47,13 +52,20 @@ def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) 
 
 def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
     """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
-    tool that would start a program, or run the policy's without a sandbox; and a part that would send the value of an
-    environment variable somewhere, unless both which and where to are said."""
+    tool that would start a program, or run the policy's without a sandbox; a part that would unpickle what lies in a
+    folder; and a part that would send the value of an environment variable somewhere, unless both which and where to
+    are said."""
     named = _named(overrides)
     for path, value in _programs(config):
         if path not in named:
             raise ConfigError(
                 f"{path}={value} lets a run directory start programs; to allow it, say so on this command line"
+            )
+    for path, value in _folders(config):
+        if path not in named:
+            raise ConfigError(
+                f"{path}={value} lets a run directory choose a folder that Qdrant unpickles, which can run code; to "
+                f"allow it, add to this command line: {override(path, value)}"
             )
     missing = {path: value for path, value in _secrets(config, unresolved) if path not in named}
     for path, value in missing.items():
@@ -67,7 +79,8 @@ def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) 
     """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
     it. user_code: the names in it that lead to code from outside."""
     code = [(p, v) for p, v in _walk(unresolved) if p.endswith(".name") and isinstance(v, str) and v in user_code]
-    needed = dict((*code, *_code(unresolved), *_programs(unresolved), *_secrets(unresolved, unresolved)))
+    parts = (_code(unresolved), _programs(unresolved), _folders(unresolved), _secrets(unresolved, unresolved))
+    needed = dict((*code, *chain.from_iterable(parts)))
     return [override(path, value) for path, value in needed.items()]
 
 
@@ -91,6 +104,13 @@ def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield f"tools.{key}.{setting}", value
 
 
+def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, node in _walk(config):
+        for name, key in FOLDERS:
+            if isinstance(node, Mapping) and node.get("name") == name and node.get(key) is not None:
+                yield _join(path, key), node[key]
+
+
 def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
     """(key, its value with interpolations unresolved) of all that decides what of the environment is sent where."""
     reads = any(isinstance(value, str) and "oc.env" in value for _, value in _walk(unresolved))
@@ -99,7 +119,8 @@ def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, 
     def visit(node: Any, raw: Any, path: str) -> None:
         if isinstance(node, Mapping):
             places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
-            found.update({_join(path, k): _under(raw, k) for k in ([*places, *keys] if keys else ())})
+            always = [k for k in ALWAYS if node.get(k) is not None]
+            found.update({_join(path, k): _under(raw, k) for k in ([*places, *keys] if keys else always)})
             if places and reads:
                 found.update(_interpolated(raw, path))
         for key, inner in _items(node):

@@ -190,6 +190,9 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     hidden = PROVIDED.get(kind, frozenset()).union(nested, injected)
     keys = {k: p for k, p in parameters.items() if k not in hidden and is_plain(p.annotation)}
     given = {k: v for k, v in child.node.items() if k != "name" or kind in UNNAMED}
+    for key in NESTED.get(kind, {}).keys() - parameters.keys():
+        if given.get(key) == {"name": "none"}:  # of a preset, for a class of the user's own that has no such part
+            del given[key]
     refuse_unknown(given, [*keys, *nested], path)
     needed = [k for k in (*keys, *nested) if k in parameters and parameters[k].default is inspect.Parameter.empty]
     for key in needed:

@@ -138,6 +138,7 @@ VERBS: dict[str, Verb] = {
             "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
             "--max-queries": ("N", "in one request"),
             "--max-top-k": ("N", "of a query"),
+            "--max-passages": ("N", "queries x top_k of one request; default 50000"),
             "--max-body-bytes": ("N", "of a request"),
             "--max-waiting": ("N", "queries at once; who comes then is told to come again"),
             "--log-every": ("N", "requests for one line of the log"),

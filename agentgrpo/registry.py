@@ -140,6 +140,7 @@ UNNAMED: Mapping[str, str] = {
     "budget": "agentgrpo.metering:Budget",
     "prices": "agentgrpo.metering.budget:Prices",
     "limits": "agentgrpo.metering.budget:Limits",
+    "episode_limits": "agentgrpo.metering.budget:EpisodeLimits",
     "calls": "agentgrpo.metering.budget:Calls",
 }
 """Kinds with one implementation: their nodes say no `name`."""
@@ -188,8 +189,9 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "memory_search": {"embedder": "embedder"},
     "reader": {"search": "memory_search", "completer": "completer"},
     "validity": {"completer": "completer"},
-    "budget": {"prices": "prices", "per_episode": "limits", "per_step": "limits", "per_run": "limits"},
+    "budget": {"prices": "prices", "per_episode": "episode_limits", "per_step": "limits", "per_run": "limits"},
     "limits": {"calls": "calls"},
+    "episode_limits": {"calls": "calls"},
     "run": {"eval": "eval"},
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""

@@ -27,7 +27,13 @@ from agentgrpo.retrievers.server.questions import Limits
 
 FOLDER = "faiss_index"
 """The retriever whose index is a folder."""
-_LIMITS = {"max_queries": "queries", "max_top_k": "top_k", "max_body_bytes": "body_bytes", "max_waiting": "waiting"}
+_LIMITS = {
+    "max_queries": "queries",
+    "max_top_k": "top_k",
+    "max_passages": "passages",
+    "max_body_bytes": "body_bytes",
+    "max_waiting": "waiting",
+}
 say = partial(print, file=sys.stderr, flush=True)
 
 

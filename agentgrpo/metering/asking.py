@@ -17,7 +17,6 @@ class Account:
     calls: Counter[str] = field(default_factory=Counter)
     money: int = 0
     """In billionths."""
-    seconds: float = 0.0
 
 
 _step: ContextVar[int | None] = ContextVar("step", default=None)

@@ -1,4 +1,4 @@
-"""The budget: prices, and limits on calls, money and seconds of an episode, a step and the run."""
+"""The budget: prices, and limits on calls, money and (not of an episode) seconds of an episode, a step and the run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def units(money: float) -> int:
 
 def money(units: int) -> float:
     return units / _UNITS
+
+
+def number(value: float) -> str:
+    """As a command line takes it: 1000000, not 1e+06."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class Limits:
         return bool(self.calls.by_kind) or self.money is not None or self.seconds is not None
 
     def passed_by(
-        self, kind: str, price: int, *, calls: int, money_spent: int, seconds: float
+        self, kind: str, price: int, *, calls: int, money_spent: int, seconds: float = 0.0
     ) -> tuple[str, float] | None:
         """The key and value of the limit that one more call of this kind would pass. price, money_spent: in billionths.
         calls: of this kind so far."""
@@ -111,11 +116,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLimits(Limits):
+    """Not of seconds: which of the calls side by side is over them would depend on which of them ends first, and a
+    replay ends them in another order."""
+
+    seconds: None = field(default=None, init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The `budget` node."""
 
     prices: Prices = field(default_factory=Prices)
-    per_episode: Limits = field(default_factory=Limits)
+    per_episode: EpisodeLimits = field(default_factory=EpisodeLimits)
     """Of what one attempt at an episode asks for, replayed or not; the policy is told. Models (judge, reader, validity)
     answer several episodes at once, so that no episode has limits for them."""
     per_step: Limits = field(default_factory=Limits)

@@ -91,6 +91,7 @@ class Recorded:
 class Cassette(PaidCache[Recorded]):
     """Each row bears a seal, as SQLite does not notice a changed byte inside of a text."""
 
+    advice = "copy it again with the files beside it (FILE*), once nobody writes to it, or give {setting} another file"
     table, columns, what = "cassette", ("kind", "request", "outcome", "seconds", "seal"), "the cassette's answers"
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgrpo.metering.budget import Budget, Limits, money
+from agentgrpo.metering.budget import Budget, Limits, money, number
 from agentgrpo.metering.shared_file import SharedFile
 
 FILE = "spending.sqlite"
@@ -118,7 +118,7 @@ def _refusal(scope: str, limits: Limits, spent: dict[str, tuple[int, int, float]
     if passed is None:
         return None
     key, limit = passed
-    of = f"{calls} calls of {call.kind}" if key.startswith("calls") else f"{money(paid):g}"
+    of = f"{calls} calls of {call.kind}" if key.startswith("calls") else number(money(paid))
     of = f"{seconds:.1f} s" if key == "seconds" else of
-    costs = f", and one more {call.kind} may cost {money(call.money):g}" if key == "money" else ""
-    return Refusal(f"budget.{scope}.{key}", limit, f"{of} of {limit:g} are spent{costs}")
+    costs = f", and one more {call.kind} may cost {number(money(call.money))}" if key == "money" else ""
+    return Refusal(f"budget.{scope}.{key}", limit, f"{of} of {number(limit)} are spent{costs}")

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from agentgrpo.concurrency import Batcher, Limiter, PerLoop
 from agentgrpo.errors import BudgetSpent, EpisodeError, RetrieverError
 from agentgrpo.metering.asking import current_account, current_step
-from agentgrpo.metering.budget import ASKED_BY_POLICY, OVER_BUDGET, Budget, money, units
+from agentgrpo.metering.budget import ASKED_BY_POLICY, OVER_BUDGET, Budget, money, number, units
 from agentgrpo.metering.cassette import Cassette, CassetteSettings, Recorded, Request
 from agentgrpo.metering.ledger import Entry, Ledger, Refusal
 from agentgrpo.metering.sharing import Shared
@@ -40,6 +40,8 @@ class Form(Generic[T]):
     error: type[EpisodeError]
     facts: frozenset[str] = frozenset()
     """Kinds of failure that are facts of the world (see cassette)."""
+    unbilled: frozenset[str] = frozenset()
+    """Kinds of failure that cost no more than the price of the call: what was set aside beside it is given back."""
     cost: Callable[[T], float] | None = None
     """What an answer has cost beside the price of the call, where that is known only afterwards."""
 
@@ -75,6 +77,7 @@ class Meter:
     def __init__(self, *, cassette: CassetteSettings, budget: Budget, run_dir: Path) -> None:
         """Raises ConfigError where there is nothing to replay."""
         self.budget, self.replays_only = budget, cassette.mode == "strict"
+        self.has_cassette = cassette.mode != "live"
         self.in_use = False
         """Whether any part is behind it: alike on all processes of a run."""
         self.counts: dict[str, float] = defaultdict(float)
@@ -137,33 +140,29 @@ class Meter:
             shared = Shared(self._answer(request, live, form, units(estimate)))
             underway[request] = shared
         try:
-            value, paid, seconds = await shared.wait()
+            value, paid = await shared.wait()
         finally:
             if underway.get(request) is shared and shared.is_over:
                 del underway[request]
-        if account is not None:
-            account.seconds += seconds
         return Answer(value, paid)
 
     def _charge(self, kind: str) -> None:
         account, price = current_account(), self._prices[kind]
         assert account is not None
-        passed = self.budget.per_episode.passed_by(
-            kind, price, calls=account.calls[kind], money_spent=account.money, seconds=account.seconds
-        )
+        passed = self.budget.per_episode.passed_by(kind, price, calls=account.calls[kind], money_spent=account.money)
         if passed is not None:
-            raise RetrieverError(f"budget.per_episode.{passed[0]}={passed[1]:g} is spent", kind=OVER_BUDGET)
+            raise RetrieverError(f"budget.per_episode.{passed[0]}={number(passed[1])} is spent", kind=OVER_BUDGET)
         account.calls[kind] += 1
         account.money += price
 
     async def _answer(
         self, request: Request, live: Callable[[], Awaitable[T]], form: Form[T], estimate: int
-    ) -> tuple[T, bool, float]:
-        """The answer, whether it was paid for, and the seconds that it took when it was asked."""
+    ) -> tuple[T, bool]:
+        """The answer, and whether it was paid for."""
         recorded = await self._admit(request, estimate)
         if recorded is not None:
             self.counts["replayed"] += 1
-            return _read(recorded, form), False, recorded.seconds
+            return _read(recorded, form), False
         task = asyncio.current_task()
         assert task is not None
         self._calls.get()[task] = estimate
@@ -196,14 +195,13 @@ class Meter:
         if calls:
             await asyncio.wait(calls)
         raise BudgetSpent(
-            f"the budget is spent: {refusal.key}={refusal.limit:g}, {refusal.text}; the run stops at its last whole "
-            "step",
-            raised=f"{refusal.key}={2 * refusal.limit or 1:g}",
+            f"the budget is spent: {refusal.key}={number(refusal.limit)}, {refusal.text}",
+            raised=f"{refusal.key}={number(2 * refusal.limit or 1)}",
         )
 
     async def _live(
         self, request: Request, live: Callable[[], Awaitable[T]], form: Form[T], estimate: int
-    ) -> tuple[T, bool, float]:
+    ) -> tuple[T, bool]:
         began = time.monotonic()
         try:
             value = await live()
@@ -211,15 +209,16 @@ class Meter:
             passing = e.kind not in form.facts
             self.counts["unrecorded"] += passing and self._cassette is not None
             outcome = None if passing else {"failure": [e.kind, str(e)]}
-            kept = await self._settle(request, outcome, time.monotonic() - began, 0)
+            difference = -estimate if e.kind in form.unbilled else 0
+            kept = await self._settle(request, outcome, time.monotonic() - began, difference)
             if kept is not None:
-                return _read(kept, form), True, kept.seconds
+                return _read(kept, form), True
             raise
         seconds = time.monotonic() - began
         cost = units(form.cost(value)) if form.cost is not None else 0
         reply = {"reply": form.write(value)} if self._cassette is not None else None
         kept = await self._settle(request, reply, seconds, cost - estimate)
-        return (value, True, seconds) if kept is None else (_read(kept, form), True, kept.seconds)
+        return (value if kept is None else _read(kept, form)), True
 
     async def _settle(
         self, request: Request, outcome: Mapping[str, Any] | None, seconds: float, difference: int

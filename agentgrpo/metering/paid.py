@@ -21,6 +21,7 @@ class PaidCache(SharedFile, Generic[T]):
     columns: tuple[str, ...]
     what: str
     """For messages: "the judge's verdicts"."""
+    advice = "give {setting} another file (one that is damaged can be deleted), or null"
 
     def __init__(self, path: Path, *, setting: str, read_only: bool = False) -> None:
         """setting: the configuration's key for the file."""
@@ -29,7 +30,7 @@ class PaidCache(SharedFile, Generic[T]):
             path,
             what=self.what,
             schema=f"CREATE TABLE IF NOT EXISTS {self.table} (key TEXT PRIMARY KEY, {fields})",
-            advice=f"give {setting} another file (one that is damaged can be deleted), or null",
+            advice=self.advice.format(setting=setting),
             read_only=read_only,
         )
 

@@ -6,11 +6,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentgrpo.errors import StorageError
 
+_INTO_THE_FILE = "PRAGMA wal_checkpoint(PASSIVE)"
 _BUSY_S = 60.0
 """How long another process may hold the file before it counts as broken; it is held for the writing of a few rows."""
 
@@ -32,6 +33,9 @@ class SharedFile:
         """The next call would open it again."""
         with self._lock:
             if self._connection is not None and self._process == os.getpid():
+                if not self._read_only:
+                    with suppress(sqlite3.Error):  # what stays in the log is committed all the same
+                        self._connection.execute(_INTO_THE_FILE)
                 self._connection.close()
             self._connection = None
 
@@ -72,6 +76,7 @@ class SharedFile:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(self._schema)
+            connection.execute(_INTO_THE_FILE)  # a copy of the file alone, made at any time, is a database
         except sqlite3.Error:
             connection.close()
             raise
@@ -80,6 +85,9 @@ class SharedFile:
     def _open_read_only(self) -> sqlite3.Connection:
         # Who may not write beside the file cannot share it with a writer, and need not: nobody there writes.
         alone = "" if os.access(self._path.parent, os.W_OK) else "&immutable=1"
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if alone and log.is_file() and log.stat().st_size:
+            raise OSError(f"a part of it is in {log.name}, which nobody reads in a folder that may not be written to")
         return sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=ro{alone}",
             uri=True,

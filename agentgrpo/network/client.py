@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -220,8 +219,11 @@ class JsonClient:
 
 
 def shown(url: str) -> str:
-    """`url` for messages, which end up in files: without user:pass@ and without a query, which may be a key."""
-    return re.sub(r"//[^/#]*@", "//", url.partition("?")[0])
+    """`url` for messages, which end up in files: without user:pass@, also where the password has / or # in it, and
+    without a query, which may be a key. An @ after the ? may end either: then nothing of it is shown."""
+    base, _, query = url.partition("?")
+    scheme, slashes, rest = base.partition("//") if "//" in base else ("", "", base)
+    return f"{scheme}{slashes}" + ("***" if "@" in query else rest.rpartition("@")[2])
 
 
 def host_of(url: str) -> str:

@@ -60,7 +60,7 @@ def _agents(config: Mapping[str, Any], turns: float, questions: float) -> Iterat
         if agent["reranker"]["name"] not in ("none", "lexical"):
             yield _bounded("rerank", "agent.reranker", most, "one a search", BOUND, allowed)
         if agent["fetcher"]["name"] != "none":
-            pages = turns * agent["max_url_fetch"]
+            pages = agent["max_turns"] * agent["max_url_fetch"]  # a forced answer fetches none
             yield _bounded("fetch", "agent.fetcher", pages, "agent.max_turns x max_url_fetch", BOUND, allowed)
     elif "parallel_calls" in agent and config["tools"]:
         yield from _tools(config, turns)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.dialogue import CHUNKS, QUESTIONS, chunks_of
@@ -24,6 +24,7 @@ from agentgrpo.settings import RolloutSettings
 from agentgrpo.tasks.base import TaskDataset
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.freezing import freeze
+from agentgrpo.training.remote_code import plain_config, trusted_config
 
 
 def model_of(part: WarmStart | ModelPath, *, seed: int) -> tuple[PreTrainedModel, str]:
@@ -56,7 +57,7 @@ def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
     folder = local_folder(part.path, part.revision)
     if (folder / "config.json").is_file():
         refuse_other_shape(folder, part.shape, trust_remote_code=part.trust_remote_code)
-        return AutoConfig.from_pretrained(folder, trust_remote_code=part.trust_remote_code), str(folder)
+        return (trusted_config if part.trust_remote_code else plain_config)(folder), str(folder)
     if part.shape is None:
         raise ConfigError(
             f"plan: {part.path} is no model folder, and model.shape says nothing of the model; give a folder with "
@@ -124,8 +125,11 @@ def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
 
 def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[float, str, float]:
     """(sampled turns of an episode, how that is known, in how many contexts)."""
-    if "max_turns" in config["agent"]:
-        return float(config["agent"]["max_turns"]), f"{BOUND}, agent.max_turns", 1.0
+    agent = config["agent"]
+    if "max_turns" in agent:
+        if agent.get("force_answer_on_deadend"):
+            return float(agent["max_turns"] + 1), f"{BOUND}, agent.max_turns and one for a forced answer", 1.0
+        return float(agent["max_turns"]), f"{BOUND}, agent.max_turns", 1.0
     if chunks:
         mean = fmean(chunks)
         return mean, f"chunks of {len(chunks):,} tasks, counted: {min(chunks)} to {max(chunks)}", mean

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from agentgrpo.errors import ConfigError, RetrieverError, boundary
 from agentgrpo.recipes.loading import local_folder
 from agentgrpo.retrievers.corpus import searchable_text
+from agentgrpo.training.remote_code import loaded
 from agentgrpo.types import Passage
 
 
@@ -65,13 +66,15 @@ class CrossEncoder:
 
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+        with loaded(self._folder, "reranker.path"):
+            tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, local_files_only=True)
             model, found = AutoModelForSequenceClassification.from_pretrained(
-                self._folder, local_files_only=True, dtype=getattr(torch, self._dtype), output_loading_info=True
+                self._folder,
+                trust_remote_code=False,
+                local_files_only=True,
+                dtype=getattr(torch, self._dtype),
+                output_loading_info=True,
             )
-        except (OSError, ValueError) as e:
-            raise ConfigError(f"reranker.path={self._folder} cannot be loaded: {str(e).splitlines()[0]}") from e
         if missing := sorted(found["missing_keys"]):
             raise ConfigError(
                 f"reranker.path={self._folder} has no trained classifier: {', '.join(missing[:3])} would be random; "

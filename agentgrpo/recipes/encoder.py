@@ -5,21 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from agentgrpo.errors import ConfigError, RetrieverError, boundary, did_you_mean
 from agentgrpo.recipes.loading import local_folder
 from agentgrpo.retrievers.embedder import Vectors
+from agentgrpo.training.remote_code import loaded, plain_config
 
 POOLINGS = ("mean", "cls")
-_ENDS = 2**20
-"""Bytes at either end of a file of weights that speak for it."""
+_FILES = ("config.json", "tokenizer.json", "vocab.txt", "*.safetensors", "*.bin")
+"""What decides about vectors."""
+_digests: dict[tuple[str, int, int], bytes] = {}
+"""(path, bytes, ns of its last change) -> of that file's content: gigabytes are read once in a process."""
 
 
 class Encoder:
@@ -88,13 +91,15 @@ class Encoder:
 
     @cached_property
     def _config(self) -> Any:
-        return AutoConfig.from_pretrained(self._folder, local_files_only=True)
+        return plain_config(self._folder)
 
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-        dtype = getattr(torch, self._dtype)
-        model = AutoModel.from_pretrained(self._folder, local_files_only=True, dtype=dtype)
+        options: dict[str, Any] = {"local_files_only": True}
+        with loaded(self._folder, "retriever.embedder.path"):
+            tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, **options)
+            dtype = getattr(torch, self._dtype)
+            model = AutoModel.from_pretrained(self._folder, trust_remote_code=False, dtype=dtype, **options)
         return tokenizer, model.to(self._device).eval().requires_grad_(False)
 
     def _embed(self, texts: Sequence[str], batch_size: int) -> Vectors:
@@ -126,13 +131,18 @@ class Encoder:
 
 
 def _content(folder: Path) -> str:
-    """Of the tokenizer, and of the weights' sizes and ends: whole files of many gigabytes are not read for it."""
+    """Of the configuration, the tokenizer and the weights: all of it, since weights can differ in their middle alone,
+    as where a layer was trained on."""
     digest = blake2b(digest_size=8)
-    for path in sorted([*folder.glob("tokenizer.json"), *folder.glob("vocab.txt"), *folder.glob("*.safetensors")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_ENDS))
-            file.seek(max(0, size - _ENDS))
-            digest.update(file.read(_ENDS))
+    for path in sorted({path for pattern in _FILES for path in folder.glob(pattern)}):
+        digest.update(f"{path.name} ".encode() + _digest(path))
     return digest.hexdigest()
+
+
+def _digest(path: Path) -> bytes:
+    state = path.stat()
+    key = str(path.resolve()), state.st_size, state.st_mtime_ns
+    if key not in _digests:
+        with path.open("rb") as file:
+            _digests[key] = file_digest(file, blake2b).digest()
+    return _digests[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from agentgrpo.durable import MANIFEST, atomic_directory
 from agentgrpo.errors import ConfigError
@@ -13,6 +13,7 @@ from agentgrpo.recipes.loading import open_base
 from agentgrpo.training.adapters import CONFIG as ADAPTER
 from agentgrpo.training.adapters import load_adapter, merge_adapter
 from agentgrpo.training.policy import load_policy
+from agentgrpo.training.remote_code import loaded, plain_config
 
 
 def holds_model(folder: Path) -> bool:
@@ -34,9 +35,11 @@ def export_model(checkpoint: Path, out: Path) -> None:
             for file in sorted(f for f in checkpoint.iterdir() if f.is_file() and f.name != MANIFEST):
                 shutil.copyfile(file, folder / file.name)
         else:
-            dtype = AutoConfig.from_pretrained(base).dtype
+            dtype = plain_config(base).dtype
             model = load_policy(base).model
             load_adapter(model, checkpoint)
             merge_adapter(model)
             model.to(dtype or model.dtype).save_pretrained(folder)
-            AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+            with loaded(checkpoint):
+                tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+            tokenizer.save_pretrained(folder)

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentgrpo.errors import ConfigError, JudgeError, boundary
 from agentgrpo.judges.llm.completer import Reply
 from agentgrpo.recipes.loading import local_folder
+from agentgrpo.training.remote_code import loaded
 from agentgrpo.types import Message
 
 
@@ -45,10 +46,12 @@ class LocalCompleter:
 
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            self._folder, local_files_only=True, dtype=getattr(torch, self._dtype)
-        )
+        options: dict[str, Any] = {"local_files_only": True}
+        with loaded(self._folder, "judge.completer.path", (ValueError,)):
+            tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                self._folder, trust_remote_code=False, dtype=getattr(torch, self._dtype), **options
+            )
         return tokenizer, model.to(self._device).eval().requires_grad_(False)
 
     def _complete(self, messages: Sequence[Message]) -> Reply:

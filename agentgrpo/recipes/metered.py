@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agentgrpo.errors import ConfigError
 from agentgrpo.judges.llm.metered import MeteredCompleter
-from agentgrpo.metering import Meter
+from agentgrpo.metering import Budget, Meter
 from agentgrpo.retrievers.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
 
 IN_PROCESS: Mapping[str, frozenset[str]] = {
@@ -23,6 +24,8 @@ IN_PROCESS: Mapping[str, frozenset[str]] = {
 
 def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
     """`part`, behind the meter where it asks a service. path: of its node; it says for whom a completer works."""
+    if kind == "embedder" and name == "openai" and not path.startswith("retriever"):
+        _refuse_unmetered(path, meter)
     if part is None or name in IN_PROCESS.get(kind, {name}):
         return part
     meter.in_use = True
@@ -36,6 +39,15 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
         return MeteredFetcher(part, meter=meter)
     role = next((key for key in reversed(path.split(".")) if key in ("judge", "reader", "validity")), "judge")
     return MeteredCompleter(part, kind=role, meter=meter)
+
+
+def _refuse_unmetered(path: str, meter: Meter) -> None:
+    """Vectors of entries are computed in the midst of a search: nothing there can wait for a meter."""
+    if meter.has_cassette or meter.budget != Budget():
+        raise ConfigError(
+            f"{path}.name=openai asks a service that is neither recorded nor counted; allowed with a cassette or a "
+            f"budget are hashing and encoder: {path}.name=hashing, or use cassette=live budget=none"
+        )
 
 
 def _retriever(part: Any, kind: str, meter: Meter) -> Any:

@@ -72,7 +72,9 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
                 trained = await agree_on(world, stop.unless_stopped(examiner.scorecards("end", step=progress.step)))
                 result = (await agree_on(world, stop.unless_stopped(examiner.compare(baseline, trained)))).to_json()
     except BudgetSpent as e:
-        raise BudgetSpent(f"{e}; go on with: {session.go_on} {e.raised}", e.raised) from e
+        raise BudgetSpent(
+            f"{e}; the run stops at its last whole step; go on with: {session.go_on} {e.raised}", e.raised
+        ) from e
     finally:
         await examiner.close()
         parts.trackers.close()
@@ -140,6 +142,10 @@ async def examine_only(
             await agree_on(world, stop.unless_stopped(trained.begin()))
             after = await agree_on(world, stop.unless_stopped(trained.scorecards("end")))
             result = (await agree_on(world, stop.unless_stopped(trained.compare(before, after)))).to_json()
+    except BudgetSpent as e:
+        raise BudgetSpent(
+            f"{e}; the evaluation ends without a verdict; evaluate again with {e.raised}", e.raised
+        ) from e
     finally:
         await baseline.close()
         await trained.close()

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.training.remote_code import trusted_class
+from agentgrpo.training.remote_code import plain_config, trusted_class, trusted_config
 
 LONGEST = "max_position_embeddings"
 
@@ -35,7 +35,7 @@ def refuse_other_shape(folder: Path, shape: Mapping[str, Any] | None, *, trust_r
     variants of a model are."""
     if shape is None:
         return
-    found = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).to_dict()
+    found = (trusted_config if trust_remote_code else plain_config)(folder).to_dict()
     for key, value in shape.items():
         if key == LONGEST and int(found.get(key) or 0) >= value:
             continue

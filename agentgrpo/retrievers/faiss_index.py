@@ -16,7 +16,7 @@ from agentgrpo.retrievers.index.passages import PassageFile
 from agentgrpo.retrievers.index.shape import Shape
 from agentgrpo.retrievers.index.vectors import VectorBackend
 from agentgrpo.retrievers.index.words import open_words
-from agentgrpo.retrievers.lazy import LazyRetriever, Opened
+from agentgrpo.retrievers.lazy import LazyRetriever, Opened, identity_with
 
 INDEXES = ("flat", "hnsw", "ivf")
 MODES = ("dense", "fused")
@@ -66,7 +66,17 @@ def faiss_index(
     else:
         words = (stemmer,) if mode == "fused" else None
         open = partial(_folder, Path(path).expanduser(), embedder, shape, threads, words)
-    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, cache_size=cache_size)}
+    identity = partial(
+        identity_with,
+        "faiss_index",
+        embedder,
+        shape,
+        index_name=_name(path),
+        corpus=None if corpus is None else _name(corpus),
+        mode=mode,
+        stemmer=stemmer if mode == "fused" else None,
+    )
+    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, identity=identity, cache_size=cache_size)}
     return found if web is None else {**found, "web": web}
 
 
@@ -88,6 +98,11 @@ def indexer(
     refuse_mode(mode)
     sink = FaissSink(out, shape, block=BLOCK, threads=threads)
     return Building(out, embedder=embedder, sink=sink, stemmer=stemmer, words=mode == "fused")
+
+
+def _name(path: str) -> str:
+    """Of the file or folder, wherever it lies."""
+    return Path(path).expanduser().resolve().name
 
 
 def refuse_mode(mode: str) -> None:

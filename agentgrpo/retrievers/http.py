@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from agentgrpo.concurrency import Batcher, Limiter
 from agentgrpo.errors import ConfigError, RetrieverError, did_you_mean
@@ -53,6 +54,7 @@ class _Endpoint(ABC):
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
         )
+        self.identity = f"{type(self).__name__} {urlsplit(url).path}"  # a server may have an index under each path
         self.counts = self._client.counts
         self._batcher: Batcher[Any, Any, Any] = Batcher(
             self._answer, max_batch=self._max_batch, limiter=Limiter(max_concurrent)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cached_property
 
 from agentgrpo.errors import AgentGrpoError, ConfigError, RetrieverError
 from agentgrpo.retrievers.base import Backend
 from agentgrpo.retrievers.batching import Batched
+from agentgrpo.retrievers.embedder import Embedder, identity_of
+from agentgrpo.retrievers.index.shape import Shape
 from agentgrpo.types import Passage
 
 Opened = tuple[Backend, Callable[[], None]]
@@ -18,9 +23,15 @@ Opened = tuple[Backend, Callable[[], None]]
 class LazyRetriever(Batched):
     """`open` is called once, in the thread that searches. It raises ConfigError for what has to be put right."""
 
-    def __init__(self, open: Callable[[], Opened], *, cache_size: int = 4096) -> None:
+    def __init__(self, open: Callable[[], Opened], *, identity: Callable[[], str], cache_size: int = 4096) -> None:
+        """identity: of what is searched and how, and not of where it is; asked for where it is needed."""
+        self._identity = identity
         self._lazy = _LazyBackend(open)
         super().__init__(self._lazy, cache_size=cache_size)
+
+    @cached_property
+    def identity(self) -> str:
+        return self._identity()
 
     async def probe(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._lazy.open)
@@ -49,6 +60,11 @@ class _LazyBackend:
             if self._opened is not None:
                 self._opened[1]()
                 self._opened = None
+
+
+def identity_with(kind: str, embedder: Embedder, shape: Shape, **what: object) -> str:
+    """Of the retriever `kind` that searches `what`."""
+    return json.dumps({"retriever": kind, "embedder": identity_of(embedder), **asdict(shape), **what}, sort_keys=True)
 
 
 def extra_missing(error: ImportError, *, what: str, extra: str) -> ConfigError:

@@ -9,9 +9,10 @@ from agentgrpo.retrievers.base import Retriever
 from agentgrpo.retrievers.embedder import Embedder
 from agentgrpo.retrievers.index.building import Building
 from agentgrpo.retrievers.index.database import opened
-from agentgrpo.retrievers.index.postgres import PgSink, open_table, place_of
+from agentgrpo.retrievers.index.postgres import PgSink, open_table
+from agentgrpo.retrievers.index.postgres_place import place_of
 from agentgrpo.retrievers.index.shape import Shape
-from agentgrpo.retrievers.lazy import LazyRetriever
+from agentgrpo.retrievers.lazy import LazyRetriever, identity_with
 
 INDEXES = ("exact", "hnsw", "ivfflat")
 
@@ -50,7 +51,9 @@ def pgvector(
     shape.check(INDEXES)
     place = place_of(dsn, dsn_env, table, timeout_s)
     open = partial(opened, partial(open_table, place, shape), embedder=embedder, words=words, stemmer=stemmer)
-    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, cache_size=cache_size)}
+    by_words = {"words": words is not None, "stemmer": stemmer if words is not None else None}
+    identity = partial(identity_with, "pgvector", embedder, shape, table=table, **by_words)
+    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, identity=identity, cache_size=cache_size)}
     return found if web is None else {**found, "web": web}
 
 

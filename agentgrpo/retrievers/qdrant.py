@@ -11,7 +11,7 @@ from agentgrpo.retrievers.index.building import Building
 from agentgrpo.retrievers.index.collection import QdrantSink, open_collection, place_of
 from agentgrpo.retrievers.index.database import opened
 from agentgrpo.retrievers.index.shape import Shape
-from agentgrpo.retrievers.lazy import LazyRetriever
+from agentgrpo.retrievers.lazy import LazyRetriever, identity_with
 
 INDEXES = ("exact", "hnsw")
 
@@ -43,7 +43,9 @@ def qdrant(
     shape.check(INDEXES)
     place = place_of(path, url, api_key_env, timeout_s, collection)
     open = partial(opened, partial(open_collection, place, shape), embedder=embedder, words=words, stemmer=stemmer)
-    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, cache_size=cache_size)}
+    by_words = {"words": words is not None, "stemmer": stemmer if words is not None else None}
+    identity = partial(identity_with, "qdrant", embedder, shape, collection=collection, **by_words)
+    found: dict[str, Retriever] = {"vdb": LazyRetriever(open, identity=identity, cache_size=cache_size)}
     return found if web is None else {**found, "web": web}
 
 

@@ -46,8 +46,8 @@ class MixedOrder:
         for source, part in self._parts.items():
             if (most := self._most(part)) > sizes[source]:
                 raise ConfigError(
-                    f"task.sources.{source} has {sizes[source]} training questions, and its weight takes up to {most} of the "
-                    f"{tasks_per_step} of a step; lower its weight or rollout.tasks_per_step"
+                    f"task.sources.{source} has {sizes[source]} training questions, and its weight takes up to "
+                    f"{most} of the {tasks_per_step} of a step; lower its weight or rollout.tasks_per_step"
                 )
         self._begin()
 

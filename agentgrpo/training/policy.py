@@ -168,7 +168,12 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
     try:
         make = AutoModelForCausalLM if code is None else trusted_class(code)
         model, loading = make.from_pretrained(
-            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True, **trusted_options(code)
+            path,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,  # the class and the configuration are those of `code` already
+            **trusted_options(code),
         )
         tokenizer = AutoTokenizer.from_pretrained(code or path, trust_remote_code=code is not None)
     except (OSError, ValueError, RuntimeError, SafetensorError) as e:

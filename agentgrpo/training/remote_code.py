@@ -7,6 +7,8 @@ trusted folder, so that no file that was put into a run directory is ever run.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,46 @@ _FILES = ("config.json", "tokenizer_config.json")
 def trusted_class(code: Path) -> Any:
     """What makes the model: its own class from `code`, or transformers' where it needs none. Raises ConfigError for
     code that would come from elsewhere."""
+    _refuse_elsewhere(code)
+    own = _own_class(code)
+    return AutoModelForCausalLM if own is None else get_class_from_dynamic_module(own, code)
+
+
+def trusted_options(code: Path | None) -> dict[str, Any]:
+    """Keywords of from_pretrained."""
+    return {} if code is None else {"config": trusted_config(code)}
+
+
+def trusted_config(code: Path) -> Any:
+    """The configuration in `code`, whose class may be its own. Raises ConfigError for code that would come from
+    elsewhere, before any is run, and for a folder that has none."""
+    _refuse_elsewhere(code)
+    with loaded(code):
+        return AutoConfig.from_pretrained(code, trust_remote_code=True)
+
+
+def plain_config(folder: Path) -> Any:
+    """The configuration in a folder none of whose code is run. Raises ConfigError where it needs some."""
+    with loaded(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+@contextmanager
+def loaded(
+    folder: Path, key: str = "model.path", errors: tuple[type[Exception], ...] = (OSError, ValueError)
+) -> Iterator[None]:
+    """What transformers says of a folder that it cannot load, as a ConfigError of the setting `key`. A ValueError is
+    what it says of code that it was not allowed to run."""
+    try:
+        yield
+    except errors as e:
+        reason = next(iter(str(e).splitlines()), type(e).__name__)
+        if "trust_remote_code" in str(e):
+            reason = "it brings Python code of its own, which is not run here; give a model of transformers' own kinds"
+        raise ConfigError(f"{key}={folder} cannot be loaded: {reason}") from e
+
+
+def _refuse_elsewhere(code: Path) -> None:
     for name in _FILES:
         for reference in _references(code / name):
             if "--" in reference:
@@ -28,13 +70,6 @@ def trusted_class(code: Path) -> Any:
                     f"{code / name}: {reference} is code of another repository, which no revision here pins; put its "
                     "files beside the model"
                 )
-    own = _own_class(code)
-    return AutoModelForCausalLM if own is None else get_class_from_dynamic_module(own, code)
-
-
-def trusted_options(code: Path | None) -> dict[str, Any]:
-    """Keywords of from_pretrained."""
-    return {} if code is None else {"config": AutoConfig.from_pretrained(code, trust_remote_code=True)}
 
 
 def _own_class(code: Path) -> str | None:

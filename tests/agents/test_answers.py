@@ -47,6 +47,7 @@ async def test_insufficient_evidence_rejects_then_forces() -> None:
         "rounds_used": 1.0,
         "search_queries": 1.0,
         "web_searches": 1.0,
+        "web_calls": 1.0,
         "web_served": 1.0,
         "rerank_requested": 1.0,
         "rerank_skipped": 1.0,

@@ -59,8 +59,10 @@ async def test_two_hops_metric_by_metric() -> None:
         "search_queries": 2.0,
         "web_searches": 1.0,
         "web_served": 1.0,
+        "web_calls": 1.0,
         "vdb_searches": 1.0,
         "vdb_served": 1.0,
+        "vdb_calls": 1.0,
         "rerank_requested": 1.0,
         "rerank_skipped": 1.0,  # there is no reranker
         "evidence_insufficient_rounds": 1.0,
@@ -229,11 +231,12 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "configs/agent/search.yaml").read_text())
-    parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
+    parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn", "call_prices"}
     parameters = inspect.signature(SearchAgent).parameters
     assert node.pop("name") == "search"
     assert node.pop("evidence")["name"] == "heuristic"
-    assert (node.pop("reranker")["name"], node.pop("fetcher")["name"]) == ("lexical", "none")
+    assert node.pop("fetcher")["name"] == "none"
+    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}]
     assert node == {name: p.default for name, p in parameters.items() if name not in parts}
 
 

@@ -33,6 +33,7 @@ async def test_exit_max_turns_without_evidence_asks_for_no_answer() -> None:
         "search_queries": 2.0,
         "vdb_searches": 2.0,
         "vdb_served": 2.0,
+        "vdb_calls": 2.0,
         "evidence_insufficient_rounds": 2.0,
         "effective_search_limit": 2.0,
         "budget_used_ratio": 1.0,

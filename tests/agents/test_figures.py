@@ -21,6 +21,7 @@ LOST = replace(episode(), exit=Exit.ERROR, metrics={}, failure=Failure(kind="x",
 
 def test_a_search_episode_by_hand() -> None:
     metrics = {"search_rounds": 3.0, "web_searches": 1.0, "vdb_searches": 3.0, "rerank_calls": 2.0}
+    metrics |= {"web_calls": 1.0, "vdb_calls": 4.0}  # the web search failed and was served by vdb
     found = SEARCH_FIGURES.row(
         episode(metrics=metrics | {"evidence_score_final": 0.9, "tool_turns": 4.0}), GRADED, SEARCH_FIGURES.priced({})
     )
@@ -30,7 +31,7 @@ def test_a_search_episode_by_hand() -> None:
         ("web_searches", 1.0),
         ("vdb_searches", 3.0),
         ("rerank_calls", 2.0),
-        ("cost", 0.05 + 3 * 0.01 + 2 * 0.02),
+        ("cost", 0.05 + 4 * 0.01 + 2 * 0.02),
         ("reward", 0.75),
         ("web_fraction", 0.25),
         ("rerank_rate", 0.5),

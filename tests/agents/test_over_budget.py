@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.errors import RetrieverError
 from agentgrpo.metering import OVER_BUDGET
 from agentgrpo.types import Exit, Outcome
@@ -52,6 +53,34 @@ async def test_a_search_that_nobody_serves_finds_nothing() -> None:
         await play(HOP_1, web={"founded Velmor": SPENT}, vdb={"founded Velmor": RetrieverError("drip", kind="timeout")})
 
 
+TWO = '<searches><query retriever="web">founded Velmor</query><query retriever="web">born Castin</query></searches>'
+
+
+async def test_two_queries_of_a_round_are_told_and_served_as_one_is(caplog: pytest.LogCaptureFixture) -> None:
+    shown = (
+        SHOWN_1.removesuffix("</information>\n").replace("R1D", "R1Q1D")
+        + "[R1Q2D1] Castin was born in Roka.\n</information>\n"
+    )
+    both: dict[str, Exception] = {"founded Velmor": SPENT, "born Castin": SPENT}
+    played = await play(TWO, ANSWER, web=both)
+    assert played.told == [shown + feedback("web")]
+    m = played.episode.metrics
+    assert (m["web_searches"], m["vdb_served"], m["web_calls"], m["vdb_calls"]) == (2.0, 2.0, 0.0, 2.0)
+    assert (played.episode.failure, played.episode.exit) == (None, Exit.ANSWERED)
+    played = await play(TWO, ANSWER, web=both, vdb={**ROWS, "born Castin": SPENT})
+    assert played.told[0].endswith("Query 2: No results.\n</information>\n" + feedback("web", "vdb"))
+    down = {
+        "founded Velmor": RetrieverError("503", kind="http_500"),
+        "born Castin": RetrieverError("x", kind="timeout"),
+    }
+    played = await play(TWO, ANSWER, web=down)
+    assert played.told == [shown]
+    assert [r.detail for r in played.episode.tool_records] == ["web failed: http_500", "web failed: timeout"]
+    assert sum("served by vdb" in r.message for r in caplog.records) == 2
+    m = played.episode.metrics
+    assert (m["web_calls"], m["vdb_calls"]) == (2.0, 2.0)
+
+
 async def test_a_rerank_is_left_out() -> None:
     played = await play(HOP_1, "<rerank/>", ANSWER, reranker=Unpaid(), top_k=1)
     first = SHOWN_1.splitlines()[2]
@@ -88,3 +117,14 @@ async def test_a_call_s_price_is_in_its_record() -> None:
         ("rerank", 0.125),
         ("fetch", 2.0),
     ]
+
+
+@pytest.mark.parametrize(("web", "cost"), [(SPENT, 0.25), (RetrieverError("x", kind="timeout"), 0.75)])
+async def test_what_was_sent_is_priced(web: RetrieverError, cost: float) -> None:
+    prices = {"web": 0.5, "vdb": 0.25}
+    played = await play(HOP_1, ANSWER, web={"founded Velmor": web}, call_prices=prices)
+    assert [r.cost for r in played.episode.tool_records] == [cost]
+    assert SEARCH_FIGURES.cost(played.episode.metrics, prices) == cost
+    played = await play(HOP_2, max_turns=1, vdb={"born Castin": SPENT}, call_prices=prices)
+    assert [r.cost for r in played.episode.tool_records] == [0.0]
+    assert SEARCH_FIGURES.cost(played.episode.metrics, prices) == 0.0

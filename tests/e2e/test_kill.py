@@ -21,7 +21,10 @@ SHORTER = ["run.max_steps=4", "run.eval_tasks=4", "run.eval.tasks=4"]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("kills", "settings"), [(20, []), (10, CARRIED)], ids=["default", "ahead"])
+@pytest.mark.parametrize(
+    ("kills", "settings"),
+    [pytest.param(20, [], id="default"), pytest.param(10, CARRIED, id="ahead", marks=pytest.mark.slow)],
+)
 def test_kills_change_nothing(start: Path, kills: int, settings: list[str]) -> None:
     survive("--start", str(start), "--kills", str(kills), *settings)
 

@@ -96,8 +96,8 @@ def test_a_run_trains_on_what_the_servers_answer(tmp_path: Path) -> None:
     taught([branch for episode in episodes for branch in episode.branches]).save_pretrained(start)
     tokenizer().save_pretrained(start)
     questions = [
-        {"id": f"{split}-{i}-{n}", "question": question, "answers": [answer], "split": split}
-        for split in ("train", "dev", "test")
+        {"id": f"{split}-{i}-{n}", "question": opening + question, "answers": [answer], "split": split}
+        for split, opening in (("train", ""), ("dev", "Dev: "), ("test", "Test: "))
         for n in range(4)
         for i, (question, (*_, answer)) in enumerate(TURNS.items())
     ]

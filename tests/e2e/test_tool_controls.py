@@ -82,6 +82,7 @@ def test_positive_control_a_short_run_passes(verdict: Train) -> None:
     assert result["sampled"]["difference"]["invalid_calls"][2] < 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_negative_control_shuffled_rewards(verdict: Train) -> None:
     result = verdict("reward.name=tests.e2e.controls:ShuffledReward")

@@ -96,8 +96,14 @@ def train(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "workspaces").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "workspaces"))
     lines = [
-        {"id": f"{split}{i}", "question": question(i), "answers": str(2 * i), "split": split, "files": {"a.txt": "x"}}
-        for split, count in (("train", 10), ("dev", 4), ("test", 10))
+        {
+            "id": f"{split}{i}",
+            "question": opening + question(i),
+            "answers": str(2 * i),
+            "split": split,
+            "files": {"a.txt": "x"},
+        }
+        for split, count, opening in (("train", 10, ""), ("dev", 4, "Dev: "), ("test", 10, "Test: "))
         for i in range(count)
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

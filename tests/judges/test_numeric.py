@@ -54,6 +54,36 @@ from tests.builders import task
         ("#### 3 #### ", None),
         ("9" * 5000, None),
         ("B2B", None),
+        ("\\boxed{5}", 5),
+        ("\\boxed{-5}", -5),
+        ("**5**", 5),
+        ("**Answer:** 5", 5),
+        ("$5$", 5),
+        ("5%", 5),
+        ("$5", 5),
+        ("5.", 5),
+        ("#### 5", 5),
+        ("<answer>5</answer>", 5),
+        ("Great! 5", 5),
+        ("$5/hour", 5),
+        ("72 m^2", 72),
+        ("1{,}200", 1200),
+        ("* 5", 5),
+        ("a 5-year plan", 5),
+        ("+5", 5),
+        ("it is -5", -5),
+        ("x = - 5", -5),
+        ("(-5)", -5),
+        ("- 5", -5),
+        ("negative 5", -5),
+        ("It is Minus $5", -5),
+        ("{-}5", -5),
+        ("covid-19", None),
+        *((f"{dash}5", -5) for dash in "\u2010\u2011\u2013\u2014\u2212\ufe58\ufe63\uff0d"),
+        *((text, None) for text in ("10^{3}", "2½", "2 ½", "½", "⑤", "√4", "5!", "7 x 7", "7x7", "7 × 7", "7·7")),
+        *((text, None) for text in ("2**2", "2 * 2", "\\frac{2}{2}", "1_000", "2 + 2", "2 + ", "5²", "0x5", "5(5)")),
+        *((text, None) for text in ("x - 5", "x -5", "x-5", "x minus 5", "5 - x", "5 -", "--5", "±5", "5/", "1:1")),
+        *((text, None) for text in ("7 times 7", "1 2/2", "5'5", "1/1/1", "5 = 5!")),
     ],
 )
 def test_the_one_number_of_a_text(text: str, number: Fraction | int | None) -> None:
@@ -64,6 +94,11 @@ async def test_a_right_number_is_right_however_it_is_written() -> None:
     answers = ["1200", "$1,200.00", "1,200 apples", "1200 or 1300", "1 2 3 1200", "1201", "", "twelve hundred"]
     verdicts = await Numeric().grade(task("How many?", "1,200"), answers)
     assert verdicts == [Verdict(score=s) for s in (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+
+
+async def test_a_percent_sign_is_a_unit() -> None:
+    verdicts = await Numeric().grade(task("What share?", "12%"), ["12", "12%", "12 percent", "0.12"])
+    assert verdicts == [Verdict(score=s) for s in (1.0, 1.0, 1.0, 0.0)]
 
 
 async def test_a_reference_that_is_no_number_is_no_grade() -> None:

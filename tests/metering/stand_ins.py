@@ -10,7 +10,7 @@ from typing import Any
 from agentgrpo.errors import RetrieverError
 from agentgrpo.judges.llm.completer import Reply
 from agentgrpo.metering import Budget, CassetteSettings, Meter
-from agentgrpo.metering.budget import Calls, Limits, Prices
+from agentgrpo.metering.budget import Calls, EpisodeLimits, Limits, Prices
 from agentgrpo.types import Message, Passage
 
 
@@ -26,7 +26,7 @@ def meter(
 ) -> Meter:
     """Of a run directory `folder`; limits as keywords: {"money": 1.0, "web": 2}."""
     budget = Budget(
-        prices=Prices(**(prices or {})), per_run=limits(run), per_step=limits(step), per_episode=limits(episode)
+        prices=Prices(**(prices or {})), per_run=limits(run), per_step=limits(step), per_episode=episode_limits(episode)
     )
     path = None if mode == "live" else folder / tape
     return Meter(cassette=CassetteSettings(mode=mode, path=path), budget=budget, run_dir=folder)  # type: ignore[arg-type]
@@ -38,8 +38,15 @@ def limits(given: dict[str, Any] | None) -> Limits:
     return Limits(calls=Calls(**calls), money=given.get("money"), seconds=given.get("seconds"))
 
 
+def episode_limits(given: dict[str, Any] | None) -> EpisodeLimits:
+    of_any = limits(given)
+    return EpisodeLimits(calls=of_any.calls, money=of_any.money)
+
+
 class Changing:
     """A search whose results change with every call."""
+
+    identity = "Changing"
 
     def __init__(self, *failures: str, pause: float = 0.0) -> None:
         """failures: kinds of the first calls' failures, "" = none."""
@@ -69,6 +76,8 @@ class Changing:
 class Pages:
     """A page for each URL, except those that a kind of failure is given for."""
 
+    identity = "Pages"
+
     def __init__(self, **failures: str) -> None:
         self.asked: list[list[str]] = []
         self.failures = failures
@@ -85,6 +94,8 @@ class Pages:
 
 class Backwards:
     """A reranker that turns the order around."""
+
+    identity = "Backwards"
 
     def __init__(self) -> None:
         self.asked = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 
 from agentgrpo.build import build_node
-from agentgrpo.errors import BudgetSpent, ConfigError, RetrieverError
-from agentgrpo.judges.llm.billing import Billed
+from agentgrpo.errors import BudgetSpent, ConfigError, JudgeError, RetrieverError
+from agentgrpo.judges.llm.billing import PROBE, Billed
+from agentgrpo.judges.llm.completer import Reply
+from agentgrpo.judges.llm.http import HttpCompleter
 from agentgrpo.judges.llm.metered import MeteredCompleter
 from agentgrpo.metering import Budget, Meter, asking_episode, asking_step
-from agentgrpo.metering.budget import Limits, Prices
+from agentgrpo.metering.budget import Limits, Prices, number
 from agentgrpo.metering.ledger import Entry, Ledger
 from agentgrpo.retrievers.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
-from agentgrpo.types import Passage
+from agentgrpo.types import Message, Passage
 from tests.metering.stand_ins import Backwards, Changing, Pages, Parrot, limits, meter, said
 
 
@@ -83,8 +86,7 @@ async def test_what_was_spent_stays_and_a_larger_limit_goes_on(tmp_path: Path) -
     with pytest.raises(BudgetSpent) as e:
         await MeteredRetriever(part, kind="web", meter=first).search("d", top_k=1)
     assert str(e.value) == (
-        "the budget is spent: budget.per_run.money=2, 2 of 2 are spent, and one more web may cost 1; the run stops at "
-        "its last whole step"
+        "the budget is spent: budget.per_run.money=2, 2 of 2 are spent, and one more web may cost 1"
     )
     assert (e.value.raised, e.value.exit_code) == ("budget.per_run.money=4", 11)
     await first.close()
@@ -109,9 +111,9 @@ async def test_what_is_free_is_not_stopped_by_money_and_what_is_replayed_costs_n
 async def test_each_go_at_a_step_has_its_own_limit_and_evaluations_have_none(tmp_path: Path) -> None:
     part, m = Changing(), meter(tmp_path, step={"web": 2}, run={"web": 7})
     m.in_use = True
-    for number, last in ((0, "stop"), (1, "stop")):
-        with asking_step(number):
-            told = await ask(m, part, *(f"{number} {i}" for i in range(3)))
+    for go, last in ((0, "stop"), (1, "stop")):
+        with asking_step(go):
+            told = await ask(m, part, *(f"{go} {i}" for i in range(3)))
         assert (told[2], told.count("stop")) == (last, 1)
     assert await ask(m, part, "eval 1") == ["eval 1/5"]
     m.begin()
@@ -132,32 +134,128 @@ async def test_seconds_are_those_of_calls_side_by_side_added_up(tmp_path: Path) 
 
 
 async def test_tokens_are_paid_as_they_were_and_set_aside_before(tmp_path: Path) -> None:
-    m = meter(tmp_path, prices={"judge": 0.5}, run={"money": 2.0})
+    m = meter(tmp_path, prices={"judge": 0.5}, run={"money": 4.0})
     parrot = Parrot()
     judge = Billed(
         MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
     )
     await judge.complete(said("one two"))  # 0.5 and 2 of 1,000 tokens at 100
     assert (spent(m)["money"], judge.counts["cost"]) == (0.7, 0.2)
-    with pytest.raises(BudgetSpent, match=r"0\.7 of 2 are spent, and one more judge may cost 1\.5"):
+    with pytest.raises(BudgetSpent, match=r"0\.7 of 4 are spent, and one more judge may cost 5\.4"):
         await judge.complete(said("one two" + " " * 20))
     assert parrot.asked == 1
     await m.close()
 
 
 async def test_calls_whose_price_is_not_known_yet_pass_no_limit_together(tmp_path: Path) -> None:
-    m = meter(tmp_path, run={"money": 1.0})
+    m = meter(tmp_path, run={"money": 5.0})
     parrot = Parrot(tokens=lambda text: 1, pause=0.01)
     judge = Billed(
         MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
     )
-    # 0.1 each, and up to 0.4 before that is known: who does not fit beside the others waits until it is
-    told = await asyncio.gather(*(judge.complete(said(f"{i:08}")) for i in range(20)), return_exceptions=True)
+    # 0.1 each, and up to 3 before that is known: who does not fit beside the others waits until it is
+    told = await asyncio.gather(*(judge.complete(said(f"{i:08}")) for i in range(30)), return_exceptions=True)
     stopped = [t for t in told if isinstance(t, BudgetSpent)]
-    assert len(stopped) == 20 - parrot.asked
-    assert 0.6 < spent(m)["money"] <= 1.0
+    assert len(stopped) == 30 - parrot.asked
+    assert 1.5 < spent(m)["money"] <= 5.0
     assert spent(m)["money"] == pytest.approx(parrot.asked * 0.1)
     await m.close()
+
+
+async def test_a_reply_as_long_as_the_request_allows_passes_no_limit(tmp_path: Path) -> None:
+    """extra says what is sent: the limit that the model obeys is not max_tokens."""
+
+    class Talker(HttpCompleter):
+        async def complete(self, messages: Sequence[Message]) -> Reply:
+            await asyncio.sleep(0.01)
+            size = sum(len(m.content.encode()) for m in messages)
+            return Reply(text="yes", prompt_tokens=size, completion_tokens=4000)
+
+    m = meter(tmp_path, run={"money": 1.0})
+    talker = Talker(model="r", extra={"max_tokens": None, "max_completion_tokens": 4000})
+    judge = Billed(
+        MeteredCompleter(talker, kind="judge", meter=m), prompt_price=0.001, completion_price=0.01, setting="judge"
+    )
+    asked = (judge.complete(said(f"\u5168{i}")) for i in range(60))
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(t, Reply) for t in told) == 24
+    assert 0.96 <= spent(m)["money"] <= 1.0
+    await m.close()
+
+
+def test_a_reply_without_a_limit_is_refused_where_money_is_limited(tmp_path: Path) -> None:
+    endless = HttpCompleter(model="r", extra={"max_tokens": None})
+    for limit in ({"run": {"money": 1.0}}, {"step": {"money": 1.0}}):
+        part = MeteredCompleter(endless, kind="judge", meter=meter(tmp_path, **limit))
+        part.at_prices(1.0, 0.0)
+        with pytest.raises(ConfigError, match=r"no limit on tokens; give completer\.max_tokens"):
+            part.at_prices(0.0, 1.0)
+    MeteredCompleter(endless, kind="judge", meter=meter(tmp_path, run={"judge": 1})).at_prices(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "money"), [("transport", 0.5), ("http_4xx", 0.5), ("http_429", 0.5), ("timeout", 25.5)]
+)
+async def test_a_call_that_no_model_answered_costs_its_own_price(tmp_path: Path, kind: str, money: float) -> None:
+    class Broken(Parrot):
+        async def complete(self, messages: Sequence[Message]) -> Reply:
+            raise JudgeError("no answer", kind=kind)
+
+    m = meter(tmp_path, prices={"judge": 0.5})
+    part = MeteredCompleter(Broken(), kind="judge", meter=m)
+    part.at_prices(1000.0, 0.0)
+    with pytest.raises(JudgeError):
+        await part.complete(said("one"))  # 3 bytes, 16 around them, 6 of the identity
+    assert spent(m)["money"] == money
+    await m.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(500_000, "500000"), (246_913_578, "246913578"), (2.0, "2"), (0.1, "0.1"), (1_200_000.5, "1200000.5")],
+)
+def test_a_limit_is_printed_as_a_command_line_takes_it(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+async def test_the_probe_of_a_web_search_is_a_call_and_those_of_others_are_made_every_time(tmp_path: Path) -> None:
+    class Probeable(Changing):
+        probes = 0
+
+        async def probe(self) -> None:
+            self.probes += 1
+
+    part, m = Probeable(), meter(tmp_path, "fill", run={"web": 1})
+    for kind in ("web", "vdb"):
+        retriever = MeteredRetriever(part, kind=kind, meter=m)
+        await retriever.probe()
+        await retriever.probe()
+    assert (part.probes, spent(m)["calls"]) == (3, {"web": 1})
+    assert await ask(m, part, "a") == ["stop"]
+    await m.close()
+    live, replay = meter(tmp_path, run={"web": 1}), meter(tmp_path, "strict")
+    with pytest.raises(BudgetSpent):
+        await MeteredRetriever(part, kind="web", meter=live).probe()
+    for kind in ("web", "vdb"):
+        await MeteredRetriever(part, kind=kind, meter=replay).probe()
+    assert part.probes == 3
+    await live.close()
+    await replay.close()
+
+
+async def test_the_probe_of_a_model_asks_it_whatever_is_recorded(tmp_path: Path) -> None:
+    for mode, asked in (("live", 2), ("fill", 2), ("strict", 0)):
+        parrot, m = Parrot(), meter(tmp_path, mode)
+        judge = Billed(
+            MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=0.0, completion_price=0.0, setting="judge"
+        )
+        if mode == "fill":
+            await judge.complete(PROBE)
+            parrot.asked = 0
+        await judge.probe()
+        await judge.probe()
+        assert parrot.asked == asked
+        await m.close()
 
 
 # --- an episode
@@ -187,11 +285,6 @@ async def test_a_replay_meets_an_episode_s_limits_where_the_recording_did(tmp_pa
         with asking_episode():
             assert await ask(m, part, "a", "b", "c") == ["a/1", "b/2", "over_budget"]
         await m.close()
-        m = meter(tmp_path, mode, episode={"seconds": 0.02})
-        with asking_episode():
-            assert await ask(m, part, "a", "b") == ["a/1", "b/2"]
-            assert await ask(m, part, "c") == ["over_budget"]
-        await m.close()
 
 
 async def test_pages_are_calls_each_and_rerankers_and_models_have_their_own(tmp_path: Path) -> None:
@@ -206,7 +299,7 @@ async def test_pages_are_calls_each_and_rerankers_and_models_have_their_own(tmp_
             await reranker.rerank("q", [Passage(id="b", text="t")], top_k=1)
         reader = MeteredCompleter(Parrot(), kind="reader", meter=m)
         await reader.complete(said("one"))
-        with pytest.raises(BudgetSpent, match=r"budget\.per_run\.calls\.reader=1, 1 calls of reader of 1 are spent;"):
+        with pytest.raises(BudgetSpent, match=r"budget\.per_run\.calls\.reader=1, 1 calls of reader of 1 are spent$"):
             await reader.complete(said("two"))
     await m.close()
 
@@ -230,6 +323,7 @@ def test_the_node_of_a_configuration() -> None:
         ),
         ({"per_run": {"money": -1.0}}, "budget.per_run.money=-1.0; 0 or more is allowed, and null for no limit"),
         ({"per_step": {"calls": {"vdb": -1}}}, "budget.per_step.calls.vdb=-1; 0 or more is allowed"),
+        ({"per_episode": {"seconds": 1.0}}, "unknown key budget.per_episode.seconds; allowed are money, calls"),
         (
             {"per_episode": {"calls": {"judge": 3}}},
             "budget.per_episode.calls.judge: allowed are web, vdb, rerank, fetch; a model answers several episodes at",

@@ -8,17 +8,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, RetrieverError, StorageError
+from agentgrpo.errors import ConfigError, JudgeError, RetrieverError, StorageError
 from agentgrpo.judges.llm.completer import Reply
+from agentgrpo.judges.llm.http import HttpCompleter
 from agentgrpo.judges.llm.metered import MeteredCompleter
 from agentgrpo.metering import CassetteMiss, CassetteSettings, Meter
 from agentgrpo.metering.cassette import Cassette, Recorded, Request
+from agentgrpo.retrievers.embedder import HashingEmbedder
+from agentgrpo.retrievers.faiss_index import faiss_index
 from agentgrpo.retrievers.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.retrievers.pgvector import pgvector
+from agentgrpo.retrievers.qdrant import qdrant
 from agentgrpo.types import Passage
 from tests.metering.stand_ins import Backwards, Changing, Pages, Parrot, meter, said
 
@@ -203,7 +209,83 @@ async def test_hostile_text_is_text(tmp_path: Path) -> None:
     await replay.close()
 
 
+def test_what_is_searched_is_the_identity_and_not_where_it_is(tmp_path: Path) -> None:
+    def of(build: Any, **keys: Any) -> str:
+        return str(build(**({"embedder": HashingEmbedder(dim=64)} | keys))["vdb"].identity)
+
+    folder = partial(of, faiss_index)
+    plain = folder(path="/a/wiki")
+    assert plain == folder(path="/b/wiki", threads=2, cache_size=1)
+    others = [
+        folder(path="/a/news"),
+        folder(path="/a/wiki", embedder=HashingEmbedder(dim=128)),
+        folder(path="/a/wiki", mode="fused"),
+        folder(path="/a/wiki", index="hnsw"),
+        folder(path="/a/wiki", corpus="/a/wiki-18.jsonl"),
+        of(qdrant, path="/a", collection="wiki"),
+        of(qdrant, path="/a", collection="news"),
+        of(qdrant, path="/a", collection="wiki", words="/w"),
+        of(pgvector, dsn_env="DSN", table="wiki"),
+        of(pgvector, dsn_env="DSN", table="news"),
+    ]
+    assert len({plain, *others}) == 11
+    assert of(qdrant, path="/a", collection="wiki") == of(qdrant, url="http://x.test:6333", collection="wiki")
+
+
+def test_a_part_without_identity_is_refused_where_its_answers_are_recorded(tmp_path: Path) -> None:
+    class Nameless(Changing):
+        identity = None
+
+    with pytest.raises(ConfigError, match=r"^Nameless has no identity.*give it `identity`"):
+        web(meter(tmp_path, "fill"), Nameless())
+    web(meter(tmp_path), Nameless())
+
+
+async def test_a_password_is_in_no_request(tmp_path: Path) -> None:
+    part = HttpCompleter(base_url="http://alice:hunter2@127.0.0.1:9/v1", retries=0)
+    assert "127.0.0.1:9/v1" in part.identity
+    m = meter(tmp_path, "fill")
+    with pytest.raises(JudgeError) as failed:
+        await MeteredCompleter(part, kind="judge", meter=m).complete(said("x"))
+    await m.close()
+    (tmp_path / "tape").touch()
+    replay = meter(tmp_path, "strict")
+    with pytest.raises(CassetteMiss) as missed:
+        await MeteredCompleter(part, kind="judge", meter=replay).complete(said("x"))
+    await replay.close()
+    assert [text for text in (part.identity, str(failed.value), str(missed.value)) if "hunter2" in text] == []
+
+
 # --- the file
+
+
+def test_a_copy_of_the_file_alone_is_a_cassette_at_any_time(tmp_path: Path) -> None:
+    writing = Cassette(tmp_path / "tape")
+    writing.find_each(["none"])
+    (tmp_path / "copy").write_bytes((tmp_path / "tape").read_bytes())
+    copy = Cassette(tmp_path / "copy", read_only=True)
+    assert copy.find_each(["none"]) == [None]
+    copy.close()
+    writing.keep_each([(recorded(1).request.key, recorded(1))])
+    other = Cassette(tmp_path / "tape")
+    other.find_each(["none"])
+    writing.close()  # not the last: nobody else would empty the log
+    (tmp_path / "copy").write_bytes((tmp_path / "tape").read_bytes())
+    assert copy.find_each([recorded(1).request.key]) == [recorded(1)]
+    copy.close()
+    other.close()
+
+
+def test_a_log_that_cannot_be_read_is_named_and_no_cassette_is_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tape").touch()
+    (tmp_path / "tape-wal").write_bytes(b"log")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    replay = Cassette(tmp_path / "tape", read_only=True)
+    with pytest.raises(StorageError, match=r"a part of it is in tape-wal.*copy it again .*FILE\*") as e:
+        replay.find_each(["none"])
+    assert "delete" not in str(e.value)
 
 
 def recorded(number: int, outcome: str = '{"reply":[]}') -> Recorded:
@@ -270,10 +352,10 @@ from agentgrpo.types import Passage
 from tests.metering.stand_ins import meter
 
 class Mine:
+    identity = "Mine"
+
     async def search(self, query, *, top_k):
         return [Passage(id=f"{query} by {sys.argv[2]}", text="")]
-
-Mine.__name__ = "Mine"
 
 async def main():
     m = meter(Path(sys.argv[1]), "fill", prices={"web": 1.0})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, RetrieverError
-from agentgrpo.network.client import JsonClient
+from agentgrpo.network.client import JsonClient, shown
 from agentgrpo.network.pauses import pause_s, retry_after_s
 from agentgrpo.network.secret import Secret
 from tests.retrievers.server import Server, hang, hang_up, response, say, say_raw
@@ -166,6 +166,23 @@ async def test_get_is_retried_and_fails_as_post_does() -> None:
             await judge.get({"q": "x"}, same)
         assert e.value.kind == "http_4xx"
         assert judge.counts == {"requests": 3, "retries": 1, "http_500": 1, "http_4xx": 1}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://h:1/x?k=s3cr3t", "http://h:1/x"),
+        ("http://me:s3/cr3t@h/x", "http://h/x"),
+        ("http://me:s3#cr3t@h/x", "http://h/x"),
+        ("http://me:s3//cr3t@h/x?k=s3cr3t", "http://h/x"),
+        ("http://me:s3?cr3t@h/x", "http://***"),
+        ("http://h/x?k=s3@cr3t", "http://***"),
+        ("me:s3cr3t@h", "h"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_no_spelling_of_a_url_shows_its_secret(url: str, expected: str) -> None:
+    assert shown(url) == expected
 
 
 async def test_a_key_in_the_query_or_in_the_body_is_sent_and_never_shown(

@@ -231,6 +231,7 @@ def test_nothing_goes_while_the_backend_asks_for_quiet() -> None:
     assert in_virtual_time(main()) == pytest.approx([0, 0.5, 3.6, 4.1])
 
 
+@pytest.mark.slow  # and of an idle machine
 async def test_the_rate_in_real_time() -> None:
     at = await times(RateLimiter(requests_per_second=50), 101)
     assert 100 / (at[-1] - at[0]) == pytest.approx(50, rel=0.02)

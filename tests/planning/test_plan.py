@@ -105,6 +105,7 @@ def test_the_old_key_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
 BIG = ["model=qwen2_5_7b", "hardware=single_gpu", "engine.max_context=4096", "engine.slots=16"]
 
 
+@pytest.mark.slow
 def test_every_setting_that_is_named_helps_as_much_as_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """Each is planned once more from the command line."""
     short = figures(capsys, *BIG)
@@ -135,6 +136,7 @@ def test_keys_and_values_get_the_room_that_is_left(capsys: pytest.CaptureFixture
     assert more["rollout_bytes"] > 0.9 * 24 * GIB
 
 
+@pytest.mark.slow
 def test_several_settings_together_where_none_does_alone(capsys: pytest.CaptureFixture[str]) -> None:
     short = figures(capsys, *BIG, "hardware.memory_gib=40")
     knobs = [k for k in short["knobs"] if k["of"] == "memory"]
@@ -170,6 +172,14 @@ def test_searches_are_bounded_by_the_limits_of_an_episode(capsys: pytest.Capture
     evaluated = 3 * 7 + 2 * 500 * 2  # dev at 0, 5 and 10; start and end weights, greedy and sampled
     assert found["run"]["evaluation_episodes"] == evaluated
     assert (search["kind"], search["step"], search["run"]) == ("vdb", 3 * 8, 3 * (80 + evaluated))
+
+
+def test_a_forced_answer_is_a_turn_more(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["agent.max_turns=4", "run.max_steps=1"]
+    forced = plan(capsys, *settings)
+    assert "turns of an episode: 5 (at most, agent.max_turns and one for a forced answer)" in forced
+    unforced = plan(capsys, *settings, "agent.force_answer_on_deadend=false")
+    assert "turns of an episode: 4 (at most, agent.max_turns)" in unforced
 
 
 def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[str]) -> None:

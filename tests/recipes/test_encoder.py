@@ -95,11 +95,28 @@ def test_it_is_the_same_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
     assert Encoder(path=str(folder)).identity.startswith("encoder Bert ")
     others = [{"pooling": "cls"}, {"query_prefix": ""}, {"passage_prefix": ""}, {"normalize": False}, {"max_tokens": 9}]
     assert len({Encoder(path=str(folder), **other).identity for other in [{}, *others]}) == 6
-    weights = moved / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert Encoder(path=str(moved)).identity != Encoder(path=str(folder)).identity
+    (moved / "notes.txt").write_text("mine")
+    assert Encoder(path=str(moved)).identity == Encoder(path=str(folder)).identity
+
+
+def test_its_identity_is_of_all_that_it_computes_with(folder: Path, tmp_path: Path) -> None:
+    seen = [Encoder(path=str(folder)).identity]
+    for name, changed in (
+        ("model.safetensors", -1),
+        ("config.json", 1),
+        ("tokenizer.json", 1),
+        ("pytorch_model.bin", 2**20 + 2),  # far from either end
+    ):
+        moved = shutil.copytree(folder, tmp_path / name)
+        file = moved / name
+        if not file.is_file():
+            file.write_bytes(bytes(2**21 + 2**20))
+            seen.append(Encoder(path=str(moved)).identity)
+        data = bytearray(file.read_bytes())
+        data[changed] ^= 2 if changed < 0 or changed > 1 else data[changed] ^ ord(" ")
+        file.write_bytes(data)
+        seen.append(Encoder(path=str(moved)).identity)
+    assert len({*seen}) == 6
 
 
 def test_an_index_by_an_encoder(folder: Path, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def guarded(world: World, name: str) -> tuple[int, str]:
 def billed(world: World, calls: float) -> dict[str, float]:
     reward = SimpleNamespace(judge_counts=lambda: {"calls": calls + world.rank, "cost": 0.5})
     agent = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
-    parts: Any = SimpleNamespace(world=world, reward=reward, agent=agent)
+    parts: Any = SimpleNamespace(world=world, reward=reward, agent=agent, meter=None)
     return dict(asyncio.run(_bill(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
 
 

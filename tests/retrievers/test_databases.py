@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from qdrant_client import QdrantClient
 from agentgrpo.build import build_node
 from agentgrpo.errors import ConfigError, RetrieverError
 from agentgrpo.retrievers.index import building
+from agentgrpo.retrievers.index.collection import QdrantSink, place_of
+from agentgrpo.retrievers.index.postgres_place import place_of as pg_place_of
 from agentgrpo.types import Passage
 from tests.retrievers.postgres import running_postgres
 from tests.retrievers.stores import HASHING, corpus, ids, index, questions, recall, refusal, rows_of
@@ -110,6 +113,46 @@ def test_an_interrupted_build_goes_on(
             assert connection.execute(f"SELECT count(*), count(DISTINCT id) FROM half_{kind}").fetchone() == (400, 400)
 
 
+def test_a_collection_that_is_lost_is_filled_again_whatever_kills(memory: Path) -> None:
+    node = place("qdrant", "emptied", "", memory)
+    index(node, corpus(60))
+    wanted = rows_of(node, questions(5))
+    client = QdrantClient(path=node["path"])
+    client.delete_collection("emptied")
+    client.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QdrantSink, "add", killed)
+        with pytest.raises(Killed):
+            index(node, corpus(60))
+    assert "is half-built, 0 of 60 passages; go on" in refusal(node)
+    index(node, corpus(60))
+    assert rows_of(node, questions(5)) == wanted
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("url", ["http://me:s3cr/3t@127.0.0.1:9", "http://me:s3cr#3t@127.0.0.1:9"])
+def test_a_password_in_the_url_of_qdrant_is_never_shown(url: str) -> None:
+    there = {"name": "qdrant", "url": url, "embedder": HASHING}
+    said = refusal(there)
+    assert said.startswith("ConfigError: retriever.url=http://127.0.0.1:9: Qdrant does not answer (")
+    both = build_refusal_of({**there, "path": "x"})
+    assert both.startswith("retriever.path=x, retriever.url=http://127.0.0.1:9; give one of them")
+    assert [piece for piece in ("s3cr", "3t") if piece in f"{said} {both} {qdrant_place(url)}"] == []
+
+
+def qdrant_place(url: str) -> object:
+    return place_of(None, url, None, 1.0, "x")
+
+
+def build_refusal_of(node: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as e:
+        build_node("retriever", node)
+    return str(e.value)
+
+
 def test_a_folder_that_is_lost_is_only_filled_again(dsn: str, tmp_path: Path) -> None:
     node = {"name": "pgvector", "dsn": dsn, "table": "lost", "embedder": HASHING}
     index(node, corpus(COUNT), tmp_path / "beside")
@@ -191,6 +234,49 @@ def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
         assert said.endswith(end)
         assert "\n" not in said
         assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://me:s3cr3t#t/pass@127.0.0.1:9/x",
+        "sk-live-s3cr3t",
+        "postgresql://me:s3cr3t@127.0.0.1:9/x",
+        "postgresql://me:p@s3cr3t@127.0.0.1:9/x",
+    ],
+)
+def test_a_dsn_of_the_environment_is_never_shown(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_DSN", dsn)
+    with pytest.raises(ConfigError, match=r"^retriever\.dsn_env=MY_DSN: PostgreSQL does not answer") as e:
+        pg_place_of(None, "MY_DSN", "passages", 1.0).connect()
+    told = "".join(traceback.format_exception(e.value))
+    assert [piece for piece in ("s3cr3t", "pass@") if piece in told] == []
+
+
+def test_only_a_builder_makes_the_extension(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE bare")
+        connection.execute("CREATE ROLE poor LOGIN")
+    bare = dsn.replace("/postgres?", "/bare?")
+    with pytest.raises(ConfigError, match="the database has no extension vector"):
+        pg_place_of(bare, None, "passages", 1.0).connect()
+    with psycopg.connect(bare, autocommit=True) as connection:
+        assert connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone() is None
+    pg_place_of(bare, None, "passages", 1.0).connect(creates_extension=True).close()
+    poor = pg_place_of(bare.replace("postgres@", "poor@"), None, "passages", 1.0)
+    poor.connect(creates_extension=True).close()
+    reader = pg_place_of(f"{bare}&options=-cdefault_transaction_read_only%3Don", None, "passages", 1.0)
+    reader.connect(creates_extension=True).close()  # it is there: nothing is written
+
+
+def test_the_options_of_a_dsn_survive(dsn: str) -> None:
+    own = pg_place_of(f"{dsn}&options=-csearch_path%3Dpublic,mine", None, "passages", 1.5)
+    connection = own.connect(creates_extension=True)
+    assert [connection.execute(f"SHOW {name}").fetchone()[0] for name in ("search_path", "statement_timeout")] == [
+        "public,mine",
+        "1500ms",
+    ]
+    connection.close()
 
 
 def test_other_embedders_indexes_and_tables(nodes: dict[str, Any], memory: Path) -> None:

@@ -106,6 +106,19 @@ def test_words_and_meaning_together(tmp_path: Path) -> None:
     assert rows_of({**node, "path": str(tmp_path / "fused")}, questions(100)) == wanted
 
 
+def test_words_cut_otherwise_are_refused(tmp_path: Path) -> None:
+    node = {**NODE, "mode": "fused"}
+    for built, given in (("english", "german"), ("english", None), (None, "english")):
+        path = tmp_path / str(built)
+        index({**node, "stemmer": built}, corpus()[:50], path)
+        said = refusal({**node, "stemmer": given, "path": str(path)})
+        assert said == (
+            f"ConfigError: {path}/words was built with stemmer {built}, and retriever.stemmer is {given}; give "
+            f"retriever.stemmer={built or 'null'}, or build the index again"
+        )
+        assert refusal({**node, "stemmer": built, "path": str(path)}) == ""
+
+
 class VectorsOnly:
     def __init__(self, path: Path) -> None:
         self._node = {**NODE, "path": str(path)}
@@ -190,6 +203,15 @@ def test_a_torn_line_is_written_again(folder: Path, tmp_path: Path) -> None:
         file.write(b"\1\2\3")
     assert index(NODE, corpus(), path).count == len(corpus())
     assert [(path / f).read_bytes() == (folder / f).read_bytes() for f in FILES] == [True] * len(FILES)
+
+
+def test_a_corpus_that_grew_after_a_kill_before_the_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    index(NODE, corpus()[:300], path)
+    (path / "index.json").unlink()
+    index(NODE, corpus()[:600], path)
+    assert faiss.read_index(str(path / "faiss.index")).ntotal == 600
+    assert refusal({**NODE, "path": str(path)}) == ""
 
 
 def test_building_again_changes_nothing(folder: Path) -> None:

@@ -9,6 +9,7 @@ import half_billion
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_planned_peak_is_near_the_measured_one(tmp_path: Path) -> None:
     """29 million weights, all of them trained in float32."""

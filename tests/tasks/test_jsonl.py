@@ -94,11 +94,14 @@ def test_rows_are_split_by_the_hash_of_their_id(tmp_path: Path, corpus: str) -> 
 def test_the_fingerprint_follows_content_not_location(tmp_path: Path, corpus: str) -> None:
     row = {"id": "a", "question": "Where?", "answers": "here"}
     first = jsonl(questions=write(tmp_path / "a.jsonl", row), corpus=corpus)
-    moved = jsonl(questions=write(tmp_path / "b.jsonl", row), corpus=corpus)
+    (tmp_path / "elsewhere").mkdir()
+    moved = jsonl(questions=write(tmp_path / "elsewhere" / "a.jsonl", row), corpus=corpus)
+    renamed = jsonl(questions=write(tmp_path / "b.jsonl", row), corpus=corpus)
     changed = jsonl(questions=write(tmp_path / "c.jsonl", row | {"answers": "there"}), corpus=corpus)
     resplit = jsonl(questions=str(tmp_path / "a.jsonl"), corpus=corpus, seed=1)
     assert first.fingerprint == moved.fingerprint
-    assert len({first.fingerprint, changed.fingerprint, resplit.fingerprint}) == 3
+    assert (first.split("train")[0].data_source, renamed.split("train")[0].data_source) == ("a", "b")
+    assert len({one.fingerprint for one in (first, renamed, changed, resplit)}) == 4
 
 
 GOOD = {"id": "a", "question": "Where?", "answers": "here"}

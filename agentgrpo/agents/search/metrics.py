@@ -36,7 +36,8 @@ web_searches + vdb_searches = web_served + vdb_served = search_queries, the firs
 vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
 the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries
 refused because the limit was reached. forced_final_answer: the answer was given when asked for at a dead end.
-answer_allowed: accepted by the rules, not by force. tool_turns: turns whose action was a search, a rerank or a fetch."""
+answer_allowed: accepted by the rules, not by force. tool_turns: turns that
+searched, reranked or fetched."""
 
 
 def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: bool) -> dict[str, float]:

@@ -12,6 +12,8 @@ from agentgrpo.types import Message
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
 
+PROBE = (Message(role="user", content="Is 1 + 1 equal to 2? Reply yes or no."),)
+
 
 class Billed:
     """A completer whose replies are counted: `counts` has COUNTS, of what was paid for. Prices are per 1,000 tokens."""
@@ -25,8 +27,9 @@ class Billed:
         self.counts = dict.fromkeys(COUNTS, 0.0)
         self._completer = completer
         self._prices = (prompt_price, completion_price)
-        if isinstance(completer, MeteredCompleter):
-            completer.at_prices(prompt_price, completion_price)
+        self._metered = completer if isinstance(completer, MeteredCompleter) else None
+        if self._metered is not None:
+            self._metered.at_prices(prompt_price, completion_price)
 
     async def complete(self, messages: Sequence[Message]) -> Reply:
         reply = await self._completer.complete(messages)
@@ -41,7 +44,7 @@ class Billed:
     async def probe(self) -> None:
         """Ask a model behind an endpoint one small question, uncounted: does it reply at all? Raises JudgeError."""
         if getattr(self._completer, "is_remote", False):
-            await self._completer.complete((Message(role="user", content="Is 1 + 1 equal to 2? Reply yes or no."),))
+            await (self._completer.complete(PROBE) if self._metered is None else self._metered.ask_directly(PROBE))
 
     async def close(self) -> None:
         await self._completer.close()

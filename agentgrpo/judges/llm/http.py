@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgrpo.errors import JudgeError
 from agentgrpo.judges.llm.completer import Reply
-from agentgrpo.network.client import JsonClient
+from agentgrpo.network.client import JsonClient, shown
 from agentgrpo.network.rate import RateLimiter
 from agentgrpo.network.secret import Secret
 from agentgrpo.types import Message
@@ -47,9 +47,9 @@ class HttpCompleter:
         instead of ours; null leaves a field out. Raises ConfigError, also where the environment has no such key."""
         body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         self._body = {field: value for field, value in body.items() if value is not None}
-        named = {} if model is not None else {"base_url": base_url.partition("?")[0]}
+        named = {} if model is not None else {"base_url": shown(base_url)}
         self.identity = json.dumps(named | self._body, sort_keys=True)
-        self.max_tokens = max_tokens
+        self.max_tokens = most_tokens(self._body)
         self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
         self._client = JsonClient(
             url=base_url.rstrip("/") + "/chat/completions",
@@ -63,7 +63,7 @@ class HttpCompleter:
         )
 
     async def complete(self, messages: Sequence[Message]) -> Reply:
-        expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + self.max_tokens
+        expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + (self.max_tokens or 0)
         grant = await self._rate.take(expected)
         payload = {**self._body, "messages": [{"role": m.role, "content": m.content} for m in messages]}
         reply = await self._client.post(payload, _reply, admit=lambda: self._rate.take(expected))
@@ -74,6 +74,13 @@ class HttpCompleter:
     async def close(self) -> None:
         """Ends the running loop's client; the next call would open another."""
         await self._client.close()
+
+
+def most_tokens(body: Mapping[str, Any]) -> int | None:
+    """That the replies to a request may come to, in either spelling of its limit; None = it has no limit."""
+    limits = [n for key in ("max_tokens", "max_completion_tokens") if isinstance(n := body.get(key), int)]
+    choices = body.get("n", 1)
+    return max(limits) * (max(1, choices) if isinstance(choices, int) else 1) if limits else None
 
 
 def _reply(body: Any) -> Reply:

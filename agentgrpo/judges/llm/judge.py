@@ -29,6 +29,7 @@ from agentgrpo.judges.llm.cache import VerdictCache
 from agentgrpo.judges.llm.completer import Completer
 from agentgrpo.judges.llm.control import control_of
 from agentgrpo.judges.llm.fence import capped
+from agentgrpo.judges.llm.metered import MeteredCompleter
 from agentgrpo.judges.llm.prompt import Question, messages_of, nonce_of
 from agentgrpo.judges.llm.verdict import BAD_VERDICT, Opinion, read_verdict
 from agentgrpo.judges.llm.veto import is_vetoed
@@ -116,7 +117,11 @@ class LLMJudge:
         JudgeError where it does not. Nothing is asked of a model in this process, which nobody can forget to start."""
         if getattr(self._completer, "is_remote", False):
             question = Question("Is 1 + 1 equal to 2?", ("yes",), ("yes",))
-            await self._completer.complete(messages_of(question, nonce_of(question, self._seed, 0)))
+            asked = messages_of(question, nonce_of(question, self._seed, 0))
+            if isinstance(self._completer, MeteredCompleter):
+                await self._completer.ask_directly(asked)
+            else:
+                await self._completer.complete(asked)
 
     async def keeps_some(self) -> bool:
         """Whether any verdict is kept, of whatever model."""

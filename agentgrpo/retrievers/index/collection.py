@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from agentgrpo.errors import AgentGrpoError, ConfigError, RetrieverError
+from agentgrpo.network.client import shown
 from agentgrpo.network.secret import Secret
 from agentgrpo.retrievers.corpus import passage_of, well_formed
 from agentgrpo.retrievers.embedder import Embedder, Vectors
@@ -41,7 +42,7 @@ class Place:
     collection: str
 
     def __str__(self) -> str:
-        return f"the Qdrant collection {self.collection} at {self.path or self.url}"
+        return f"the Qdrant collection {self.collection} at {self.path or shown(self.url or '')}"
 
     @property
     def about(self) -> str:
@@ -73,9 +74,10 @@ class Place:
         except AgentGrpoError:
             raise
         except Exception as e:
-            where = f"retriever.path={self.path}" if self.path else f"retriever.url={self.url}"
+            where = f"retriever.path={self.path}" if self.path else f"retriever.url={shown(self.url or '')}"
             hint = "another process has it open; several need a server" if self.path else "start it, or correct the URL"
-            said = one_line(e)
+            # of a URL that it cannot read, it may quote a piece of the password
+            said = type(e).__name__ if "@" in (self.url or "") else one_line(e)
             if self.api_key_env:
                 said = Secret(self.api_key_env).hidden_in(said)
             raise ConfigError(f"{where}: Qdrant does not answer ({said}); {hint}") from e
@@ -84,8 +86,9 @@ class Place:
 def place_of(path: str | None, url: str | None, api_key_env: str | None, timeout_s: float, collection: str) -> Place:
     """Raises ConfigError; nothing is opened."""
     if (path is None) == (url is None):
+        at = None if url is None else shown(url)
         raise ConfigError(
-            f"retriever.path={path}, retriever.url={url}; give one of them: a folder, or a server such as "
+            f"retriever.path={path}, retriever.url={at}; give one of them: a folder, or a server such as "
             "http://localhost:6333"
         )
     if not timeout_s > 0:
@@ -126,8 +129,8 @@ class QdrantSink:
                 if not client.collection_exists(place.about):
                     one = models.VectorParams(size=1, distance=models.Distance.DOT)
                     client.create_collection(place.about, vectors_config=one)
-                self._record(manifest, 0)
             if not client.collection_exists(place.collection):
+                self._record(manifest, 0)  # first, or a kill in between leaves an empty collection that counts as full
                 links = self._shape.links if self._shape.index == "hnsw" else 0  # 0: no graph is built
                 about = None
                 client.create_collection(

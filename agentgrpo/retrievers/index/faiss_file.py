@@ -55,8 +55,11 @@ class FaissSink:
         self._part = folder / _PART
 
     def begin(self, manifest: Manifest) -> int:
-        if (self._folder / FILE).is_file():
-            return manifest.count
+        target = self._folder / FILE
+        if target.is_file():
+            if faiss.read_index(str(target), faiss.IO_FLAG_MMAP_IFC).ntotal == manifest.count:
+                return manifest.count
+            target.unlink()  # a kill came before index.json, and the corpus has grown since
         row = 4 * manifest.dim
         if not self._part.is_file() or self._part.stat().st_size < _HEADER.size:
             self._part.write_bytes(_header(manifest.dim, 0))

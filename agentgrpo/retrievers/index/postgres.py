@@ -7,9 +7,7 @@ table_index    what it is an index of, and how many passages are in: a row
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,120 +17,16 @@ from agentgrpo.retrievers.corpus import well_formed
 from agentgrpo.retrievers.embedder import Embedder, Vectors
 from agentgrpo.retrievers.index.database import Record, opened_record, packed
 from agentgrpo.retrievers.index.manifest import Manifest
+from agentgrpo.retrievers.index.postgres_place import Place
 from agentgrpo.retrievers.index.shape import Shape
 from agentgrpo.retrievers.index.vectors import Candidates
-from agentgrpo.retrievers.lazy import extra_missing, one_line
+from agentgrpo.retrievers.lazy import one_line
 from agentgrpo.types import Passage
 
 _MAX_INDEXED_DIM = 2000
 _MAX_EF_SEARCH = 1000
 """Limits of pgvector."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    dsn: str | None
-    dsn_env: str | None
-    table: str
-    timeout_s: float
-
-    def __str__(self) -> str:
-        return f"the table {self.table} in PostgreSQL"
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """As parts of statements: the table, its record, its index."""
-        from psycopg import sql
-
-        *schema, name = self.table.split(".")
-        return {
-            "passages": sql.Identifier(*schema, name),
-            "about": sql.Identifier(*schema, f"{name}_index"),
-            "vectors": sql.Identifier(f"{name}_embedding"),
-        }
-
-    def connect(self) -> Any:
-        """A connection, every statement a transaction of its own. Raises ConfigError, for no extension too."""
-        try:
-            import psycopg
-            from pgvector.psycopg import register_vector
-        except ImportError as e:
-            raise extra_missing(e, what="retriever=pgvector", extra="postgres") from e
-        try:
-            timeout = max(1, round(self.timeout_s))
-            options = f"-c statement_timeout={round(self.timeout_s * 1000)}"
-            connection = psycopg.connect(self._conninfo(), autocommit=True, connect_timeout=timeout, options=options)
-        except psycopg.Error as e:
-            raise ConfigError(
-                f"{self._key}: PostgreSQL does not answer ({self._hidden(one_line(e))}); start it, or correct the DSN"
-            ) from e
-        try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            register_vector(connection)
-        except psycopg.Error as e:
-            connection.close()
-            raise ConfigError(
-                f"{self._key}: the database has no extension vector ({one_line(e)}); install pgvector, and as an owner "
-                "of the database: CREATE EXTENSION vector"
-            ) from e
-        return connection
-
-    @property
-    def _key(self) -> str:
-        return "retriever.dsn" if self.dsn_env is None else f"retriever.dsn_env={self.dsn_env}"
-
-    def _conninfo(self) -> str:
-        if self.dsn_env is None:
-            return self.dsn or ""
-        if not (found := os.environ.get(self.dsn_env)):
-            raise ConfigError(
-                f"the environment variable {self.dsn_env} is not set; set it to postgresql://user@host/database"
-            )
-        return found
-
-    def _hidden(self, text: str) -> str:
-        from psycopg.conninfo import conninfo_to_dict
-
-        password = conninfo_to_dict(self._conninfo()).get("password") if self.dsn_env else None
-        return text.replace(str(password), "***") if password else text
-
-
-def place_of(dsn: str | None, dsn_env: str | None, table: str, timeout_s: float) -> Place:
-    """Raises ConfigError; nothing is connected to."""
-    if (dsn is None) == (dsn_env is None):
-        raise ConfigError(
-            "retriever.dsn and retriever.dsn_env; give one of them: postgresql://user@host/database, or the name of "
-            "the environment variable that holds it"
-        )
-    parts = table.split(".")
-    if not all(parts) or len(parts) > 2:
-        raise ConfigError(f"retriever.table={table!r}; a name, or schema.name, is allowed")
-    if not timeout_s > 0:
-        raise ConfigError(f"retriever.timeout_s={timeout_s}; more than 0 is allowed")
-    place = Place(dsn=dsn, dsn_env=dsn_env, table=table, timeout_s=timeout_s)
-    if dsn is not None:
-        _refuse_password(dsn)
-    return place
-
-
-def _refuse_password(dsn: str) -> None:
-    try:
-        import psycopg
-        from psycopg.conninfo import conninfo_to_dict
-    except ImportError as e:
-        raise extra_missing(e, what="retriever=pgvector", extra="postgres") from e
-    try:
-        has_password = bool(conninfo_to_dict(dsn).get("password"))
-    except psycopg.Error as e:
-        raise ConfigError(
-            f"retriever.dsn is no DSN ({type(e).__name__}); such as postgresql://user@host/database is allowed"
-        ) from e
-    if has_password:
-        raise ConfigError(
-            "retriever.dsn holds a password, which would end up in files; put the whole DSN into an environment "
-            "variable and give its name: retriever.dsn_env=NAME"
-        )
 
 
 class PgSink:
@@ -144,7 +38,7 @@ class PgSink:
         """Raises ConfigError where the database cannot be reached."""
         self.index = shape.index
         self._place, self._shape = place, shape
-        place.connect().close()
+        place.connect(creates_extension=True).close()
         self._connection: Any = None
 
     def begin(self, manifest: Manifest) -> int:

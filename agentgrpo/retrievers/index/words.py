@@ -6,12 +6,16 @@ from pathlib import Path
 
 import tantivy
 
+from agentgrpo.durable import write_atomic
 from agentgrpo.errors import ConfigError
 from agentgrpo.retrievers.base import Progress
 from agentgrpo.retrievers.bm25 import Bm25Backend, document, open_index
+from agentgrpo.retrievers.index.manifest import as_bytes, read_json
 from agentgrpo.retrievers.index.passages import PassageFile
 
 WORDS = "words"
+_STEMMER = "stemmer.json"
+"""In words/: what the words were cut by."""
 _COMMIT_EVERY = 65536
 """Passages: what a crash costs at most."""
 
@@ -20,6 +24,7 @@ def build_words(folder: Path, passages: PassageFile, stemmer: str | None, progre
     """Goes on after the passages that a commit has made durable."""
     path = folder / WORDS
     path.mkdir(exist_ok=True)
+    write_atomic(path / _STEMMER, as_bytes({"stemmer": stemmer}))
     index = open_index(stemmer, str(path))
     done = index.searcher().num_docs
     if done == len(passages):
@@ -36,12 +41,17 @@ def build_words(folder: Path, passages: PassageFile, stemmer: str | None, progre
 
 
 def open_words(folder: Path, passages: PassageFile, stemmer: str | None) -> Bm25Backend:
-    """Raises ConfigError where the folder has none, or not one of all its passages."""
+    """Raises ConfigError where the folder has none, not one of all its passages, or one by another stemmer."""
     path = folder / WORDS
     if not path.is_dir() or not tantivy.Index.exists(str(path)):
         raise ConfigError(
             f"{folder} has no word index, which retriever.mode=fused needs; build it again with retriever.mode=fused, "
             "or search with retriever.mode=dense"
+        )
+    if (built := read_json(path / _STEMMER).get("stemmer")) != stemmer:
+        raise ConfigError(
+            f"{path} was built with stemmer {built}, and retriever.stemmer is {stemmer}; give retriever.stemmer="
+            f"{'null' if built is None else built}, or build the index again"
         )
     index = open_index(stemmer, str(path))
     if (found := index.searcher().num_docs) != len(passages):

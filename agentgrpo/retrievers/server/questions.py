@@ -25,6 +25,8 @@ class Limits:
     queries: int = 1024
     """In one request; of a reranking, documents."""
     top_k: int = 1000
+    passages: int = 50_000
+    """In the answer of one request: queries times top_k."""
     query_chars: int = 16_384
     """A longer query of a batch is an error of that row alone."""
     body_bytes: int = 8 * 2**20
@@ -72,13 +74,25 @@ def search_of(body: bytes, limits: Limits) -> Search:
         return_scores = asked.get("return_scores", False)
         if not isinstance(return_scores, bool):
             raise Refused(422, f"return_scores is a JSON {_kind(return_scores)}; true and false are allowed")
+        _refuse_too_many(len(queries), top_k, limits)
         return Search(queries=queries, top_k=top_k, return_scores=return_scores)
     if "query" not in asked:
         raise Refused(
             422, 'neither queries nor query; ask {"queries": [...], "topk": 3, "return_scores": true} or {"query": ...}'
         )
     query = _query(asked["query"], limits)
-    return Search(queries=[query], top_k=_top_k(asked.get("top_k", asked.get("topk")), limits), single=True)
+    top_k = _top_k(asked.get("top_k", asked.get("topk")), limits)
+    _refuse_too_many(1, top_k, limits)
+    return Search(queries=[query], top_k=top_k, single=True)
+
+
+def _refuse_too_many(queries: int, top_k: int, limits: Limits) -> None:
+    if queries * top_k > limits.passages:
+        raise Refused(
+            413,
+            f"{queries} queries with top_k {top_k}, {queries * top_k} passages; at most {limits.passages} are allowed "
+            "in a request; send several, or ask for fewer passages",
+        )
 
 
 def ranking_of(body: bytes, limits: Limits) -> Ranking:

@@ -41,7 +41,7 @@ class RealServer:
     def start(self) -> None:
         command = [str(VLLM), "serve", str(self._folder), "--served-model-name", "tiny", "--host", "127.0.0.1"]
         command += ["--port", str(self._port), "--enforce-eager", "--dtype", "float32", "--max-model-len", "512"]
-        command += ["--logprobs-mode", "processed_logprobs", *self._options]
+        command += ["--logprobs-mode", "processed_logprobs", "--no-enable-chunked-prefill", *self._options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=os.environ | ENVIRONMENT, stdout=log, stderr=log, start_new_session=True

@@ -15,6 +15,7 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.retrievers import wire
 from agentgrpo.retrievers.corpus import passage_of, well_formed
 from agentgrpo.retrievers.server.answers import document_of, row_of
+from agentgrpo.retrievers.server.app import _written
 from agentgrpo.retrievers.server.questions import Limits, Ranking, Refused, Search, ranking_of, search_of
 from agentgrpo.retrievers.server.traffic import Traffic
 from agentgrpo.types import Passage
@@ -118,3 +119,27 @@ def test_the_line_for_many_requests() -> None:
         raise ZeroDivisionError
     assert lines == ["4 requests, 5 queries, p50 2.0 ms, p99 10.0 ms, at most 5 queries at once, 1 refused, 2 failed"]
     assert traffic.waiting == 0
+
+
+def test_an_answer_has_an_end() -> None:
+    limits = Limits(passages=12)
+
+    def body(queries: int, top_k: int) -> bytes:
+        return json.dumps({"queries": ["q"] * queries, "topk": top_k}).encode()
+
+    assert search_of(body(4, 3), limits) == Search(queries=["q"] * 4, top_k=3, return_scores=False)
+    for asked, said in (
+        (body(5, 3), "5 queries with top_k 3, 15 passages; at most 12 are allowed in a request; send several"),
+        (b'{"query": "q", "top_k": 13}', "1 queries with top_k 13, 13 passages; at most 12 are allowed"),
+    ):
+        with pytest.raises(Refused, match=said) as e:
+            search_of(asked, limits)
+        assert e.value.status == 413
+    with pytest.raises(Refused, match="at most 50000 are allowed"):
+        search_of(body(51, 1000), Limits())
+
+
+@given(JSON, st.lists(JSON))
+def test_answers_are_written_as_json_dumps_writes_them(value: Any, rows: list[Any]) -> None:
+    for answer in ({"results": value}, {"result": rows}, {"result": []}):
+        assert _written(answer) == json.dumps(answer)

@@ -98,6 +98,7 @@ FINDINGS: list[tuple[list[object], str]] = [
         ),
     ),
     ([q("a?", ["x", "?!"])], "1 answers with neither letter nor digit: FILE, line 1: '?!'"),
+    ([q("a?", "+")], "1 answers with neither letter nor digit: FILE, line 1: '+'"),
     ([q("Who?"), q("who", "Jon")], "1 questions asked again with other answers: FILE, line 2: 'who'"),
 ]
 

@@ -86,6 +86,7 @@ def test_a_published_file_is_known_and_read(tmp_path: Path, name: str) -> None:
                 }
             ],
         ),
+        ("trivia_qa", [TRIVIA]),
         ("squad", [{"id": "56d", "context": "Orm is old.", "question": "How is Orm?", "answers": {"text": ["old"]}}]),
         ("bamboogle", [{"Question": "Who was president when Orm, the town, fell?", "Answer": "Mara Lind"}]),
     ],
@@ -191,6 +192,8 @@ BAD: list[tuple[str, str, Any, str]] = [
         "data[0].paragraphs[0].qas[0].answers[0].text: ''; a text",
     ),
     ("squad", "x.jsonl", {"question": "q", "answers": {"text": "old"}}, "line 1.answers.text: 'old'; a list is needed"),
+    ("plain", "x.jsonl", {"question": "q", "answers": float("nan")}, "line 1: 'answers' is nan; a text that is not"),
+    ("plain", "x.jsonl", {"question": "q", "answers": [1, float("inf")]}, "line 1: 'answers' is [1, inf]; a text that"),
     ("plain", "x.jsonl", {"question": "q", "answers": {"a": 1}}, "line 1: 'answers' is {'a': 1}; a text"),
     ("plain", "x.jsonl", {"question": "q", "answer": "a", "split": "tset"}, "line 1: 'split' is 'tset'; train, dev"),
     (

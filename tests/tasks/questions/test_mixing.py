@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,15 @@ def test_files_per_split_leave_nothing_to_chance(tmp_path: Path) -> None:
         dev_path=write(tmp_path / "dev.jsonl", *rows(5, "lake")),
         test_path=write(tmp_path / "test.jsonl", *rows(7, "hill")),
     )
-    with pytest.raises(DataError, match=r"dev\.jsonl, line 1: id 'q0' was used in line 1 already; ids must be unique"):
+    again = write(tmp_path / "again.jsonl", *rows(1), *rows(1, "lake"))
+    with pytest.raises(
+        DataError, match=r"again\.jsonl, line 2: id 'q0' was used in line 1 already; ids must be unique"
+    ):
+        questions(sources={"s": Source(path=again)})
+    message = (
+        rf"dev\.jsonl, line 1: id 'q0' was used in line 1 of {re.escape(source.path)} already; ids must be unique in"
+    )
+    with pytest.raises(DataError, match=message):
         questions(sources={"s": source})
     for name, about in (("dev", "lake"), ("test", "hill")):
         write(tmp_path / f"{name}.jsonl", *({k: v for k, v in row.items() if k != "id"} for row in rows(6, about)))
@@ -229,6 +238,10 @@ def test_the_fingerprint_follows_content_not_location(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c.jsonl", {"id": "p", "text": "x"})
     first = of("a.jsonl", *rows(3))
     assert first == of("b.jsonl", *rows(3))
+    said = [
+        of(f"{s}.jsonl", *(search_r1(i, "x", source=s) | {"id": "", "extra_info": {}} for i in range(3))) for s in "nq"
+    ]
+    assert said[0] != said[1]
     others = [of("c1.jsonl", *rows(4)), of("d.jsonl", *rows(3), weight=1), of("a.jsonl", *rows(3), corpus=corpus)]
     assert len({first, *others}) == 4
 
@@ -248,7 +261,29 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], message: str) -
         Source(path="x", **settings)
 
 
+def test_an_empty_cell_says_no_split(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,question,answers,split\n1,Who?,x,\n2,When?,y,test\n", encoding="utf-8")
+    data = questions(sources={"s": Source(path=str(path))}, dev_fraction=1.0, test_fraction=0.0)
+    assert ids(data) == {"train": [], "dev": ["s:1"], "test": ["s:2"]}
+
+
+def test_questions_of_signs_are_not_thrown_away(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.jsonl", *(q("What is 7 - 5?"), q("What is 7*5?"), q("Who made C++?"), q("a b")))
+    test = write(tmp_path / "test.jsonl", *(q("What is 7 + 5?"), q("Who made C#?"), q("A b?")))
+    data = questions(sources={"s": Source(path=train, split="train", test_path=test)})
+    assert [task.question for task in data.split("train")] == ["What is 7 - 5?", "What is 7*5?", "Who made C++?"]
+
+
+def q(text: str) -> dict[str, Any]:
+    return {"question": text, "answers": "x"}
+
+
 def test_bad_sets(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"task\.sources: 'a:b'; a name without ':' is allowed, for that ends it in a"
+    ):
+        questions(sources={"a:b": Source(path="x")})
     with pytest.raises(ConfigError, match=r"task\.sources is empty; name what to read: task\.sources\.NAME\.path=FILE"):
         questions(sources={})
     source = Source(path=write(tmp_path / "x.jsonl", *rows(1)), test_path=str(tmp_path / "none.jsonl"))
