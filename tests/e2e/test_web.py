@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from agentgrpo.agents.search import SearchAgent
 from agentgrpo.agents.search.figures import SEARCH_FIGURES
 from agentgrpo.engines.base import SamplingParams
