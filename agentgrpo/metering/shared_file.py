@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +74,7 @@ class SharedFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            _with_log(connection)
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(self._schema)
             connection.execute(_INTO_THE_FILE)  # a copy of the file alone, made at any time, is a database
@@ -95,3 +96,16 @@ class SharedFile:
             isolation_level=None,
             check_same_thread=False,
         )
+
+
+def _with_log(connection: sqlite3.Connection) -> None:
+    """Two processes that open a new file at once: SQLite refuses the change of the second without waiting."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

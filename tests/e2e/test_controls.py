@@ -37,8 +37,8 @@ def test_positive_control_a_short_run_passes(train: Run) -> None:
     [
         "reward.name=tests.e2e.controls:ShuffledReward",
         "retriever.name=tests.e2e.controls:random_retrievers",
-        "retriever.name=tests.e2e.controls:empty_retrievers",
-        "judge.name=tests.e2e.controls:ConstantJudge",
+        pytest.param("retriever.name=tests.e2e.controls:empty_retrievers", marks=pytest.mark.slow),
+        pytest.param("judge.name=tests.e2e.controls:ConstantJudge", marks=pytest.mark.slow),
     ],
 )
 def test_negative_controls_do_not_pass(train: Run, broken: str) -> None:

@@ -28,6 +28,11 @@ def running_postgres() -> Iterator[str]:
     user = "nobody" if os.geteuid() == 0 else None
     if user:
         os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        if not all(parent.stat().st_mode & 0o001 for parent in programs.parents):  # an environment in a private folder
+            package = programs.parents[1]
+            for name in (package.name, f"{package.name}.libs"):  # the programs look for their libraries beside it
+                shutil.copytree(package.parent / name, folder / name, symlinks=True)
+            programs = folder / package.name / "pginstall" / "bin"
 
     def run(program: str, *arguments: str) -> None:
         done = subprocess.run(
