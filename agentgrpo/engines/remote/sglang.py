@@ -130,7 +130,8 @@ class SGLang:
         async with server.memory.setdefault("probing", asyncio.Lock()):
             if "is_tempered" not in server.memory:
                 server.memory["is_tempered"] = await self._is_tempered(server, token_ids, version)
-        if not server.memory["is_tempered"]:
+            is_tempered = server.memory["is_tempered"]  # a server that joins anew is forgotten at any await
+        if not is_tempered:
             raise ConfigError(
                 f"sampling with temperature={temperature}: {server.shown} gives log-probs without it; start it without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB, or sample with 1.0"
