@@ -2,7 +2,7 @@
 
 Whatever computes or waits on the loop's own thread without awaiting (a tool that calls time.sleep) makes everybody else
 wait just as long. Measured while the loop has nothing better to do than to serve a rollout: an update that holds it up
-is no fault. So are the engine's forwards none; they count, but nobody is blamed for them.
+is no fault. So are the engine's forwards none, nor the answers to signals; they count, but nobody is blamed for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from agentgrpo.recipes.await_chains import frames, place
 
 PERIOD_S = 0.05
 """Between two timers."""
-_ENGINES = str(Path(agentgrpo.__file__).parent / "engines")
+_PACKAGE = Path(agentgrpo.__file__).parent
+_BLAMELESS = tuple(f"{_PACKAGE}/{path}" for path in ("engines/", "recipes/diagnostics.py"))
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -98,7 +99,7 @@ def _culprit(span: _Span) -> str:
     """The task that has the loop's thread, and the line of it that is nobody's library."""
     task = asyncio.current_task(span.loop)
     frame = sys._current_frames().get(span.thread)
-    if task is None or frame is None or any(f.f_code.co_filename.startswith(_ENGINES) for f in frames(frame)):
+    if task is None or frame is None or any(f.f_code.co_filename.startswith(_BLAMELESS) for f in frames(frame)):
         return ""
     own = next((f for f in frames(frame) if not f.f_code.co_filename.startswith(_LIBRARIES)), frame)
     return f"{task.get_name()} at {place(own)}"

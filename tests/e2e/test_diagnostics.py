@@ -70,7 +70,8 @@ def test_signals_at_random_change_nothing(train: Run, start: Path, tmp_path: Pat
     assert "thread MainThread:\n" in text
     assert str(asked) in output
     assert "note: step " in output
-    assert "stood still" not in output, "the engine's forwards are nobody's fault"
+    blamed = re.findall(r"stood still for .* held up by \S+ at (\S+):", output)  # whom a busy machine stops for 10 ms
+    assert not [b for b in blamed if "engines/" in b or "diagnostics" in b or "await_chains" in b], blamed
     clocks = [json.loads(line) for line in (run_dir / "timings.jsonl").read_text().splitlines()]
     lags = {row["step"]: row for row in clocks if "time/loop_lag/max" in row}
     assert sorted(lags) == [0, 1, 2, 3]

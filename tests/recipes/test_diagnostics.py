@@ -236,7 +236,7 @@ async def test_an_update_is_no_lag(tmp_path: Path) -> None:
 
 
 async def test_the_engine_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgrpo.recipes.loop_lag._ENGINES", str(Path(__file__).parent))
+    monkeypatch.setattr("agentgrpo.recipes.loop_lag._BLAMELESS", (str(Path(__file__).parent),))
     said: list[str] = []
     lag = LoopLag(max_s=0.05, say=said.append)
     with lag.measured("step 3"):
@@ -248,3 +248,18 @@ async def test_the_engine_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None
         await asyncio.sleep(0)
         await asyncio.sleep(0.01)
     assert (said, lag.lap()["time/loop_lag/max"] > 0.1) == ([], True)
+
+
+async def test_an_answer_to_a_signal_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> str:
+        hold_up(0.4)
+        return "tasks"
+
+    monkeypatch.setattr("agentgrpo.recipes.diagnostics.describe_tasks", slow)
+    said: list[str] = []
+    with diagnostics(tmp_path, said, max_loop_lag_s=0.1) as asked, asked.responsive("step 3"):
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.sleep(0.1)
+    assert said == [f"SIGUSR1: the tasks of the event loop are in {asked.path}"]
+    assert asked.lap()["time/loop_lag/max"] > 0.3
