@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.commands import Command, Outcome
-from agentgrpo.recipes.browsing import find_episode, listing, trajectory_file
+from agentgrpo.recipes.browsing import find_episode, listing
 from agentgrpo.recipes.episode_text import episode_lines
+from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 
 
 def show(config: Mapping[str, Any], command: Command) -> Outcome:
     """One episode as text, or a table of those in the file. Raises ConfigError for what is not there."""
     given = command.arguments
-    path = trajectory_file(Path(given["run_dir"]), name=given["file"], step=given["step"])
+    path = RunDir(Path(given["run_dir"])).trajectory_file(name=given["file"], step=given["step"]).path
     screen = Screen("quiet")
     if given["episode"] is None:
         columns, rows = listing(path)

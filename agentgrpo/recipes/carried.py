@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgrpo.recipes.replay import from_json, to_json
+from agentgrpo.recipes.kept_groups import from_json, to_json
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.sharding import fill, whole
 from agentgrpo.types import ScoredGroup

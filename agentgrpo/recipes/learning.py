@@ -14,8 +14,8 @@ from agentgrpo.grpo.kl_reward import TERM as KL_TERM
 from agentgrpo.grpo.kl_reward import less_kl
 from agentgrpo.grpo.samples import Credit, group_advantages, is_degenerate, to_samples
 from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.kept_groups import kept_for_replay, to_replay
 from agentgrpo.recipes.parts import Parts
-from agentgrpo.recipes.replay import kept_for_replay, to_replay
 from agentgrpo.recipes.rolling import RolledOut
 from agentgrpo.recipes.together import once
 from agentgrpo.records.trajectories import write_trajectories

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentgrpo.durable import append_lines, sync
 from agentgrpo.errors import DataError
@@ -77,13 +77,13 @@ def _row(step: int, tags: Mapping[str, float]) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log, in order; [] where there is no file. Raises DataError naming file, line and reason."""
-    if not path.exists():
-        return []
-    return [
-        _parse(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1)
-    ]
+def read_metrics(path: Path, *, torn: Literal["refused", "left out"] = "refused") -> list[dict[str, Any]]:
+    """The rows of a log, in order; [] where there is no file. torn: what becomes of a last row that has no end, as one
+    that is being written. Raises DataError naming file, line and reason."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if torn == "left out" and lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    return [_parse(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:

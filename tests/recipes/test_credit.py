@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.kept_groups import from_json, kept_for_replay, to_json
 from agentgrpo.recipes.learning import Lesson, study
-from agentgrpo.recipes.replay import from_json, kept_for_replay, to_json
 from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.types import Episode, RewardResult, ScoredGroup

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agentgrpo.recipes.carried import Carried
+from agentgrpo.recipes.kept_groups import from_json, kept_for_replay, to_json, to_replay
 from agentgrpo.recipes.learning import Lesson, study
-from agentgrpo.recipes.replay import from_json, kept_for_replay, to_json, to_replay
 from agentgrpo.recipes.rolling import RolledOut
 from agentgrpo.types import Episode, Exit, RewardResult, ScoredGroup, Task
 from tests import builders

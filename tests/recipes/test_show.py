@@ -15,13 +15,14 @@ from rich.console import Console
 
 from agentgrpo.cli import configs_dir, main
 from agentgrpo.dialogue import Question, join, memory_task
-from agentgrpo.recipes.browsing import LATEST, find_episode
+from agentgrpo.recipes.browsing import find_episode
 from agentgrpo.recipes.episode_text import episode_lines
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.types import Branch, Episode, Exit, Failure, Outcome, RewardResult, ScoredGroup, Task, ToolRecord
 from tests import builders
 
+LATEST = "eval-end-greedy.jsonl"
 HOSTILE = "[bold red]not markup[/]\n  + fact: forged\x1b[31m\u202e"
 
 
@@ -318,8 +319,11 @@ ALL = "Leave out --episode to list all"
         (("--episode", "zzzzzz"), f"--episode zzzzzz: {NO_EPISODE}; the first are diary-3/0, q/1. {ALL}"),
         (("--step", "x"), "--step x; the number of a step is allowed, such as 0"),
         (("--step", "1", "--file", "f"), "--file f and --step 1: give one of them"),
-        (("--file", "eval-end-gredy"), f"{{run}} has no eval-end-gredy; it has {LATEST}. Did you mean '{LATEST}'?"),
-        (("--step", "4"), f"{{run}} has no train-000004.jsonl; it has {LATEST}."),
+        (
+            ("--file", "eval-end-gredy"),
+            "{run} has no eval-end-gredy; it has eval-end-greedy. Did you mean 'eval-end-greedy'?",
+        ),
+        (("--step", "4"), "{run} has no train-000004; it has eval-end-greedy."),
     ],
 )
 def test_what_is_not_there_is_one_line(

@@ -1,0 +1,163 @@
+"""A run's directory for those who only read it: `view`, `show`, `replay`, `diff` and `report`.
+
+    config.yaml           the configuration; environment.json, versions and machine
+    metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
+    trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
+    eval.json             the comparison, once there is one
+    checkpoints/          model folders: step-000040 holds the weights after 40 steps
+
+Nothing is locked, so that a run may be under way: what it is about to write is not there yet, and a last row that is
+torn is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
+
+CONFIG = "config.yaml"
+TRAJECTORIES = "trajectories"
+_TRAIN = re.compile(r"train-(\d{6,})")
+_EVAL = re.compile(r"eval-(.+)-(greedy|sampled)")
+_CHECKPOINT = re.compile(r"step-(\d{6,})")
+_CLOCKS = ".timings.jsonl"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFile:
+    """One file of episodes. Of training it has a `step`; of an evaluation `policy` ("start", "end", or a baseline's
+    name) and `mode`."""
+
+    path: Path
+    step: int | None = None
+    policy: str = "train"
+    mode: str = "sampled"
+
+    @property
+    def name(self) -> str:
+        """As --file takes it: train-000012, eval-end-greedy."""
+        return self.path.stem
+
+    def clocks(self) -> dict[str, dict[str, Any]]:
+        """Episode id -> its seconds by stage, and "tools": those of each call; {} where none were kept."""
+        path = self.path.with_suffix(_CLOCKS)
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        return {row["id"]: row for row in rows}
+
+
+class RunDir:
+    """Raises ConfigError where `path` holds no run that has begun, and DataError for files that cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not ((path / CONFIG).is_file() or (path / TRAJECTORIES).is_dir()):
+            raise ConfigError(f"{path} has no trajectories; give the directory of a run that has begun, such as runs/x")
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """As composed, interpolations unresolved."""
+        try:
+            found = yaml.safe_load((self.path / CONFIG).read_bytes())
+        except (yaml.YAMLError, UnicodeDecodeError) as e:
+            raise DataError(f"{self.path / CONFIG}: {e}") from e
+        if not isinstance(found, dict):
+            raise DataError(f"{self.path / CONFIG}: not a configuration")
+        return found
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """{"determinism","versions","machine"}; {} before it is known."""
+        return self._json("environment.json") or {}
+
+    @property
+    def evaluation(self) -> Mapping[str, Any] | None:
+        """eval.json, once the run (or `agentgrpo eval`) has compared."""
+        return self._json("eval.json")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row per step."""
+        return self._rows(METRICS)
+
+    def timings(self) -> list[dict[str, Any]]:
+        return self._rows(TIMINGS)
+
+    def profile(self) -> list[dict[str, Any]]:
+        """Seconds by stage, a row per step; [] unless run.profile=true."""
+        return self._rows(PROFILE)
+
+    def trajectory_files(self) -> list[TrajectoryFile]:
+        """Training in order of its steps, then evaluations by name; files of other names are nobody's."""
+        paths = sorted(p for p in (self.path / TRAJECTORIES).glob("*.jsonl") if not p.name.endswith(_CLOCKS))
+        files = [file for path in paths if (file := _file(path)) is not None]
+        return sorted(files, key=lambda f: (f.step is None, f.step or 0))
+
+    def trajectory_file(self, *, name: str | None = None, step: str | None = None) -> TrajectoryFile:
+        """The one of that name, or of that step; with neither the greedy evaluation of the end weights, or else the
+        last step. Raises ConfigError where there is none."""
+        if name is not None and step is not None:
+            raise ConfigError(f"--file {name} and --step {step}: give one of them")
+        files = self.trajectory_files()
+        if not files:
+            raise ConfigError(f"{self.path} has no trajectories; its run has not got that far, or give another one")
+        if step is not None:
+            if not (step.isascii() and step.isdigit()):
+                raise ConfigError(f"--step {step}; the number of a step is allowed, such as 0")
+            name = f"train-{int(step):06d}"
+        known = {file.name: file for file in files}
+        steps = [file for file in files if file.step is not None]
+        if name is None:
+            return known.get("eval-end-greedy") or (steps or files)[-1]
+        found = known.get(name.removesuffix(".jsonl"))
+        if found is None:
+            some = [*known][:_SHOWN] + ["..."] * (len(known) > _SHOWN)
+            near = did_you_mean(name, known)
+            raise ConfigError(f"{self.path / TRAJECTORIES} has no {name}; it has {', '.join(some)}.{near}")
+        return found
+
+    def checkpoints(self) -> dict[int, Path]:
+        """Completed steps -> model folder, oldest first; they may be damaged."""
+        folder = self.path / "checkpoints"
+        found = {
+            int(match[1]): path
+            for path in (folder.iterdir() if folder.is_dir() else ())
+            if (match := _CHECKPOINT.fullmatch(path.name))
+        }
+        return dict(sorted(found.items()))
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except ValueError as e:
+            raise DataError(f"{path}: {e}") from e
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: a {type(found).__name__} instead of an object")
+        return found
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        return read_metrics(self.path / name, torn="left out")
+
+
+def _file(path: Path) -> TrajectoryFile | None:
+    if match := _TRAIN.fullmatch(path.stem):
+        return TrajectoryFile(path=path, step=int(match[1]))
+    if match := _EVAL.fullmatch(path.stem):
+        return TrajectoryFile(path=path, policy=match[1], mode=match[2])
+    return None
