@@ -10,7 +10,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap
+.PHONY: help train test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
 .PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
@@ -26,6 +26,22 @@ test: lint bubblewrap ## Lint, types and the fast tests
 
 test-slow: .venv/ready-dev bubblewrap ## What takes minutes or an idle machine and is left out of make test
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 -m slow $(ARGS)
+
+test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -rP -m browser tests/viewing $(ARGS)
+
+test-docs-long: .venv/ready-dev bubblewrap ## The commands of README and docs that make test leaves out, start weights included
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -m slow tests/test_docs.py $(ARGS)
+
+docs: .venv/ready ## The pages that are made from docstrings and presets: agentgrpo/docs/api.md, settings.md
+	$(PY) scripts/api_reference.py
+	$(PY) scripts/settings_reference.py
+
+pictures: .venv/ready ## The live screen's picture, from a run of its own: minutes; the page's: scripts/pictures.py view RUN
+	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/pictures.py screen $(ARGS)
+
+stranger: ## Clone, set up, train and view, as somebody new would, timed; ARGS="run.max_steps=10"
+	scripts/stranger.sh $(ARGS)
 
 test-vllm: .venv/ready-dev .bench/vllm/ready ## A real vLLM on this CPU, trained on, killed and resumed: minutes
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m vllm tests/engines/remote $(ARGS)
@@ -104,6 +120,14 @@ bubblewrap:
 	  { apt-get update -qq && apt-get install -qq bubblewrap; }; } >/dev/null 2>&1; } || \
 	  echo "bubblewrap is missing, so the python tool will not run: install it (apt-get install bubblewrap)"
 
+# A browser of the system's; CHROMIUM=PATH names another.
+chromium:
+	@[ -n "$$CHROMIUM" ] || command -v chromium google-chrome >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium, for the tests of pages" && \
+	  export DEBIAN_FRONTEND=noninteractive && { apt-get install -qq chromium || \
+	  { apt-get update -qq && apt-get install -qq chromium; }; } >/dev/null 2>&1; } || \
+	  echo "chromium is missing, so the tests of pages will fail: install it (apt-get install chromium)"
+
 # Debian keeps ensurepip in a package of its own; where it is missing, the system's pip fills the environment.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(PY) install --quiet pip; }
@@ -112,6 +136,10 @@ bubblewrap:
 
 .venv/ready-dev: .venv/ready
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv/ready-browser: .venv/ready-dev
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $@
 
 .venv/ready-bench: .venv/ready

@@ -21,6 +21,9 @@ ALWAYS = ("dsn",)
 FOLDERS = (("qdrant", "path"),)
 """(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
+_BARE = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?(?:/[^@?#]*)?", re.IGNORECASE)
+"""host, host:port, host/path, with neither a scheme before it nor anything in it that may be a secret."""
+_PLACE = re.compile(r"(?:^|\.)(?:base_|web_)?urls?(?:\.\d+)?$")
 _RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
 
 
@@ -30,6 +33,15 @@ def refuse_resolvers(tree: Any) -> None:
         for name in _RESOLVER.findall(value) if isinstance(value, str) else ():
             if name != "oc.env":
                 raise ConfigError(f"{path}={value}: resolver '{name}'; allowed is oc.env. Write the value itself")
+
+
+def refuse_bare_addresses(tree: Any) -> None:
+    """Raise ConfigError for localhost:8000 where http://localhost:8000 is meant: known before minutes of loading."""
+    for path, value in _walk(tree):
+        if _PLACE.search(path) and isinstance(value, str) and _BARE.fullmatch(value):
+            raise ConfigError(
+                f"{path}={value} does not say how to connect; put http:// before it, or https://: http://{value}"
+            )
 
 
 def refuse_targets(tree: Any, file: Path) -> None:

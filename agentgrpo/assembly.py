@@ -46,8 +46,8 @@ from agentgrpo.wiring import Wiring
 def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch) -> Session:
     """The whole run; with a checkpoint, its optimizer and generator states restored. Raises ConfigError where sampled
     and recomputed log-probs could not agree."""
-    _refuse_untrainable(wiring)
-    _refuse_few(wiring)
+    refuse_untrainable(wiring)
+    refuse_few(wiring)
     reference = open_reference(wiring.policy, wiring.algorithm, checkpoint, wiring.hardware, code=wiring.code)
     if wiring.is_sharded:
         shard(wiring.policy.model, wiring.world.size)
@@ -64,7 +64,7 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     reopened = partial(open_policy, hardware=wiring.hardware, code=wiring.code)
     examiner = wiring.examiner(test=run.final_eval, dev=bool(run.eval_every))
     parts = Parts(
-        order=_order(wiring),
+        order=task_order(wiring),
         agent=wiring.agent,
         agent_name=str(wiring.config["agent"]["name"]),
         engine=wiring.engine,
@@ -103,7 +103,7 @@ def _without_void_evaluations(wiring: Wiring) -> RunSettings:
     return replace(run, eval_every=0)
 
 
-def _refuse_few(wiring: Wiring) -> None:
+def refuse_few(wiring: Wiring) -> None:
     """Raise DataError where the task set is too small for what the run does, with everything that it lacks."""
     run, per_step = wiring.run, wiring.rollout.tasks_per_step
     train, dev, test = (len(wiring.dataset.split(name)) for name in ("train", "dev", "test"))
@@ -123,7 +123,7 @@ def _refuse_few(wiring: Wiring) -> None:
         )
 
 
-def _refuse_untrainable(wiring: Wiring) -> None:
+def refuse_untrainable(wiring: Wiring) -> None:
     rollout = wiring.rollout
     if not wiring.engine.trainable:
         raise ConfigError(f"engine={wiring.config['engine']['name']} gives no exact log-probs: evaluate with it")
@@ -153,7 +153,7 @@ def _trainer(wiring: Wiring, reference: Reference | None, optimizer: AdamW) -> T
     )
 
 
-def _order(wiring: Wiring) -> TaskOrder:
+def task_order(wiring: Wiring) -> TaskOrder:
     return TaskOrder(
         wiring.dataset.split("train"),
         tasks_per_step=wiring.rollout.tasks_per_step,

@@ -108,6 +108,7 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
                 arguments=arguments,
                 overrides=job.overrides,
                 choices=job.choices,
+                is_fresh=job.is_fresh,
                 snapshot=job.snapshot,
             )
             outcome = _call(verb, job.config, command)
@@ -169,7 +170,7 @@ def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
             raise ConfigError(f"{name} needs {verb.positional.upper()}: agentgrpo {name} {verb.positional.upper()} ...")
         arguments[verb.positional] = rest.pop(0)
         if verb.also:
-            if not rest:
+            if len(rest) < verb.least:
                 usage = f"agentgrpo {name} {arguments[verb.positional]} {verb.also.upper()} ..."
                 raise ConfigError(f"{name} needs {verb.also.upper()}: {usage}")
             arguments[verb.also], rest = rest, []
@@ -225,7 +226,8 @@ def complete(line: str) -> list[str] | str:
 def help_text(known: Mapping[str, Sequence[str]]) -> str:
     lines = [__doc__.splitlines()[2].strip(), "", "Verbs"] if __doc__ else []
     for name, verb in VERBS.items():
-        words = f"{name} {verb.positional.upper()} {verb.also.upper()}".rstrip()
+        also = verb.also.upper() if verb.least else f"[{verb.also.upper()}]"
+        words = f"{name} {verb.positional.upper()} {also if verb.also else ''}".rstrip()
         lines.append(f"  {words:<24}{verb.summary}")
         lines += [f"    {f'{flag} {metavar}':<22}{text}" for flag, (metavar, text) in verb.flags.items()]
     lines += ["", "Flags of every verb"]

@@ -25,6 +25,8 @@ class Command:
     """The configuration's; in a sweep, this job's. They may hold secrets: not for files."""
     choices: Mapping[str, str]
     """group -> preset; empty where the configuration is a run's own."""
+    is_fresh: bool = False
+    """run.dir was made for this job, and is empty."""
     snapshot: str
     """The configuration as YAML, interpolations unresolved: what the run directory keeps as config.yaml."""
 
@@ -38,7 +40,9 @@ class Verb:
     entry: str
     positional: str = ""
     also: str = ""
-    """What all words after `positional` are, at least one: it has no settings, so that they cannot be meant as such."""
+    """What all words after `positional` are: it has no settings, so that they cannot be meant as such."""
+    least: int = 1
+    """Words of `also` that must be given."""
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """--flag -> (metavar or "" for a switch, help)."""
     resumes: bool = False
@@ -90,13 +94,67 @@ VERBS: dict[str, Verb] = {
         composes=False,
     ),
     "show": Verb(
-        summary="print an episode of a run, or list those there are",
+        summary="print a run's curves, evaluation and costs, an episode of it, or a list of those",
         entry="agentgrpo.show:show",
         positional="run_dir",
         flags={
-            "--episode": ("ID", "the one to print; without it the file's episodes are listed"),
+            "--episode": ("ID", "print this one"),
+            "--list": ("", "list a file's episodes; --file and --step alone do so, too"),
             "--file": ("NAME", "of RUN/trajectories; default: the greedy evaluation of the end weights"),
             "--step": ("N", "instead of --file: that step of training"),
+        },
+        composes=False,
+    ),
+    "view": Verb(
+        summary="write a page to look at runs with: curves, episodes, tokens; it opens from disk in any browser",
+        entry="agentgrpo.viewing:view",
+        positional="run_dir",
+        also="others",
+        least=0,
+        flags={
+            "--out": ("FILE", "the page; default: RUN/view.html"),
+            "--serve": ("", "instead of a file: serve it to this machine's browsers, for a run under way"),
+            "--port": ("P", "with --serve; default: one that is free"),
+            "--ratio": ("CKPT", "score every sampled token with these weights too, to colour by the ratio to the old"),
+        },
+        composes=False,
+    ),
+    "doctor": Verb(
+        summary="look for what would spoil a run before it costs anything (exit code 1 if something would)",
+        entry="agentgrpo.doctor:doctor",
+        flags={"--json": ("", "print what was found as JSON")},
+        keeps_nothing=True,
+    ),
+    "replay": Verb(
+        summary="run recorded episodes again and say where they first differ (exit code 1 if one does)",
+        entry="agentgrpo.replaying:replay",
+        positional="run_dir",
+        flags={
+            "--episode": ("ID", "the one to run again"),
+            "--all": ("", "all episodes of the file"),
+            "--file": ("NAME", "of RUN/trajectories; default: the newest whose weights are kept"),
+            "--step": ("N", "instead of --file: that step of training"),
+            "--tools": ("record|live", "what tools and retrievers said: as recorded (default), or asked again"),
+            "--ckpt": ("PATH", "the weights; default: those that sampled it, where the run keeps them"),
+            "--json": ("", "print what was found as JSON"),
+        },
+        resumes=True,
+    ),
+    "diff": Verb(
+        summary="what two runs have apart: settings, versions, rewards, the first step that differs, evaluations",
+        entry="agentgrpo.diffing:diff",
+        positional="run_dir",
+        also="other",
+        flags={"--json": ("", "print it as JSON")},
+        composes=False,
+    ),
+    "report": Verb(
+        summary="correctness against cost of all evaluated runs below a folder, as a page",
+        entry="agentgrpo.pareto:report",
+        positional="folder",
+        flags={
+            "--out": ("FILE", "the page; default: FOLDER/report.html"),
+            "--json": ("", "print the points as JSON"),
         },
         composes=False,
     ),

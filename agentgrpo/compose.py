@@ -30,7 +30,13 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from agentgrpo.admission import refuse_remote_code, refuse_resolvers, refuse_targets, refuse_unnamed
+from agentgrpo.admission import (
+    refuse_bare_addresses,
+    refuse_remote_code,
+    refuse_resolvers,
+    refuse_targets,
+    refuse_unnamed,
+)
 from agentgrpo.build import admit_user_code, refuse_unknown, user_code, validate
 from agentgrpo.errors import AgentGrpoError, ConfigError, StorageError
 from agentgrpo.hardware import Launch
@@ -39,8 +45,10 @@ from agentgrpo.registry import ROOT
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
-_NEWER = ("cassette", "budget")
+_NEWER = ("cassette", "budget", "counterfactual")
 """Groups that runs of older versions do not have."""
+_OF_EVALUATIONS = ("counterfactual",)
+"""Groups whose presets go with a run's own configuration: it is evaluated with one, and is what it was otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,8 @@ class Job:
     """The same as YAML, interpolations unresolved: what the run directory keeps as SNAPSHOT."""
     choices: dict[str, str]
     overrides: tuple[str, ...]
+    is_fresh: bool
+    """run.dir was made here."""
 
 
 Task = Callable[[Callable[[], Job]], float | None]
@@ -116,7 +126,8 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
 def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
     """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
     checkpoint is evaluated as what it was trained as. None = compose as usual."""
-    if checkpoint is None or any(is_group(o.key_or_group) for o in parse(overrides)):
+    chosen = {o.key_or_group for o in parse(overrides) if is_group(o.key_or_group)}
+    if checkpoint is None or not chosen <= {*_OF_EVALUATIONS}:
         return None
     run_dir = Path(checkpoint).absolute().parent.parent
     return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
@@ -141,7 +152,12 @@ def rerun_hydra(
     for group in _NEWER:  # in their default preset, which is as it was without them
         [preset] = [d[group] for d in primary["defaults"] if isinstance(d, dict) and group in d]
         snapshot.setdefault(group, OmegaConf.to_container(OmegaConf.load(configs / group / f"{preset}.yaml")))
-    node = {"defaults": ["_self_", *quiet], "hydra": primary["hydra"], **snapshot}
+    presets = []
+    for group in _OF_EVALUATIONS:
+        name = snapshot[group].get("name") if isinstance(snapshot[group], dict) else None
+        if not resumes and snapshot[group] == {"name": name} and (configs / group / f"{name}.yaml").is_file():
+            presets.append({group: snapshot.pop(group)["name"]})
+    node = {"defaults": [*presets, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}
     ConfigStore.instance().store("resumed", node)
     admit_user_code(
         user_code({o.key_or_group: {"name": o.value()} for o in parse(overrides) if o.key_or_group.endswith(".name")})
@@ -165,15 +181,17 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     overridden = tuple(HydraConfig.get().overrides.task)
     try:
         validate(checked)
+        refuse_bare_addresses(checked)
     except ConfigError as e:
         raise ConfigError(f"{e}{_misfit(str(e), choices, overridden)}") from e
+    is_fresh = given is None and HydraConfig.get().mode != RunMode.MULTIRUN
     if given is None:
         experiment = choices.get("experiment", "none")
         run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
     if run_dir is not None:
         config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
     snapshot = to_yaml(unresolved, choices)
-    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overridden)
+    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overridden, is_fresh=is_fresh)
 
 
 def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """What concurrent callers of one backend share: slots, one call for questions that arrive together, one call for equal
-questions. Everything works in any number of consecutive event loops, as `asyncio.run` makes them.
+questions; and time limits that leave out what nobody inside can help. Everything works in any number of consecutive
+event loops, as `asyncio.run` makes them.
 
 A cancelled caller never disturbs the others: it takes no slot, and a call is stopped when nobody waits for it any more.
 """
@@ -7,7 +8,9 @@ A cancelled caller never disturbs the others: it takes no slot, and a call is st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -188,3 +191,35 @@ class Batcher(Generic[G, K, V]):
             outcomes = [error] * len(batch)
         for question, outcome in zip(batch, outcomes, strict=True):
             traffic.settle(question, outcome)
+
+
+_limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+    """TimeoutError where the block takes longer than `seconds`, those inside of `uncounted` left out (None: never)."""
+    async with asyncio.timeout(seconds) as limit:
+        token = _limit.set(limit)
+        try:
+            yield
+        finally:
+            _limit.reset(token)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """The block takes nothing of the time limit that it runs under, if any; that of other tasks under the same one goes
+    on with it."""
+    limit, loop = _limit.get(), asyncio.get_running_loop()
+    ends = None if limit is None else limit.when()
+    if limit is None or ends is None:
+        yield
+        return
+    began = loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):  # this task has outlived what was limited
+            limit.reschedule(ends + loop.time() - began)

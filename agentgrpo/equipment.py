@@ -21,15 +21,17 @@ from agentgrpo.recipes.examine import Closing
 from agentgrpo.recipes.metered import metered
 from agentgrpo.recipes.profile import observed
 from agentgrpo.retrievers.base import Retriever
+from agentgrpo.retrievers.counterfactual import Counterfactual
 from agentgrpo.stages import Clock
 from agentgrpo.tools.base import Tool, Toolset
 from agentgrpo.tools.environment import Environments
 from agentgrpo.types import Passage
 
 Corpora = Mapping[str, Sequence[Passage]]
+_NO_COUNTERFACTUAL = {"name": "none"}
 
 
-def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: Clock | None, **injected: Any) -> Any:
+def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: Clock | None, /, **injected: Any) -> Any:
     """build_node, with all that asks services behind the meter and all that is called observed on the clock, where
     there are these."""
 
@@ -44,16 +46,25 @@ def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: C
 
 class Equipment:
     """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled. meter: what its
-    retrievers are behind."""
+    retrievers are behind. counterfactual: what they are behind beside that, but for demonstrations."""
 
     def __init__(
-        self, config: Mapping[str, Any], corpora: Corpora, clock: Clock | None = None, meter: Meter | None = None
+        self,
+        config: Mapping[str, Any],
+        corpora: Corpora,
+        clock: Clock | None = None,
+        meter: Meter | None = None,
+        counterfactual: Counterfactual | None = None,
     ) -> None:
         """Raises ConfigError, for two tools of one name too, and for tools that the agent would not call."""
         self._config, self._clock, self._meter = config, clock, meter
         if config["tools"] and not self._has_tools:
             raise ConfigError(f"agent={config['agent']['name']} calls no tools; use agent=tool, or tools=none")
-        self.retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
+        retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
+        if counterfactual is not None:
+            _refuse_pages(config, retrievers)
+            retrievers = {name: counterfactual(retriever) for name, retriever in retrievers.items()}
+        self.retrievers = retrievers
         self.environments = Environments() if self._has_tools else None
         self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
         by_name(self._parts)  # names that clash are an error of construction
@@ -74,10 +85,13 @@ class Equipment:
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """Of what the policy is told of its tools, which a server may change between two runs; empty without tools."""
+        """Of what the policy is told of its tools, which a server may change between two runs, and of what is done to
+        that which is found; empty without either."""
         specs = [tool.spec for tool in by_name(self._parts).values()]
         told = json.dumps([[s.name, s.description, s.parameters] for s in specs], default=repr)
-        return {"tools": sha256(told.encode()).hexdigest()} if specs else {}
+        found = {"tools": sha256(told.encode()).hexdigest()} if specs else {}
+        counterfactual = self._config.get("counterfactual", _NO_COUNTERFACTUAL)
+        return found if counterfactual == _NO_COUNTERFACTUAL else {**found, "counterfactual": repr(counterfactual)}
 
     @property
     def notes(self) -> Sequence[str]:
@@ -124,8 +138,18 @@ class Equipment:
         return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
-        part: Tool | Toolset = build_node("tool", {"name": key, **self._nodes[key]}, retrievers=retrievers)
+        node = {"name": key, **self._nodes[key]}
+        part: Tool | Toolset = build_part("tool", node, self._meter, None, retrievers=retrievers)
         return part
+
+
+def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]) -> None:
+    """Raise ConfigError where a counterfactual would change nothing, or pages would show what it withholds."""
+    name = config["counterfactual"]["name"]
+    if not retrievers:
+        raise ConfigError(f"counterfactual={name}, and nothing searches here; use counterfactual=none")
+    if config["agent"].get("fetcher", {"name": "none"})["name"] != "none":
+        raise ConfigError(f"counterfactual={name}, and pages would show what it withholds; add agent.fetcher.name=none")
 
 
 def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:

@@ -8,6 +8,7 @@
     ├── StorageError (OSError)         disk full, quota, unreadable; exit 5
     ├── TrainingError                  a guard refused to go on (non-finite values); exit 6
     │   ├── TooManyFailures            infrastructure failures past the limit; exit 8
+    │   │   └── NoServer               every server that samples is lost, resumable; exit 8
     │   ├── GuardHalt                  a guard ends the run; exit 6
     │   └── GuardRollback              a guard sends the weights back to the last good checkpoint
     ├── Preempted                      stopped by a signal, resumable; exit 75
@@ -62,6 +63,10 @@ class TrainingError(AgentGrpoError):
 
 class TooManyFailures(TrainingError):
     exit_code = 8
+
+
+class NoServer(TooManyFailures):
+    pass
 
 
 class GuardHalt(TrainingError):

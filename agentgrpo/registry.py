@@ -73,6 +73,12 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "cross_encoder": "agentgrpo.recipes.cross_encoder:CrossEncoder",
         "http": "agentgrpo.retrievers.http:HttpReranker",
     },
+    "counterfactual": {
+        "none": "agentgrpo.build:nothing",
+        "blank": "agentgrpo.retrievers.counterfactual:blank",
+        "shuffled": "agentgrpo.retrievers.counterfactual:shuffled",
+        "swapped": "agentgrpo.retrievers.counterfactual:swapped",
+    },
     "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
     "judge": {
         "exact_match": "agentgrpo.judges.answers:ExactMatch",
@@ -151,6 +157,7 @@ ROOT: Mapping[str, str] = {
     "engine": "engine",
     "agent": "agent",
     "retriever": "retriever",
+    "counterfactual": "counterfactual",
     "tools": "tool*",
     "judge": "judge",
     "reward": "reward",

@@ -140,7 +140,7 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Li
                 if not host.startswith("127.") and host not in ("localhost", "::1"):
                     say("note: whoever reaches this machine may search; nobody is asked for a password")
 
-            await serve(app.asgi, bound, grace_s=grace_s or 30, ready=ready)
+            await serve(app.asgi, bound, limits=limits, grace_s=grace_s or 30, ready=ready)
         finally:
             for retriever in retrievers.values():
                 await retriever.close()

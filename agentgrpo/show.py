@@ -1,4 +1,4 @@
-"""`agentgrpo show`: the episodes of a run, for people to read. It loads no model and none of the libraries of one."""
+"""`agentgrpo show`: a run and its episodes, for people to read. It loads no model and none of the libraries of one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Any
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.recipes.browsing import find_episode, listing
 from agentgrpo.recipes.episode_text import episode_lines
+from agentgrpo.recipes.overview import overview
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 
 
 def show(config: Mapping[str, Any], command: Command) -> Outcome:
-    """One episode as text, or a table of those in the file. Raises ConfigError for what is not there."""
+    """The run as a whole; of a file of it one episode as text, or a table of all. Raises ConfigError for what is not
+    there."""
     given = command.arguments
-    path = RunDir(Path(given["run_dir"])).trajectory_file(name=given["file"], step=given["step"]).path
-    screen = Screen("quiet")
+    run, screen = RunDir(Path(given["run_dir"])), Screen("quiet")
+    if not (given["list"] or any(given[name] is not None for name in ("episode", "file", "step"))):
+        overview(screen, run)
+        return Outcome()
+    path = run.trajectory_file(name=given["file"], step=given["step"]).path
     if given["episode"] is None:
         columns, rows = listing(path)
         screen.line(str(path))

@@ -29,12 +29,16 @@ from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.diagnostics import Diagnostics, Watch
 from agentgrpo.recipes.drift import refuse_drift, refuse_other_settings
 from agentgrpo.recipes.export import export_model, holds_model
+from agentgrpo.recipes.finished import give_up_result, kept_result
 from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
 from agentgrpo.recipes.parts import Progress
+from agentgrpo.recipes.report import report as report_result
 from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import agree, once, only_first
+from agentgrpo.recipes.unbegun import Unbegun
+from agentgrpo.records.run_dir import EVALUATED
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
 from agentgrpo.tasks.base import TaskDataset
@@ -77,7 +81,7 @@ def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     if not _samples_what_is_trained(config):  # known before a warm start
         name = config["engine"]["name"]
         raise ConfigError(f"engine={name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={name}")
-    with _run_directory(run, world) as (screen, watch):
+    with _run_directory(run, world, command) as (screen, watch):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
         session = session_of(Wiring(config, command.snapshot, screen, world), None, watch)
@@ -88,7 +92,7 @@ def train(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
 def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
     run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run, world) as (screen, watch):
+    with _run_directory(run, world, command) as (screen, watch):
         run_dir = Path(run.dir)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
@@ -96,14 +100,21 @@ def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
             return _finish(session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress())
         checkpoint = _newest(store, world)
-        refuse_other_settings(checkpoint.state["config"], yaml.safe_load(command.snapshot))  # before anything is built
+        now = yaml.safe_load(command.snapshot)
+        refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
+        if (result := once(world, lambda: kept_result(run, checkpoint.step, now))) is not None:
+            more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
+            screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
+            report_result(screen, result)
+            return Outcome(objective=result["sampled"]["trained"]["reward"])
         wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
-        once(world, lambda: _rewind(run_dir, store, checkpoint, command))
+        once(world, lambda: _rewind(run, store, checkpoint, command))
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
         if checkpoint.step >= run.max_steps:
-            screen.line(f"nothing is left to train; run.max_steps={checkpoint.step + 50} would add 50 steps")
+            todo = ", and its end weights are evaluated" if run.final_eval else ""
+            screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
         session = session_of(wiring, checkpoint, watch)
         return _finish(session, Progress.restored(checkpoint))
 
@@ -126,9 +137,11 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
         path = arguments[name]
         if path is not None and not holds_model(Path(path)):
             raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
-    with _run_directory(run, world) as (screen, _):
+    with _run_directory(run, world, command) as (screen, _):
         once(world, lambda: _begin(run, command))
+        screen.line(f"run directory: {run.dir}")
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
+        once(world, lambda: _say_what(Path(run.dir), ckpt=arguments["ckpt"], baseline=start))
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
         before = config if is_trained else {**config, "engine": {"name": "hf"}}
         wirings = [
@@ -137,6 +150,7 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
         ]
         baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
         result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
+        screen.line(f"results: {Path(run.dir) / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
 
@@ -195,6 +209,12 @@ def _begin(run: RunSettings, command: Command) -> None:
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
 
 
+def _say_what(run_dir: Path, **folders: str | None) -> None:
+    """Of which weights the evaluation is, for those who read it."""
+    found = {name: str(Path(folder).absolute()) if folder else None for name, folder in folders.items()}
+    write_atomic(run_dir / EVALUATED, (json.dumps(found, indent=2) + "\n").encode())
+
+
 def _newest(store: CheckpointStore, world: World) -> LoadedCheckpoint:
     """The newest valid checkpoint: the first process looks for it, and the others read the same."""
     found = agree(world, lambda: store.latest() if world.rank == 0 else None)
@@ -202,9 +222,11 @@ def _newest(store: CheckpointStore, world: World) -> LoadedCheckpoint:
     return agree(world, lambda: found or store.load(path))
 
 
-def _rewind(run_dir: Path, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> None:
+def _rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> None:
     """The run directory as it was at `checkpoint`, with the configuration that the run goes on with."""
+    run_dir = Path(run.dir)
     store.rewind(checkpoint)
+    give_up_result(run)
     before = (run_dir / SNAPSHOT).read_bytes()
     if before != command.snapshot.encode():
         write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
@@ -232,17 +254,19 @@ def _finish(session: Session, progress: Progress) -> Outcome:
 
 
 @contextmanager
-def _run_directory(run: RunSettings, world: World) -> Iterator[tuple[Screen, Watch]]:
+def _run_directory(run: RunSettings, world: World, command: Command) -> Iterator[tuple[Screen, Watch]]:
     """The run directory, locked for the first process, its screen, and what answers when this process is asked what it
     is at. Library warnings become lines of the screen."""
     logging.captureWarnings(True)
     logging.disable(logging.WARNING if world.rank else logging.NOTSET)
     transformers.logging.disable_progress_bar()
+    clean = only_first(world, lambda: Unbegun(Path(run.dir), is_ours=command.is_fresh))
     lock = agree(world, lambda: only_first(world, lambda: _lock(run)))
     world.keep_stacks(Path(run.dir))
     limits = {"watchdog_s": run.watchdog_s, "max_loop_lag_s": run.max_loop_lag_s}
     with (
         lock,
+        clean,
         only_first(world, lambda: Screen(mode=run.screen)) as screen,
         Diagnostics(Path(run.dir), **limits, say=screen.line) as watch,
     ):

@@ -113,8 +113,9 @@ class Wiring:
         self.engine: Engine = build_part(
             "engine",
             config["engine"],
-            None,
+            self.meter if takes("engine", config["engine"], "meter") else None,
             self._calls,
+            meter=self.meter,
             **({} if "model" in config["engine"] else {"model": self.policy.model}),  # there it is an endpoint's
             tokenizer=self.policy.tokenizer,
             run_seed=self.run.seed,
@@ -132,14 +133,16 @@ class Wiring:
             rehearse(self.agent, task)
         for note in self.equipment.notes:
             screen.line(f"note: {note}")
-        figures = self.agent.figures
         self.run = replace(self.run, eval=replace(self.run.eval, prices=self._prices(self.agent)))
-        screen.show({f"agent/{column}": figures.label(column) for column in figures.headline})
+        screen.show({f"agent/{name}": self.agent.figures.label(name) for name in self.agent.figures.headline})
 
     @cached_property
     def equipment(self) -> Equipment:
         """What the agent works with."""
-        return Equipment(self.config, self.dataset.corpora(), self._calls, self.meter)
+        node = self.config["counterfactual"]
+        given = {"tasks": [t for name in SPLITS for t in self.dataset.split(name)]} if node["name"] != "none" else {}
+        counterfactual = build_node("counterfactual", node, **given)
+        return Equipment(self.config, self.dataset.corpora(), self._calls, self.meter, counterfactual)
 
     def _make_renderer(self, tokenizer: FastTokenizer) -> Renderer:
         name, agent = self.model.renderer, self.config["agent"]
@@ -182,10 +185,10 @@ class Wiring:
 
     def _prices(self, agent: Agent) -> Mapping[str, float]:
         """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
-        the budget, if it has any."""
-        given, paid = self.run.eval.prices, self.meter.budget.prices.by_kind
-        known = {name: paid[name] for name in agent.figures.counts if name in paid}
-        return {**known, **given} if any(known.values()) else given
+        the budget; what neither prices costs what the agent says."""
+        paid = self.meter.budget.prices.by_kind
+        known = {name: paid[name] for name in agent.figures.counts if paid.get(name)}
+        return {**known, **self.run.eval.prices}
 
     def _demonstrating_agent(
         self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
@@ -290,5 +293,6 @@ class Wiring:
             seed=run.seed,
             screen=self.screen,
             world=self.world,
+            record_tokens=run.record_tokens,
             sync=partial(have_sample, self.engine, self.policy, self.canary_ids, 0) if is_pooled(self.engine) else None,
         )

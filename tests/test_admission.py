@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.admission import needed_overrides, refuse_unnamed
+from agentgrpo.admission import needed_overrides, refuse_bare_addresses, refuse_unnamed
 from agentgrpo.errors import ConfigError
 
 AT = "postgresql://u@evil/db"
@@ -47,3 +47,25 @@ def test_what_is_only_read_needs_no_word() -> None:
     for node in ({"name": "faiss_index", "path": "x"}, {"name": "qdrant", "path": None, "url": "http://localhost"}):
         refuse_unnamed({"retriever": node}, {"retriever": node}, {})
         assert needed_overrides({"retriever": node}, ()) == []
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "localhost", "127.0.0.1:8000", "box:6333", "api.example.org/v1"])
+def test_an_address_without_a_scheme_is_refused_with_its_key(url: str) -> None:
+    ways = {
+        "engine.urls.1": {"engine": {"urls": ["http://a", url]}},
+        "judge.completer.base_url": {"judge": {"completer": {"base_url": url}}},
+        "retriever.web_url": {"retriever": {"url": "http://a", "web_url": url}},
+    }
+    for path, tree in ways.items():
+        with pytest.raises(ConfigError) as e:
+            refuse_bare_addresses(tree)
+        asked = f"{path}={url} does not say how to connect; put http:// before it, or https://: http://{url}"
+        assert str(e.value) == asked
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8000", "https://a/b", None, "", ":memory:", "/run/x.sock", "u:k@h:1"]
+)
+def test_what_may_be_an_address_is_left_to_whom_it_is_given(url: str | None) -> None:
+    """And what may hold a secret is not repeated."""
+    refuse_bare_addresses({"a": {"url": url, "urls": [url], "max_url_fetch": "a.b", "dsn": "localhost:1"}})

@@ -54,6 +54,7 @@ def test_exit_codes() -> None:
         "StorageError": 5,
         "TrainingError": 6,
         "TooManyFailures": 8,
+        "NoServer": 8,
         "GuardHalt": 6,
         "GuardRollback": 6,
         "ProcessError": 7,

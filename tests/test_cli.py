@@ -103,12 +103,12 @@ def test_an_episode_is_shown_without_a_configuration(tmp_path: Path, capsys: pyt
     config, command = job("show", "runs/x", "--episode", "d/0", "--step", "3")
     assert (config, command.arguments) == (
         {},
-        {"run_dir": "runs/x", "episode": "d/0", "file": None, "step": "3"},
+        {"run_dir": "runs/x", "episode": "d/0", "list": False, "file": None, "step": "3"},
     )
     assert main(["show"]) == 2
     assert capsys.readouterr().err == "agentgrpo: show needs RUN_DIR: agentgrpo show RUN_DIR ...\n"
     assert main(["show", "runs/x", "run.seed=1"]) == 2
-    error = "agentgrpo: show has no settings, only --episode and --file and --step; leave out run.seed=1\n"
+    error = "agentgrpo: show has no settings, only --episode and --list and --file and --step; leave out run.seed=1\n"
     assert (capsys.readouterr().err, JOBS, written(tmp_path)) == (error, [], [])
 
 
@@ -228,11 +228,13 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 # --- typos: one line on stderr, exit code 2, no traceback
 
 GROUPS = (
-    "task, model, engine, agent, retriever, tools, judge, reward, rollout, algorithm, optimizer, guards, "
-    "cassette, budget, hardware, run"
+    "task, model, engine, agent, retriever, counterfactual, tools, judge, reward, rollout, algorithm, optimizer, "
+    "guards, cassette, budget, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
-VERB_NAMES = "train, eval, resume, plan, export, show, check, data, index, serve-retriever"
+VERB_NAMES = (
+    "train, eval, resume, plan, export, show, view, doctor, replay, diff, report, check, data, index, serve-retriever"
+)
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, numeric, "
     "questions, questions_by_metric, route, token_f1"
@@ -633,7 +635,7 @@ def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "expected"),
     [
         ("agentgrpo ", VERB_NAMES.split(", ")),
-        ("agentgrpo re", ["resume"]),
+        ("agentgrpo re", ["resume", "replay", "report"]),
         ("agentgrpo eval --ba", ["--baseline"]),
         ("agentgrpo train --mu", ["--multirun"]),
         ("agentgrpo train rew", "agentgrpo rew"),

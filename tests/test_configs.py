@@ -80,6 +80,7 @@ def test_the_default_is_the_embedded_example() -> None:
         "engine": "hf",
         "agent": "search",
         "retriever": "embedded",
+        "counterfactual": "none",
         "judge": "exact_match",
         "reward": "weighted",
         "algorithm": "grpo_token_mean",

@@ -130,6 +130,34 @@ def test_a_crash_in_writing_several_files_leaves_each_old_or_new(tmp_path: Path)
     }
 
 
+def _stream(path: Path, error: type[BaseException] | None = None) -> None:
+    with durable.atomic_stream(path) as write:
+        write(b"new ")
+        if error is not None:
+            raise error
+        write(b"new")
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_crash_in_a_stream_leaves_old_or_new_bytes(tmp_path: Path) -> None:
+    seen = set()
+    for directory in crashes(
+        tmp_path, lambda d: (d / "file").write_bytes(b"old old old") and None, lambda d: _stream(d / "file")
+    ):
+        seen.add((directory / "file").read_bytes())
+        durable.sweep_leftovers(directory)
+        assert names(directory) == ["file"]
+    assert seen == {b"old old old", b"new new"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_an_error_while_a_stream_is_written_leaves_nothing_of_it(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(StorageError if error is OSError else error):
+        _stream(tmp_path / "file", error)
+    assert (names(tmp_path), (tmp_path / "file").read_bytes()) == (["file"], b"old")
+
+
 def test_several_files_are_synced_before_any_appears_and_their_directory_once(tmp_path: Path) -> None:
     seen: list[Operation] = []
     with durable.injected(seen.append):

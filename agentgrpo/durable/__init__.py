@@ -29,6 +29,7 @@ from agentgrpo.durable.files import (
 )
 from agentgrpo.durable.lock import RunLock
 from agentgrpo.durable.operations import Hook, Operation, ensure_directory, injected, require_free_space, storage_error
+from agentgrpo.durable.streams import atomic_stream
 
 __all__ = [
     "MANIFEST",
@@ -37,6 +38,7 @@ __all__ = [
     "RunLock",
     "append_lines",
     "atomic_directory",
+    "atomic_stream",
     "ensure_directory",
     "injected",
     "remove_directory",

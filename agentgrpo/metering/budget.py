@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from agentgrpo.errors import ConfigError
 
-ASKED_BY_POLICY = ("web", "vdb", "rerank", "fetch")
-ASKED_OF_MODELS = ("judge", "reader", "validity")
+ASKED_BY_POLICY = ("web", "vdb", "rerank", "fetch", "mcp")
+ASKED_OF_MODELS = ("judge", "reader", "validity", "policy")
 KINDS = (*ASKED_BY_POLICY, *ASKED_OF_MODELS)
 OVER_BUDGET = "over_budget"
 """`kind` of the RetrieverError that a call over its episode's limit ends with: to be told to the policy."""
@@ -32,16 +32,20 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of one call, by kind, in any currency. judge, reader and validity: beside what they say tokens cost."""
+    """Of one call, by kind, in any currency. judge, reader, validity and policy (turns of engine=openai): beside what
+    they say tokens cost."""
 
     web: float = 0.0
     vdb: float = 0.0
     rerank: float = 0.0
     fetch: float = 0.0
-    """A page."""
+    """A page, of a search agent's or of the tool."""
+    mcp: float = 0.0
+    """A call of an MCP server's tool."""
     judge: float = 0.0
     reader: float = 0.0
     validity: float = 0.0
+    policy: float = 0.0
 
     def __post_init__(self) -> None:
         for kind, price in self.by_kind.items():
@@ -55,9 +59,11 @@ class Prices:
             "vdb": self.vdb,
             "rerank": self.rerank,
             "fetch": self.fetch,
+            "mcp": self.mcp,
             "judge": self.judge,
             "reader": self.reader,
             "validity": self.validity,
+            "policy": self.policy,
         }
 
 
@@ -69,9 +75,11 @@ class Calls:
     vdb: int | None = None
     rerank: int | None = None
     fetch: int | None = None
+    mcp: int | None = None
     judge: int | None = None
     reader: int | None = None
     validity: int | None = None
+    policy: int | None = None
 
     @property
     def by_kind(self) -> Mapping[str, int]:
@@ -80,9 +88,11 @@ class Calls:
             "vdb": self.vdb,
             "rerank": self.rerank,
             "fetch": self.fetch,
+            "mcp": self.mcp,
             "judge": self.judge,
             "reader": self.reader,
             "validity": self.validity,
+            "policy": self.policy,
         }
         return {kind: limit for kind, limit in limits.items() if limit is not None}
 
@@ -129,8 +139,8 @@ class Budget:
 
     prices: Prices = field(default_factory=Prices)
     per_episode: EpisodeLimits = field(default_factory=EpisodeLimits)
-    """Of what one attempt at an episode asks for, replayed or not; the policy is told. Models (judge, reader, validity)
-    answer several episodes at once, so that no episode has limits for them."""
+    """Of what one attempt at an episode asks for, replayed or not; the policy is told. Models (judge, reader,
+    validity, policy) have no such limit: they answer several episodes at once, or are who would have to be told."""
     per_step: Limits = field(default_factory=Limits)
     """Of what is paid for in one go at a step of training."""
     per_run: Limits = field(default_factory=Limits)
@@ -145,8 +155,8 @@ class Budget:
         for kind in ASKED_OF_MODELS:
             if kind in self.per_episode.calls.by_kind:
                 raise ConfigError(
-                    f"budget.per_episode.calls.{kind}: allowed are {', '.join(ASKED_BY_POLICY)}; a model answers "
-                    f"several episodes at once: limit it by budget.per_step.calls.{kind}"
+                    f"budget.per_episode.calls.{kind}: allowed are {', '.join(ASKED_BY_POLICY)}; a model's "
+                    f"calls are limited by budget.per_step.calls.{kind}"
                 )
 
     @property

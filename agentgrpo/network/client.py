@@ -232,7 +232,10 @@ def host_of(url: str) -> str:
         parsed = httpx.URL(url)
         if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
             return parsed.host
-    raise ConfigError(f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve")
+    what = f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve"
+    if url and "://" not in url:  # "localhost:8000" alone reads as something of the scheme localhost
+        what += "; put http:// before it, or https://"
+    raise ConfigError(what)
 
 
 def is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ class Calls:
     """Of one kind. basis: at most, or an estimate where no setting bounds them."""
 
     kind: str
-    """As the budget has it: vdb | web | rerank | fetch | judge | reader | validity; or tool."""
+    """As the budget has it: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
     where: str
     """The node that makes them."""
     per_episode: float
@@ -87,6 +87,8 @@ def _tools(config: Mapping[str, Any], turns: float) -> Iterator[Calls]:
         yield from _searches(config, most, said, basis)
     if "fetch" in names:
         yield _bounded("fetch", "tools.fetch", most, said, basis, allowed)
+    if "mcp" in names:
+        yield _bounded("mcp", "tools.mcp", most, said, basis, allowed)
 
 
 def _searches(config: Mapping[str, Any], most: float, said: str, basis: str) -> Iterator[Calls]:

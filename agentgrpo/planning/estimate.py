@@ -84,8 +84,8 @@ class Plan:
 
     @property
     def sync_bytes(self) -> int:
-        """What a server reads of one version: the adapter, or the whole model."""
-        return self.memory.saved_bytes
+        """What a server reads of one version."""
+        return self.memory.sync_bytes
 
     @property
     def free_bytes(self) -> int | None:
@@ -120,10 +120,10 @@ class Plan:
                 "by_processes": {str(n): need for n, need in self.by_processes.items()},
             },
             "step": {
-                "episodes": self.step.episodes,
+                "episodes": self.episodes.of_step,
                 "turns": self.step.turns,
-                "sampled_tokens": self.step.sampled_tokens,
-                "context_tokens": self.step.context_tokens,
+                "sampled_tokens": self.step.rounds * self.step.sampled_tokens,
+                "context_tokens": self.step.rounds * self.step.context_tokens,
                 "seconds": dict(self.seconds),
                 "rate": None if self.rate is None else self.rate.basis,
             },

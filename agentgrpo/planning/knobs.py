@@ -109,6 +109,8 @@ def _memory(plan: Plan) -> Iterator[Settings]:
         yield {"hardware.activation_checkpointing": True}
     if h.dtype == "float32":
         yield {"hardware.dtype": "bfloat16"}
+        if h.mixed_precision == "no":
+            yield {"hardware.mixed_precision": "bf16"}
     if config["model"]["lora"]["rank"] is None and not config["model"]["freeze"]:
         yield {"model.lora.rank": RANK}
     if (h.tokens_per_micro_batch or 0) > e.max_context:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from agentgrpo.build import ModelPath, build_node, takes
 from agentgrpo.dialogue import CHUNKS, QUESTIONS, chunks_of
+from agentgrpo.engines.limits import refuse_context, refuse_other_attention
 from agentgrpo.errors import AgentGrpoError, ConfigError
 from agentgrpo.hardware import Hardware
 from agentgrpo.recipes.loading import local_folder
@@ -70,11 +71,19 @@ def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
     node, own = config["engine"], int(model.config.get_text_config().max_position_embeddings)
     limits = (node.get("max_context"), config["agent"].get("max_context"), own)
     contexts = [int(limit) for limit in limits if limit is not None]
+    _refuse_longer(model, contexts, own)
     urls = node.get("urls") if takes("engine", node, "urls") else None
     servers = len(urls) if isinstance(urls, list | tuple) else int(urls is not None)
     rollout: RolloutSettings = build_node("rollout", config["rollout"])
     slots = int(node.get("slots") or rollout.max_concurrent_episodes)
     return EngineFacts(slots=slots, kv_budget=node.get("kv_budget"), max_context=min(contexts), servers=servers)
+
+
+def _refuse_longer(model: PreTrainedModel, contexts: Sequence[int], own: int) -> None:
+    """Raise ConfigError for contexts that no run would begin with, longer than the model's positions, or than the
+    window that some of its layers look back."""
+    refuse_context(max(contexts), own, None)
+    refuse_other_attention(model, min(contexts))
 
 
 def device_memory(hardware: Hardware) -> tuple[int | None, str]:
@@ -107,6 +116,7 @@ def step_of(config: Mapping[str, Any], engine: EngineFacts) -> tuple[StepPlan, f
         contexts=contexts,
         max_tokens=rollout.max_tokens,
         max_context=engine.max_context,
+        rounds=1 + rollout.refill_rounds,
     )
     return step, fmean(questions) if questions else 1.0
 

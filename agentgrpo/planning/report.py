@@ -88,10 +88,12 @@ def _work(plan: Plan) -> Iterator[str]:
     )
     most = max(flops, key=lambda name: flops[name])
     shares = ", ".join(f"{name} {value:.3g}" for name, value in flops.items() if value)
-    yield f"  episodes: {step.episodes:,} = {rollout.tasks_per_step} tasks x {rollout.group_size} attempts ({EXACT})"
+    counted = f"{rollout.tasks_per_step} tasks x {rollout.group_size} attempts"
+    counted += f" x {step.rounds} rounds ({BOUND}: 1 + rollout.refill_rounds)" if step.rounds > 1 else f" ({EXACT})"
+    yield f"  episodes: {plan.episodes.of_step:,} = {counted}"
     yield f"  turns of an episode: {step.turns:.3g} ({step.turns_basis})"
-    yield f"  sampled tokens: {step.sampled_tokens:,} ({BOUND}, {step.max_tokens:,} a turn)"
-    yield f"  tokens of contexts: {step.context_tokens:,} ({BOUND}, {step.max_context:,} a context)"
+    yield f"  sampled tokens: {step.rounds * step.sampled_tokens:,} ({BOUND}, {step.max_tokens:,} a turn)"
+    yield f"  tokens of contexts: {step.rounds * step.context_tokens:,} ({BOUND}, {step.max_context:,} a context)"
     yield (f"  products with the weights, FLOP: {shares} ({BOUND}); {most} {flops[most] / sum(flops.values()):.0%}")
 
 

@@ -39,8 +39,10 @@ of an episode, which the policy meets, nor prices, which policies are compared b
 
 
 def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the run is older than the budget, and the key says that there is none."""
-    return key.startswith("budget.prices.") and key not in before and not now[key]
+    """Whether the run is older than the budget or the counterfactual, and the key says that there is none."""
+    if key in before:
+        return False
+    return (key.startswith("budget.prices.") and not now[key]) or (key == "counterfactual.name" and now[key] == "none")
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

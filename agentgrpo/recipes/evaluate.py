@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -101,10 +101,12 @@ async def evaluate(
     rollout: RolloutSettings,
     max_error_fraction: float,
     world: World | None = None,
+    on_episode: Callable[[], object] = lambda: None,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
     """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
     place of the agent's own. world: the processes that share the work out; with several await it inside of
-    together.agree_on. Raises ConfigError for a price of a call that the agent does not make."""
+    together.agree_on. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
+    a call that the agent does not make."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
 
@@ -118,6 +120,7 @@ async def evaluate(
             max_concurrent_episodes=rollout.max_concurrent_episodes,
             episode_timeout_s=rollout.episode_timeout_s,
             episode_retries=rollout.episode_retries,
+            on_episode=on_episode,
         )
         return await score_groups(reward, groups)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,6 +69,8 @@ class Examiner:
     meter: Meter | None = None
     """What calls to services outside go through; closed by `close`."""
     world: World = field(default_factory=Alone)
+    record_tokens: bool = True
+    """See run.record_tokens."""
     sync: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Has the engine hold this policy's weights and no other's; None = it does."""
 
@@ -86,8 +88,9 @@ class Examiner:
             closing.push_async_callback(close_judge, self.judge)
 
     async def _scorecard(
-        self, agent: Agent, tasks: Sequence[Task], mode: str, split: str
+        self, agent: Agent, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
     ) -> tuple[Scorecard, list[ScoredGroup]]:
+        """is_shown: its episodes are units of the screen's stage."""
         greedy = mode == "greedy"
         return await evaluate(
             agent=agent,
@@ -96,12 +99,22 @@ class Examiner:
             tasks=tasks,
             sampling=replace(self.sampling, temperature=0.0 if greedy else self.settings.temperature),
             stream=f"eval/{split}/{mode}",
-            samples_per_task=1 if greedy else self.settings.samples_per_task,
+            samples_per_task=self._samples(mode),
             prices=self.settings.prices,
             rollout=self.rollout,
             max_error_fraction=self.max_error_fraction,
             world=self.world,
+            on_episode=self.screen.advance if is_shown else lambda: None,
         )
+
+    def _samples(self, mode: str) -> int:
+        """Per task."""
+        return 1 if mode == "greedy" else self.settings.samples_per_task
+
+    def _own_episodes(self, modes: Iterable[str]) -> int:
+        """How many of an examination in these modes this process makes."""
+        tasks = len(range(self.world.rank, len(self.tasks), self.world.size))
+        return tasks * sum(map(self._samples, modes))
 
     async def dev_score(self, step: int) -> dict[str, float]:
         """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
@@ -112,12 +125,11 @@ class Examiner:
     async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
         """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
         await refuse_fooled_judge(self.judge, self.tasks, seed=step, world=self.world)
-        self.screen.stage(f"evaluating {name}", len(MODES))
+        self.screen.stage(f"evaluating {name}", self._own_episodes(MODES))
         cards = {}
         for mode in MODES:
-            cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test")
+            cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test", is_shown=True)
             self._record(f"eval-{name}-{mode}", scored, step=step)
-            self.screen.advance()
         return cards
 
     def _record(self, name: str, scored: Sequence[ScoredGroup], *, step: int = 0) -> None:
@@ -131,7 +143,7 @@ class Examiner:
             seed=self.seed,
             split="test",
             agent_name=self.agent_name,
-            record_tokens=False,
+            record_tokens=self.record_tokens,
         )
         once(self.world, write)
 
@@ -156,12 +168,11 @@ class Examiner:
         if not isinstance(self.agent, Measured):
             return {}, {}
         agents = self.agent.baselines(spent(trained, self.agent.budget))
-        self.screen.stage("evaluating baselines", len(agents))
+        self.screen.stage("evaluating baselines", self._own_episodes(["greedy"] * len(agents)))
         cards = {}
         for name, agent in agents.items():
-            cards[name], scored = await self._scorecard(agent, self.tasks, "greedy", name)
+            cards[name], scored = await self._scorecard(agent, self.tasks, "greedy", name, is_shown=True)
             self._record(f"eval-{name}-greedy", scored)
-            self.screen.advance()
         return cards, {name: note for name, agent in agents.items() if (note := note_of(agent))}
 
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:

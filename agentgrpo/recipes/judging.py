@@ -72,7 +72,7 @@ async def refuse_fooled_judge(
     count = canaries_of([judge])
     if not count:
         return
-    judge, tasks = _single(judge, tasks)
+    judge, tasks = single(judge, tasks)
     tried = await _try(judge, canaries(tasks, count, seed), world or Alone())
     if tried.rewarded:
         raise GuardHalt(
@@ -126,7 +126,7 @@ async def check_judge(judge: AnswerJudge, tasks: Sequence[Task], *, count: int =
 async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed: int) -> JudgeReport:
     if not tasks:
         raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
-    judge, tasks = _single(judge, tasks)
+    judge, tasks = single(judge, tasks)
     lines, findings = [], []
     tried = await _try(judge, canaries(tasks, count, seed), Alone())
     lines.append(tried.line("the judge"))
@@ -151,7 +151,7 @@ async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed:
     return JudgeReport(lines=lines, findings=findings)
 
 
-def _single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
+def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
     """A judge of several questions at once is tried on each of them by itself."""
     if not isinstance(judge, Questions):
         return judge, tasks

@@ -1,6 +1,7 @@
 """Which parts of a run are behind its meter: all that ask a service outside of this process.
 
-Not the tools, which may do anything, and not what makes an index."""
+Of the tools fetch and mcp; the others work in this process, or may do anything. Not what makes an index. An engine that
+asks an endpoint is given the meter, as it alone knows what a turn costs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.judges.llm.metered import MeteredCompleter
 from agentgrpo.metering import Budget, Meter
 from agentgrpo.retrievers.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.tools.base import Toolset
+from agentgrpo.tools.metered import MeteredTool, MeteredToolset
 
 IN_PROCESS: Mapping[str, frozenset[str]] = {
     "retriever": frozenset({"embedded"}),
@@ -22,10 +25,18 @@ IN_PROCESS: Mapping[str, frozenset[str]] = {
 """Kind of part that is metered -> names of those that ask nobody."""
 
 
+METERED_TOOLS = frozenset({"fetch", "mcp"})
+"""Names of tools, which are the kinds that they are counted by."""
+
+
 def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
     """`part`, behind the meter where it asks a service. path: of its node; it says for whom a completer works."""
     if kind == "embedder" and name == "openai" and not path.startswith("retriever"):
         _refuse_unmetered(path, meter)
+    if kind == "tool" and name in METERED_TOOLS:
+        meter.in_use = True
+        behind = MeteredToolset if isinstance(part, Toolset) else MeteredTool
+        return behind(part, kind=name, meter=meter)
     if part is None or name in IN_PROCESS.get(kind, {name}):
         return part
     meter.in_use = True

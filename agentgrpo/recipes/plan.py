@@ -66,6 +66,8 @@ class Weights:
     """Those of the output layer, which only sampled tokens meet."""
     looked_up: int = 0
     """Input embeddings that are no output layer's, too: no product has them."""
+    is_tied: bool = False
+    """The output layer is the input embeddings."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Weights:
@@ -82,6 +84,7 @@ class Weights:
             saved=sum(p.numel() for p in (adapter.values() if adapter else model.parameters())),
             head=output.numel(),
             looked_up=0 if embeddings is output else embeddings.numel(),
+            is_tied=embeddings is output,
         )
 
     @property
@@ -147,6 +150,12 @@ class MemoryPlan:
         """Of the model in a checkpoint: all, or an adapter."""
         w = self.weights
         return w.saved * (self._trained_size if w.saved < w.total else self._size)
+
+    @property
+    def sync_bytes(self) -> int:
+        """Of the files of one version that servers read: an adapter, or all, tied embeddings as two tensors."""
+        w = self.weights
+        return self.saved_bytes + (w.head * self._size if w.saved == w.total and w.is_tied else 0)
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.records.screen import Screen
@@ -9,22 +10,9 @@ from agentgrpo.records.screen import Screen
 
 def report(screen: Screen, result: dict[str, Any]) -> None:
     """Print eval.json's content: a table per mode, the kinds of questions, the verdict."""
-    oracle, figures = result.get("oracle"), result["figures"]
+    figures = result["figures"]
     for mode in ("greedy", "sampled"):
-        rows = []
-        for name in (*figures["headline"], "reward"):
-            before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
-            _, low, high = result[mode]["difference"][name]
-            change = f"{(after - before) * 100:+.1f} points" if name == figures["quality"] else _relative(before, after)
-            interval = f"[{low:+.3f}, {high:+.3f}]"
-            rows.append(
-                [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
-            )
-        screen.table(
-            f"held-out test, {result['n']} tasks, {mode}",
-            ["metric", "before", "after", "change", "95 % interval"] + (["oracle"] if oracle else []),
-            rows,
-        )
+        report_mode(screen, result, mode)
     kinds = result["greedy"]["kinds"]
     if kinds:
         screen.table(
@@ -38,7 +26,30 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
     _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):
         _report_failures(screen, mode, result[mode], figures["quality"])
-    screen.line(f"verdict: {result['verdict']} ({result['reason']})")
+    screen.line(verdict_line(result))
+
+
+def verdict_line(result: Mapping[str, Any]) -> str:
+    return f"verdict: {result['verdict']} ({result['reason']})"
+
+
+def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
+    """The headline figures before and after, in one table."""
+    oracle, figures = result.get("oracle"), result["figures"]
+    rows = []
+    for name in (*figures["headline"], "reward"):
+        before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
+        _, low, high = result[mode]["difference"][name]
+        change = f"{(after - before) * 100:+.1f} points" if name == figures["quality"] else _relative(before, after)
+        interval = f"[{low:+.3f}, {high:+.3f}]"
+        rows.append(
+            [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
+        )
+    screen.table(
+        f"held-out test, {result['n']} tasks, {mode}",
+        ["metric", "before", "after", "change", "95 % interval"] + (["oracle"] if oracle else []),
+        rows,
+    )
 
 
 def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from agentgrpo.durable import write_atomic
 from agentgrpo.engines.probe import determinism_probe
-from agentgrpo.errors import BudgetSpent, DataError, RetrieverError, TooManyFailures
+from agentgrpo.errors import BudgetSpent, DataError, NoServer, RetrieverError, TooManyFailures
+from agentgrpo.metering import Meter
 from agentgrpo.recipes.canary import is_pooled, refuse_stale_weights
 from agentgrpo.recipes.evaluate import Scorecard
 from agentgrpo.recipes.examine import Examiner
@@ -26,6 +27,9 @@ from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
 from agentgrpo.retrievers.base import Probed
 from agentgrpo.training.world import World
+
+UNPROMISED = "not promised"
+"""`determinism` of an engine on servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +79,12 @@ async def run_session(session: Session, progress: Progress) -> dict[str, Any] | 
         raise BudgetSpent(
             f"{e}; the run stops at its last whole step; go on with: {session.go_on} {e.raised}", e.raised
         ) from e
+    except NoServer as e:
+        raise NoServer(f"{e}; the run stops at its last whole step; go on with: {session.go_on}") from e
     finally:
         await examiner.close()
         parts.trackers.close()
-    _note_unrecorded(parts)
+    _note_unrecorded(parts.screen, parts.meter)
     report_profile(parts.screen, read_metrics(Path(parts.run.dir) / PROFILE) if parts.run.profile else ())
     if result is not None:
         report(parts.screen, result)
@@ -95,9 +101,9 @@ async def probe_services(examiner: Examiner, world: World) -> None:
                 raise TooManyFailures(f"a retriever does not answer: {e}") from e
 
 
-def _note_unrecorded(parts: Parts) -> None:
-    if parts.meter is not None and (count := int(parts.meter.bill().get("unrecorded", 0))):
-        parts.screen.line(
+def _note_unrecorded(screen: Screen, *meters: Meter | None) -> None:
+    if count := sum(int(meter.bill().get("unrecorded", 0)) for meter in meters if meter is not None):
+        screen.line(
             f"note: {count} calls failed in passing and are not on the cassette; a strict replay may miss them: run "
             "once more with cassette.mode=fill before"
         )
@@ -118,10 +124,18 @@ async def _baseline(session: Session, progress: Progress, stop: StopRequest) -> 
     return kept
 
 
-def _describe(parts: Parts, determinism: str) -> None:
-    """Say whether results depend on scheduling here, and write environment.json."""
-    parts.screen.line(f"determinism: {determinism}")
-    found = {"determinism": determinism, "versions": parts.fixed_state["versions"], "machine": platform.platform()}
+def _describe(parts: Parts, probed: str) -> None:
+    """Say whether results depend on scheduling here, and write environment.json. Servers make batches of whatever
+    arrives together, so that a probe which finds no difference promises nothing."""
+    served = is_pooled(parts.engine)
+    determinism = UNPROMISED if served else probed
+    parts.screen.line(f"determinism: {determinism}" + (f", servers sample (as probed: {probed})" if served else ""))
+    found = {
+        "determinism": determinism,
+        "probed": probed,
+        "versions": parts.fixed_state["versions"],
+        "machine": platform.platform(),
+    }
     text = (json.dumps(found, indent=2) + "\n").encode()
     once(parts.world, lambda: write_atomic(Path(parts.run.dir) / "environment.json", text))
 
@@ -149,5 +163,6 @@ async def examine_only(
     finally:
         await baseline.close()
         await trained.close()
+    _note_unrecorded(screen, baseline.meter, trained.meter)
     report(screen, result)
     return result

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from agentgrpo.errors import GuardHalt, GuardRollback, ProcessError, TooManyFailures, TrainingError
+from agentgrpo.errors import GuardHalt, GuardRollback, NoServer, ProcessError, TooManyFailures, TrainingError
 from agentgrpo.recipes.ahead import Rollouts
 from agentgrpo.recipes.canary import refuse_stale_weights
 from agentgrpo.recipes.learning import study
@@ -57,7 +57,8 @@ async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: S
 
 async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> None:
     """One step more, skipped or not. Between its update and its record the weights are ahead of the files, and no
-    checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint."""
+    checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint. Where
+    only nobody is left to take the new weights, the step is whole, and the run ends behind it."""
     step = progress.step
     try:
         tags = await one_step(parts, progress, rollouts, stop)
@@ -78,10 +79,14 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
         tags = parts.guards.seen | {"skipped": 1.0}
     await rollouts.settle(stop)
     parts.world.phase = f"the weight sync of step {step}"
+    lost: TrainingError | None = None
     with parts.clock.stage(Stage.SYNC):
-        await agree_on(parts.world, parts.engine.load_weights(step + 1))
-        canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
-        tags |= await agree_on(parts.world, canary)
+        try:
+            await agree_on(parts.world, parts.engine.load_weights(step + 1))
+            canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
+            tags |= await agree_on(parts.world, canary)
+        except NoServer as e:  # whoever goes on checks the weights again, before the next step
+            lost = e
     tags |= progress.dev if progress.dev_step == step else {}
     guarded = parts.guards.close(step, tags)
     judge_checkpoints(parts, progress, step, tags)
@@ -97,8 +102,8 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
     with parts.clock.stage(Stage.RECORDS):
         parts.screen.metrics(step, tags | profile)
         parts.screen.advance()
-    if guarded.halt is not None:
-        raise guarded.halt
+    if error := guarded.halt or lost:
+        raise error
 
 
 async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:

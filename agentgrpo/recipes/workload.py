@@ -2,8 +2,8 @@
 
     rollout   what is injected: products, as fast as the device multiplies
               what is sampled, token after token: each time the weights are read once, for all episodes under way
-    update    products, forward and backward
-    reference a forward pass
+    update    products, forward and backward, in the trainer's own precision
+    reference a forward pass, likewise
 
 Tokens are bounded by what the settings allow; the seconds of so many are an estimate. Tools, judges and searches that
 are waited for are not in it.
@@ -21,6 +21,7 @@ import torch
 from agentgrpo.hardware import Hardware
 from agentgrpo.recipes.plan import MemoryPlan, Weights
 from agentgrpo.training.policy import DTYPES
+from agentgrpo.training.precision import AUTOCAST
 
 REACHED = 0.4
 """Of the peak that a device's maker states: what training large models mostly comes to."""
@@ -32,23 +33,26 @@ PROBE_S = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """A step's work. turns: sampled turns of an episode, the mean where the data was counted; turns_basis says so.
-    contexts: how many contexts the turns of an episode are in."""
+    contexts: how many contexts the turns of an episode are in. rounds: of rolling out as much, one after the other, of
+    which one round's worth is trained on (rollout.refill_rounds); at most."""
 
     episodes: int
+    """Of one round."""
     turns: float
     turns_basis: str
     contexts: float
     max_tokens: int
     max_context: int
+    rounds: int = 1
 
     @property
     def context_tokens(self) -> int:
-        """At most; what groups share is counted each time."""
+        """Of one round, at most; what groups share is counted each time."""
         return ceil(self.episodes * self.contexts * self.max_context)
 
     @property
     def sampled_tokens(self) -> int:
-        """At most."""
+        """Of one round, at most."""
         return min(ceil(self.episodes * self.turns * min(self.max_tokens, self.max_context)), self.context_tokens)
 
     def flops(self, weights: Weights, *, recomputed: bool, reference: bool) -> Mapping[str, float]:
@@ -58,7 +62,7 @@ class StepPlan:
         body, head = 2.0 * weights.body * self.context_tokens, 2.0 * weights.head * self.sampled_tokens
         own = weights.trained / weights.total
         return {
-            "rollout": body + head,
+            "rollout": self.rounds * (body + head),
             "update": body * (2 + own + recomputed) + head * (2 + own),
             "reference": (body + head) if reference else 0.0,
         }
@@ -69,6 +73,9 @@ class Rate:
     """What one device does in a second."""
 
     flops: float
+    """In the dtype of the weights: what is sampled."""
+    trainer_flops: float
+    """In that of the trainer's products."""
     bandwidth: float
     """Bytes read."""
     basis: str
@@ -77,26 +84,40 @@ class Rate:
 def rate_of(hardware: Hardware, *, hidden: int, intermediate: int) -> Rate | None:
     """As the settings state it, else as a short probe measures it (products of these sizes); None where neither is
     possible."""
+    mixed = AUTOCAST[hardware.mixed_precision]
+    own, trainer = DTYPES[hardware.dtype], mixed or DTYPES[hardware.dtype]
     if hardware.peak_tflops is not None and hardware.bandwidth_gib_s is not None:
-        share = REACHED * (IN_FLOAT32 if hardware.dtype == "float32" else 1)
-        basis = f"{share:.2g} of hardware.peak_tflops={hardware.peak_tflops:g}, in {hardware.dtype}, and "
+        shares = {d: REACHED * (IN_FLOAT32 if d is torch.float32 else 1) for d in (own, trainer)}
+        said = " and ".join(f"{share:.2g} in {_name(d)}" for d, share in shares.items())
+        basis = f"of hardware.peak_tflops={hardware.peak_tflops:g} {said}, and "
         basis += f"hardware.bandwidth_gib_s={hardware.bandwidth_gib_s:g}"
-        return Rate(flops=share * hardware.peak_tflops * 1e12, bandwidth=hardware.bandwidth_gib_s * 2**30, basis=basis)
+        peak = hardware.peak_tflops * 1e12
+        return Rate(
+            flops=shares[own] * peak,
+            trainer_flops=shares[trainer] * peak,
+            bandwidth=hardware.bandwidth_gib_s * 2**30,
+            basis=basis,
+        )
     if hardware.device != "cpu" and not torch.cuda.is_available():
         return None
     threads = torch.get_num_threads()
     torch.set_num_threads(hardware.num_threads)
     try:
-        flops, bandwidth = _probed(hardware, hidden, intermediate)
+        flops, bandwidth = _probed(own, hardware.device, hidden, intermediate)
+        trained = flops if trainer is own else _probed(trainer, hardware.device, hidden, intermediate)[0]
     finally:
         torch.set_num_threads(threads)
-    basis = f"measured here just now: {flops / 1e12:.3g} TFLOP/s, {bandwidth / 2**30:.3g} GiB/s"
-    return Rate(flops=flops, bandwidth=bandwidth, basis=basis)
+    mixing = "" if trainer is own else f", the trainer's {trained / 1e12:.3g} in {_name(trainer)}"
+    basis = f"measured here just now: {flops / 1e12:.3g} TFLOP/s{mixing}, {bandwidth / 2**30:.3g} GiB/s"
+    return Rate(flops=flops, trainer_flops=trained, bandwidth=bandwidth, basis=basis)
 
 
-def _probed(hardware: Hardware, hidden: int, intermediate: int) -> tuple[float, float]:
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _probed(dtype: torch.dtype, device: str, hidden: int, intermediate: int) -> tuple[float, float]:
     """(FLOP/s of a product over 512 tokens, bytes/s of one over a single token, whose weights do not fit a cache)."""
-    dtype, device = DTYPES[hardware.dtype], hardware.device
     copies = max(1, 2**26 // (hidden * intermediate * dtype.itemsize))
     weights = torch.rand(copies, intermediate, hidden, dtype=dtype, device=device)
     tokens, one = (torch.rand(n, hidden, dtype=dtype, device=device) for n in (512, 1))
@@ -130,14 +151,14 @@ def seconds(
     that sample, where they are others than the trainer's."""
     flops = step.flops(plan.weights, recomputed=recomputed, reference=reference)
     devices = servers or plan.processes
-    at_once = min(ceil(step.episodes / devices), plan.episodes_at_once)
+    at_once = ceil(min(step.episodes, plan.processes * plan.episodes_at_once) / devices)  # of each that samples
     waves = ceil(step.episodes / devices / at_once)
-    tokens = waves * step.sampled_tokens / step.episodes
+    tokens = step.rounds * waves * step.sampled_tokens / step.episodes
     read = plan.read_bytes + at_once * step.max_context / 2 * plan.kv_token_bytes
     sampled = 2.0 * (plan.weights.body + plan.weights.head) * at_once
     injected = flops["rollout"] * (1 - step.sampled_tokens / step.context_tokens) / devices
     return {
         "rollout": injected / rate.flops + tokens * max(read / rate.bandwidth, sampled / rate.flops),
-        "update": flops["update"] / plan.processes / rate.flops,
-        "reference": flops["reference"] / plan.processes / rate.flops,
+        "update": flops["update"] / plan.processes / rate.trainer_flops,
+        "reference": flops["reference"] / plan.processes / rate.trainer_flops,
     }

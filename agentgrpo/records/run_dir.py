@@ -3,7 +3,7 @@
     config.yaml           the configuration; environment.json, versions and machine
     metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
     trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
-    eval.json             the comparison, once there is one
+    eval.json             the comparison, once there is one; evaluated.json, of which weights (agentgrpo eval)
     checkpoints/          model folders: step-000040 holds the weights after 40 steps
 
 Nothing is locked, so that a run may be under way: what it is about to write is not there yet, and a last row that is
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,9 @@ from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 
 CONFIG = "config.yaml"
 TRAJECTORIES = "trajectories"
+EVAL = "eval.json"
+EVALUATED = "evaluated.json"
+"""Of `agentgrpo eval`: which weights."""
 _TRAIN = re.compile(r"train-(\d{6,})")
 _EVAL = re.compile(r"eval-(.+)-(greedy|sampled)")
 _CHECKPOINT = re.compile(r"step-(\d{6,})")
@@ -49,11 +52,19 @@ class TrajectoryFile:
         """As --file takes it: train-000012, eval-end-greedy."""
         return self.path.stem
 
+    @property
+    def clocks_path(self) -> Path:
+        return self.path.with_suffix(_CLOCKS)
+
     def clocks(self) -> dict[str, dict[str, Any]]:
-        """Episode id -> its seconds by stage, and "tools": those of each call; {} where none were kept."""
-        path = self.path.with_suffix(_CLOCKS)
-        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-        return {row["id"]: row for row in rows}
+        """Episode id -> its seconds by stage, and "tools": those of each call; {} where none were kept. Raises
+        DataError."""
+        path = self.clocks_path
+        try:
+            rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+            return {row["id"]: row for row in rows}
+        except (ValueError, KeyError, TypeError) as e:
+            raise DataError(f"{path}: {type(e).__name__}: {e}") from e
 
 
 class RunDir:
@@ -70,7 +81,9 @@ class RunDir:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """As composed, interpolations unresolved."""
+        """As composed, interpolations unresolved; {} where only trajectories were kept."""
+        if not (self.path / CONFIG).is_file():
+            return {}
         try:
             found = yaml.safe_load((self.path / CONFIG).read_bytes())
         except (yaml.YAMLError, UnicodeDecodeError) as e:
@@ -81,13 +94,30 @@ class RunDir:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """{"determinism","versions","machine"}; {} before it is known."""
+        """{"determinism","probed","versions","machine"}; {} before it is known."""
         return self._json("environment.json") or {}
 
     @property
     def evaluation(self) -> Mapping[str, Any] | None:
         """eval.json, once the run (or `agentgrpo eval`) has compared."""
-        return self._json("eval.json")
+        return self._json(EVAL)
+
+    @property
+    def evaluated(self) -> Mapping[str, Any]:
+        """{"ckpt","baseline"}: absolute paths, null = the start weights; {} but for what `agentgrpo eval` wrote."""
+        return self._json(EVALUATED) or {}
+
+    def checkpoint_state(self) -> Mapping[str, Any]:
+        """What the newest checkpoint says of the run: start, fingerprints, versions, ...; {} without one that can be
+        read."""
+        for folder in reversed(self.checkpoints().values()):
+            try:
+                state = json.loads((folder / "trainer" / "state.json").read_bytes())["state"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # damaged, or being written
+            if isinstance(state, dict):
+                return state
+        return {}
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per step."""
@@ -126,6 +156,9 @@ class RunDir:
         if found is None:
             some = [*known][:_SHOWN] + ["..."] * (len(known) > _SHOWN)
             near = did_you_mean(name, known)
+            if step is not None:
+                there = _range([file.step for file in steps if file.step is not None])
+                raise ConfigError(f"--step {step}: {self.path / TRAJECTORIES} {there}")
             raise ConfigError(f"{self.path / TRAJECTORIES} has no {name}; it has {', '.join(some)}.{near}")
         return found
 
@@ -153,6 +186,14 @@ class RunDir:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         return read_metrics(self.path / name, torn="left out")
+
+
+def _range(steps: Sequence[int]) -> str:
+    if not steps:
+        return "has no step of training; see what there is with --list"
+    between = f"steps {steps[0]}-{steps[-1]}" if len(steps) > 1 else f"step {steps[0]} alone"
+    gaps = "" if len(steps) == steps[-1] - steps[0] + 1 else f", {len(steps)} of them"
+    return f"has {between}{gaps}; give one of these"
 
 
 def _file(path: Path) -> TrajectoryFile | None:

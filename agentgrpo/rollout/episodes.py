@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from agentgrpo.agents.base import Agent
+from agentgrpo.concurrency import time_limit
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import EpisodeError
 from agentgrpo.metering import asking_episode
@@ -29,7 +28,7 @@ async def run_episode(
     failure = Failure(kind="timeout", stage="episode", message="")
     for _ in range(retries + 1):
         try:
-            async with asyncio.timeout(timeout_s):
+            async with time_limit(timeout_s):
                 with asking_episode():
                     return await agent.run(task, sample_index=sample_index, stream=stream, sampling=sampling)
         except TimeoutError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentgrpo.agents.base import Agent
 from agentgrpo.engines.base import SamplingParams
@@ -21,8 +21,9 @@ async def run_groups(
     max_concurrent_episodes: int = 256,
     episode_timeout_s: float | None = None,
     episode_retries: int = 0,
+    on_episode: Callable[[], object] = lambda: None,
 ) -> list[EpisodeGroup]:
-    """`group_size` episodes of every task, groups and episodes in the order given.
+    """`group_size` episodes of every task, groups and episodes in the order given. on_episode: called when one is over.
 
     Cancelled or failed, it returns only when every episode has stopped: nothing goes on sampling behind the caller.
     """
@@ -30,7 +31,7 @@ async def run_groups(
 
     async def one(task: Task, sample_index: int) -> Episode:
         async with room:
-            return await run_episode(
+            episode = await run_episode(
                 agent,
                 task,
                 sample_index=sample_index,
@@ -39,6 +40,8 @@ async def run_groups(
                 timeout_s=episode_timeout_s,
                 retries=episode_retries,
             )
+        on_episode()
+        return episode
 
     try:
         async with asyncio.TaskGroup() as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from agentgrpo.errors import ConfigError, ToolError
@@ -49,6 +50,7 @@ class Fetch:
         if max_chars < 1:
             raise ConfigError(f"max_chars={max_chars}; at least 1 is allowed")
         self.at_once = max_concurrent
+        self.identity = f"fetch of {max_chars} characters"
         self._max_chars = max_chars
         self._pages = pages or PageClient(
             reachable=Reachable(hosts=allow_hosts, networks=allow_networks),
@@ -71,7 +73,7 @@ class Fetch:
                 raise ToolError(f"fetch: {e}", kind=e.kind) from e
             if e.kind == "timeout":
                 return ToolResult(outcome=Outcome.TIMEOUT, text=f"error: {e}")
-            return ToolResult.failed(str(e))
+            return replace(ToolResult.failed(str(e)), detail=e.kind)
         return ToolResult(outcome=Outcome.SUCCESS, text=text[: self._max_chars], detail=page.url)
 
     async def close(self) -> None:

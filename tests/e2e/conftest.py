@@ -77,12 +77,15 @@ def train(start: Path, tmp_path: Path) -> Run:
     """train(*overrides) -> the run directory of a short run from the start weights that ended with exit code 0."""
 
     def run(*overrides: str, name: str = "run", code: int = 0) -> Path:
-        run_dir = tmp_path / name
-        arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'"]
-        assert main(["train", *SMALL_WORLD, *arguments, *overrides]) == code
-        return run_dir
+        return run_from(start, tmp_path / name, *overrides, code=code)
 
     return run
+
+
+def run_from(start: Path, run_dir: Path, *overrides: str, code: int = 0) -> Path:
+    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'"]
+    assert main(["train", *SMALL_WORLD, *arguments, *overrides]) == code
+    return run_dir
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -61,53 +61,24 @@ class ConstantJudge:
         return [Verdict(score=1.0) for _ in answers]
 
 
-class RandomRetriever:
-    """Some passages of the corpus, whatever is asked."""
+class SlowRetriever:
+    """Some passages of the corpus, whatever is asked, and takes its time."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
 
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        await asyncio.sleep(0.3)
         return [self._passages[_draw(query, i) % len(self._passages)] for i in range(top_k)]
 
     async def close(self) -> None:
         self._passages = ()
 
 
-class SlowRetriever(RandomRetriever):
-    """Takes its time."""
-
-    async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        await asyncio.sleep(0.3)
-        return await super().search(query, top_k=top_k)
-
-
-class EmptyRetriever:
-    """Finds nothing."""
-
-    async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        return []
-
-    async def close(self) -> None:
-        return None
-
-
-def random_retrievers(
-    *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
-) -> dict[str, Retriever]:
-    return {name: RandomRetriever(passages) for name, passages in corpora.items()}
-
-
 def slow_retrievers(
     *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
 ) -> dict[str, Retriever]:
     return {name: SlowRetriever(passages) for name, passages in corpora.items()}
-
-
-def empty_retrievers(
-    *, corpora: Mapping[str, Sequence[Passage]], mode: str, dim: int, stemmer: str, cache_size: int
-) -> dict[str, Retriever]:
-    return {name: EmptyRetriever() for name in corpora}
 
 
 class RandomNumbers:

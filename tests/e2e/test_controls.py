@@ -36,8 +36,9 @@ def test_positive_control_a_short_run_passes(train: Run) -> None:
     "broken",
     [
         "reward.name=tests.e2e.controls:ShuffledReward",
-        "retriever.name=tests.e2e.controls:random_retrievers",
-        pytest.param("retriever.name=tests.e2e.controls:empty_retrievers", marks=pytest.mark.slow),
+        "counterfactual=shuffled",
+        pytest.param("counterfactual=blank", marks=pytest.mark.slow),
+        pytest.param("counterfactual=swapped", marks=pytest.mark.slow),
         pytest.param("judge.name=tests.e2e.controls:ConstantJudge", marks=pytest.mark.slow),
     ],
 )

@@ -62,10 +62,12 @@ def settings(model: Path, run_dir: Path) -> list[str]:
 
 
 @contextmanager
-def served(model: Path, ready: Callable[[SGLangStandIn], None] = lambda server: None) -> Iterator[SGLangStandIn]:
+def served(
+    model: Path, ready: Callable[[SGLangStandIn], None] = lambda server: None, kind: type[SGLangStandIn] = SGLangStandIn
+) -> Iterator[SGLangStandIn]:
     """In a thread with an event loop of its own."""
     policy = load_policy(model, dtype="float32", device="cpu")
-    server = SGLangStandIn(policy.model, policy.tokenizer, max_model_len=ROOM)
+    server = kind(policy.model, policy.tokenizer, max_model_len=ROOM)
     ready(server)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -80,11 +82,18 @@ def served(model: Path, ready: Callable[[SGLangStandIn], None] = lambda server: 
         loop.close()
 
 
-def test_steps_are_trained_on_what_a_server_samples(model: Path, tmp_path: Path) -> None:
+def test_steps_are_trained_on_what_a_server_samples(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = tmp_path / "run"
     with served(model) as server:
         url = f"engine.urls=['{server.url}']"
-        assert main(["train", *settings(model, run_dir), "engine=sglang", url, "optimizer.lr=0.01"]) == 0
+        shown = "run.screen=plain"
+        assert main(["train", *settings(model, run_dir), "engine=sglang", url, "optimizer.lr=0.01", shown]) == 0
+    environment = json.loads((run_dir / "environment.json").read_text())
+    assert (environment["determinism"], environment["probed"]) == ("not promised", "exact")
+    said = "determinism: not promised, servers sample (as probed: exact)"
+    assert said in "".join(capsys.readouterr())
     found = rows(run_dir / "metrics.jsonl")
     assert [row["step"] for row in found] == [0, 1, 2]
     gaps = [row[tag] for row in found for tag in ("policy/canary_gap", "policy/logprob_gap_max") if tag in row]
@@ -107,6 +116,34 @@ def test_a_server_that_keeps_its_weights_is_caught(
         assert main(["train", *arguments]) != 0
     assert "stale or damaged weights" in capsys.readouterr().err
     assert not (tmp_path / "run" / "metrics.jsonl").exists()  # the first step that it would have spoilt
+
+
+class Mortal(SGLangStandIn):
+    """Dies when it has sampled five turns from the weights after the first step."""
+
+    def refuse_if_down(self) -> None:
+        if self.weights.startswith("agentgrpo-v1-") and not self.has_died:
+            self.has_died, self.lasts = True, len(self.requests) + 5
+        super().refuse_if_down()
+
+    has_died = False
+
+
+def test_a_server_that_is_lost_for_good_ends_the_run_resumable(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    with served(model, kind=Mortal) as server:
+        chosen = ["engine=sglang", f"engine.urls=['{server.url}']", "engine.wait_s=0.5", "run.checkpoint_every=3"]
+        assert main(["train", *settings(model, run_dir), *chosen]) == 8
+        said = capsys.readouterr().err
+        assert "no server for 0.5 s (engine.wait_s)" in said
+        assert f"go on with: agentgrpo resume '{run_dir}'" in said
+        assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
+        server.lasts = 10**9
+        assert main(["resume", str(run_dir)]) == 0
+    found = rows(run_dir / "metrics.jsonl")
+    assert ([row["step"] for row in found], max(row.get("groups/infrastructure", 0) for row in found)) == ([0, 1, 2], 0)
 
 
 def say(path: str, body: dict[str, Any]) -> str:
@@ -136,6 +173,30 @@ def test_an_endpoint_is_held_against_the_start_model(model: Path, tmp_path: Path
     assert ("messages" in asked, asked["model"]) == (mode == "chat", "gpt-x")
     told = [row for row in rows(run_dir / "trajectories" / "eval-end-greedy.jsonl") if "Castin" in json.dumps(row)]
     assert len(told) == 3
+
+
+def test_an_evaluation_is_under_the_budget_and_on_the_cassette(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, url: str, *more: str) -> int:
+        chosen = ["engine=openai", f"engine.base_url='{url}'", "engine.model=gpt-x", "engine.api_key_env=KEY_OF_IT"]
+        chosen += ["budget.prices.policy=0.5", f"cassette.path='{tmp_path / 'tape'}'"]
+        return main(["eval", *settings(model, tmp_path / name), *chosen, *more])
+
+    with OpenAIStandIn(say) as server, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KEY_OF_IT", "k")
+        assert run("stopped", server.url, "cassette.mode=fill", "budget.per_run.calls.policy=4") == 11
+        assert len(server.requests) == 4
+        said = capsys.readouterr().err
+        assert "the evaluation ends without a verdict; evaluate again with budget.per_run.calls.policy=8" in said
+        assert run("whole", server.url, "cassette.mode=fill") == 0
+        assert len(server.requests) == 6  # four were recorded
+    result = json.loads((tmp_path / "whole" / "eval.json").read_text())
+    assert (result["spend"]["calls"], result["spend"]["money"], result["spend"]["replayed"]) == ({"policy": 2}, 1.0, 4)
+    assert run("again", "http://127.0.0.1:9/v1", "cassette.mode=strict") == 0
+    again = json.loads((tmp_path / "again" / "eval.json").read_text())
+    assert (again["greedy"], again["sampled"]) == (result["greedy"], result["sampled"])
+    assert (again["spend"]["calls"], again["spend"]["replayed"]) == ({}, 6)
 
 
 def test_the_oracle_by_configuration_is_the_oracle(model: Path, tmp_path: Path) -> None:

@@ -7,19 +7,29 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgrpo.cli import main
 from agentgrpo.records.trajectories import read_trajectories
-from tests.e2e.conftest import SMALL_WORLD, Run, rows
+from tests.e2e.conftest import SMALL_WORLD, Run, rows, run_from
 
 SHORT = ["run.max_steps=4", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=20", "run.eval.tasks=40"]
 STEP = ["rollout.tasks_per_step=6", "rollout.group_size=4"]
 
 
+@pytest.fixture(scope="module")
+def once(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    threads = torch.get_num_threads()
+    run_dir = run_from(start, tmp_path_factory.mktemp("once") / "run", *SHORT, *STEP)
+    torch.set_num_threads(threads)
+    return run_dir
+
+
 @pytest.fixture
-def finished(train: Run) -> Path:
-    return train(*SHORT, *STEP)
+def finished(once: Path, tmp_path: Path) -> Path:
+    """A run that has ended, each test's own copy, where `train` puts its first one."""
+    return Path(shutil.copytree(once, tmp_path / "run"))
 
 
 def test_a_run_leaves_what_scripts_rely_on(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

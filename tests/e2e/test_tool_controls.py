@@ -89,6 +89,7 @@ def test_negative_control_shuffled_rewards(verdict: Train) -> None:
     assert result["verdict"] != "PASS", result
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_negative_control_tools_that_answer_with_other_numbers(verdict: Train) -> None:
     lies = ["~tools.calculator", "~tools.python", "~tools.files", "+tools.lies.name=tests.e2e.controls:RandomTools"]

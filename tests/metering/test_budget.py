@@ -319,14 +319,14 @@ def test_the_node_of_a_configuration() -> None:
         ({"prices": {"web": float("nan")}}, "budget.prices.web=nan; 0 or more is allowed"),
         (
             {"prices": {"wep": 1.0}},
-            "unknown key budget.prices.wep; allowed are web, vdb, rerank, fetch, judge, ",
+            "unknown key budget.prices.wep; allowed are web, vdb, rerank, fetch, mcp, judge, ",
         ),
         ({"per_run": {"money": -1.0}}, "budget.per_run.money=-1.0; 0 or more is allowed, and null for no limit"),
         ({"per_step": {"calls": {"vdb": -1}}}, "budget.per_step.calls.vdb=-1; 0 or more is allowed"),
         ({"per_episode": {"seconds": 1.0}}, "unknown key budget.per_episode.seconds; allowed are money, calls"),
         (
             {"per_episode": {"calls": {"judge": 3}}},
-            "budget.per_episode.calls.judge: allowed are web, vdb, rerank, fetch; a model answers several episodes at",
+            "budget.per_episode.calls.judge: allowed are web, vdb, rerank, fetch, mcp; a model's calls are limited by",
         ),
     ],
 )

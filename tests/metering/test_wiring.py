@@ -15,8 +15,9 @@ from agentgrpo.equipment import Equipment, build_part
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.judges.llm.metered import MeteredCompleter
 from agentgrpo.metering import Meter
+from agentgrpo.metering.budget import KINDS
 from agentgrpo.recipes.drift import refuse_drift
-from agentgrpo.recipes.metered import IN_PROCESS
+from agentgrpo.recipes.metered import IN_PROCESS, METERED_TOOLS
 from agentgrpo.registry import REGISTRY
 from agentgrpo.retrievers.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
 from agentgrpo.stages import StageClock
@@ -77,6 +78,24 @@ def test_parts_of_agents_and_judges_are_metered_for_whom_they_work(tmp_path: Pat
         "MeteredCompleter validity",
     ]
     assert isinstance(plain, MeteredCompleter)
+
+
+def test_tools_that_ask_services_are_metered_also_in_demonstrations(tmp_path: Path) -> None:
+    m = meter(tmp_path)
+    config: dict[str, Any] = {
+        "task": {"name": "t"},
+        "agent": {"name": "tool"},
+        "retriever": {"name": "embedded"},
+        "tools": {"calculator": {}, "read": {"name": "fetch", "max_chars": 9}},
+    }
+    found = Equipment(config, CORPORA, None, m)
+    for tools in (found.for_agent["tools"], found.over(CORPORA)["tools"]):
+        assert {name: kind_of(tool) for name, tool in tools.items()} == {
+            "calculator": "Calculator",
+            "fetch": "MeteredTool fetch",
+        }
+    assert m.in_use
+    assert set(REGISTRY["tool"]) & set(KINDS) >= METERED_TOOLS
 
 
 def test_names_that_are_in_process_are_registered() -> None:

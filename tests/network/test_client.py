@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, RetrieverError
-from agentgrpo.network.client import JsonClient, shown
+from agentgrpo.network.client import JsonClient, host_of, shown
 from agentgrpo.network.pauses import pause_s, retry_after_s
 from agentgrpo.network.secret import Secret
 from tests.retrievers.server import Server, hang, hang_up, response, say, say_raw
@@ -319,3 +319,14 @@ async def test_who_keeps_the_rate_hears_only_of_pauses_that_a_call_could_outlive
             with pytest.raises(JudgeError, match="HTTP 429"):
                 await judge.get({}, same)
         assert asked == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("url", "more"),
+    [("localhost:8000/v1", "; put http:// before it, or https://"), ("ftp://box/v1", ""), ("http://", ""), ("", "")],
+)
+def test_what_is_no_address_says_what_is(url: str, more: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        host_of(url)
+    allowed = "allowed is an http or https URL such as http://localhost:8000/retrieve"
+    assert str(e.value) == f"url={url!r}; {allowed}{more}"

@@ -160,6 +160,41 @@ def test_processes_are_those_that_are_said(capsys: pytest.CaptureFixture[str]) -
     assert "--processes 0; a number of 1 or more" in capsys.readouterr().err
 
 
+def test_the_trainers_own_precision_is_in_memory_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """As what helps, too, where weights of float32 do not fit."""
+    settings = [*BIG, "hardware.memory_gib=140"]
+    short, mixed = figures(capsys, *settings), figures(capsys, *settings, "hardware.mixed_precision=bf16")
+    [knob] = [k for k in short["knobs"] if list(k["settings"]) == ["hardware.mixed_precision"]]
+    assert knob["takes"] == mixed["memory"]["need_bytes"] < short["memory"]["need_bytes"]
+    before, after = short["step"]["seconds"], mixed["step"]["seconds"]
+    assert after == {**before, "update": pytest.approx(before["update"] / 16)}
+
+
+def test_further_rounds_are_in_the_work_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["hardware=single_gpu", "model=qwen2_5_0_5b"]
+    once, thrice = figures(capsys, *settings), figures(capsys, *settings, "rollout.refill_rounds=2")
+    for count in ("episodes", "sampled_tokens", "context_tokens"):
+        assert thrice["step"][count] == 3 * once["step"][count]
+    seconds = once["step"]["seconds"]
+    assert thrice["step"]["seconds"] == {**seconds, "rollout": pytest.approx(3 * seconds["rollout"])}
+    said = "episodes: 384 = 16 tasks x 8 attempts x 3 rounds (at most: 1 + rollout.refill_rounds)"
+    assert said in plan(capsys, *settings, "rollout.refill_rounds=2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["model=qwen2_5_0_5b", "engine.max_context=40000"], "max_context=40000 was given; .* the model's own 32768"),
+        (["model=gemma3_1b"], "looks back 512 tokens in some layers, and max_context=32768"),
+    ],
+)
+def test_contexts_that_no_run_would_begin_with_are_not_planned(
+    capsys: pytest.CaptureFixture[str], settings: list[str], says: str
+) -> None:
+    assert main(["plan", "hardware=single_gpu", *settings]) == 2
+    assert re.search(says, capsys.readouterr().err)
+
+
 # --- calls
 
 

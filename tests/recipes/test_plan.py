@@ -20,11 +20,13 @@ from agentgrpo.planning.parts import model_of
 from agentgrpo.recipes.plan import ALWAYS, ROLLOUT, UPDATE, EngineFacts, MemoryPlan, Weights
 from agentgrpo.recipes.shape import config_of, refuse_other_shape, weightless
 from agentgrpo.recipes.warm_start import WarmStart
+from agentgrpo.recipes.weight_files import PolicyFiles
 from agentgrpo.recipes.workload import Rate, StepPlan, rate_of, seconds
 from agentgrpo.settings import LoraSettings, RolloutSettings
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.optimizer import AdamW
-from agentgrpo.training.policy import DTYPES, init_policy
+from agentgrpo.training.policy import DTYPES, Policy, init_policy
+from agentgrpo.training.world import Alone
 from tests.engines.tiny import model, tokenizer
 
 SHAPE = {
@@ -79,6 +81,18 @@ def test_a_checkpoint_is_as_large_on_disk(tmp_path: Path) -> None:
     save_file(AdamW(model=real).state_tensors(), tmp_path / "trainer.safetensors")
     size = sum(f.stat().st_size for f in tmp_path.glob("*.safetensors"))
     assert plan().checkpoint_bytes <= size <= 1.02 * plan().checkpoint_bytes  # names and shapes come on top
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_what_servers_read_is_as_large_on_disk(tmp_path: Path, family: str, rank: int | None) -> None:
+    """qwen3 has tied embeddings, which are written as two."""
+    real = model(family)
+    if rank:
+        add_adapter(real, LoraSettings(rank=rank), base="", seed=0)
+    PolicyFiles(Policy(model=real, tokenizer=tokenizer()), Alone()).write(tmp_path / "1")
+    size = sum(f.stat().st_size for f in (tmp_path / "1").glob("*.safetensors"))
+    assert plan(real).sync_bytes <= size <= 1.02 * plan(real).sync_bytes + 8192 * bool(rank)
 
 
 def test_keys_and_values_are_those_of_the_engines_rooms() -> None:
@@ -138,30 +152,57 @@ def test_every_weight_is_multiplied_with_the_tokens_that_meet_it() -> None:
 
 
 def test_seconds_are_those_of_what_takes_longest() -> None:
-    made, rate = plan(), Rate(flops=1e9, bandwidth=1e6, basis="")
+    made, rate = plan(), Rate(flops=1e9, trainer_flops=2e9, bandwidth=1e6, basis="")
     step = StepPlan(episodes=16, turns=2, turns_basis="", contexts=1, max_tokens=50, max_context=500)
     flops = step.flops(made.weights, recomputed=False, reference=False)
     found = seconds(step, made, rate, recomputed=False, reference=False, servers=0)
-    assert found["update"] == flops["update"] / 1e9
+    assert found["update"] == flops["update"] / 2e9
     read = made.read_bytes + 8 * 250 * made.kv_token_bytes  # eight slots: two waves of a hundred tokens
     assert found["rollout"] == pytest.approx(flops["rollout"] * 0.8 / 1e9 + 200 * read / 1e6)
     fast = seconds(step, made, replace(rate, bandwidth=1e15), recomputed=False, reference=False, servers=0)
     weights = made.weights.body + made.weights.head
     assert fast["rollout"] == pytest.approx(flops["rollout"] * 0.8 / 1e9 + 200 * 2 * 8 * weights / 1e9)
     servers = seconds(step, made, rate, recomputed=False, reference=False, servers=2)
-    assert servers["rollout"] == pytest.approx(found["rollout"] / 2)
+    read = made.read_bytes + 4 * 250 * made.kv_token_bytes  # eight that are asked at once: four of each, in two waves
+    assert servers["rollout"] == pytest.approx(flops["rollout"] * 0.8 / 2e9 + 200 * read / 1e6)
+    again = seconds(replace(step, rounds=3), made, rate, recomputed=False, reference=False, servers=0)
+    assert again == {**found, "rollout": pytest.approx(3 * found["rollout"])}
+
+
+def test_what_several_trainers_ask_at_once_their_servers_share() -> None:
+    rate = Rate(flops=1e15, trainer_flops=1e15, bandwidth=1e6, basis="")
+    step = StepPlan(episodes=16, turns=2, turns_basis="", contexts=1, max_tokens=50, max_context=500)
+
+    def rollout(processes: int, servers: int) -> float:
+        made = plan(processes=processes)  # of four tasks each has its own, four episodes of each at once
+        return seconds(step, made, rate, recomputed=False, reference=False, servers=servers)["rollout"] * 1e6
+
+    made = plan()
+    kept, read = 250 * made.kv_token_bytes, made.read_bytes
+    assert rollout(1, 1) == pytest.approx(2 * 100 * (read + 8 * kept), rel=1e-6)  # eight at once, twice
+    assert rollout(2, 1) == pytest.approx(100 * (read + 16 * kept), rel=1e-6)  # all that they ask at once
+    assert rollout(4, 1) == pytest.approx(100 * (read + 16 * kept), rel=1e-6)
+    assert rollout(4, 4) == rollout(4, 0) == pytest.approx(100 * (read + 4 * kept), rel=1e-6)
 
 
 def test_a_stated_rate_is_a_share_of_the_peak() -> None:
     stated = Hardware(device="cuda", dtype="bfloat16", peak_tflops=100.0, bandwidth_gib_s=1000.0)
     assert rate_of(stated, hidden=64, intermediate=96) == Rate(
         flops=0.4e14,
+        trainer_flops=0.4e14,
         bandwidth=1000 * 2**30,
-        basis="0.4 of hardware.peak_tflops=100, in bfloat16, and hardware.bandwidth_gib_s=1000",
+        basis="of hardware.peak_tflops=100 0.4 in bfloat16, and hardware.bandwidth_gib_s=1000",
     )
     slower = rate_of(replace(stated, dtype="float32"), hidden=64, intermediate=96)
     assert slower is not None
-    assert slower.flops == 0.4e14 / 16
+    assert slower.flops == slower.trainer_flops == 0.4e14 / 16
+    mixed = rate_of(replace(stated, dtype="float32", mixed_precision="bf16"), hidden=64, intermediate=96)
+    assert mixed == Rate(
+        flops=0.4e14 / 16,
+        trainer_flops=0.4e14,
+        bandwidth=1000 * 2**30,
+        basis="of hardware.peak_tflops=100 0.025 in float32 and 0.4 in bfloat16, and hardware.bandwidth_gib_s=1000",
+    )
 
 
 def test_this_machine_is_measured() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from agentgrpo.cli import configs_dir, main
 from agentgrpo.dialogue import Question, join, memory_task
-from agentgrpo.recipes.browsing import find_episode
+from agentgrpo.recipes.browsing import find_episode, listing
 from agentgrpo.recipes.episode_text import episode_lines
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
@@ -276,14 +277,63 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
 def test_the_episodes_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(tmp_path, GROWN, SEARCH, rewards=[REWARD, None])
     recorded(tmp_path, SEARCH, name="train-000002.jsonl")
-    assert main(["show", str(tmp_path)]) == 0
-    lines = [line.split("│") for line in capsys.readouterr().out.splitlines()]
-    assert [line[0].rstrip() for line in lines[:2]] == [str(path), "2 episodes"]
-    cells = [[cell.strip() for cell in line[1:-1]] for line in lines if len(line) > 2]
-    assert cells == [
-        ["diary-3/0", "dialogue", "+0.900", "0.333", "1"],
-        ["q/1", "2-hop", "none", "failed", "2"],
+    assert main(["show", str(tmp_path), "--list"]) == 0
+    assert listed(capsys.readouterr().out) == [
+        [str(path)],
+        ["2 episodes"],
+        ["episode", "kind", "reward", "correctness", "calls", "entries"],
+        ["diary-3/0", "dialogue", "+0.900", "0.333", "6", "1"],
+        ["q/1", "2-hop", "none", "failed", "2", "none"],
     ]
+    assert main(["show", str(tmp_path), "--step", "2"]) == 0  # implies it
+    assert listed(capsys.readouterr().out)[2:] == [
+        ["episode", "kind", "reward", "correctness", "calls"],
+        ["q/1", "2-hop", "+0.900", "0.333", "2"],
+    ]
+
+
+def listed(output: str) -> list[list[str]]:
+    """The lines of a table's text: their cells."""
+    lines = [[cell.strip() for cell in re.split("[│┃]", line) if cell.strip()] for line in output.splitlines()]
+    return [line for line in lines if line and not set("".join(line)) <= set("━┏┳┓┡╇┩─└┴┘")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "there"),
+    [
+        ((0, 1, 2), "has steps 0-2; give one of these"),
+        ((0, 10, 20), "has steps 0-20, 3 of them; give one of these"),
+        ((5,), "has step 5 alone; give one of these"),
+    ],
+)
+def test_a_step_that_is_not_there(
+    steps: Sequence[int], there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in steps:
+        recorded(tmp_path, SEARCH, name=f"train-{step:06d}.jsonl")
+    assert main(["show", str(tmp_path), "--step", "99"]) == 2
+    assert capsys.readouterr().err == f"agentgrpo: --step 99: {tmp_path / 'trajectories'} {there}\n"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_a_listing_fits_its_terminal(width: int, tmp_path: Path) -> None:
+    columns, rows = listing(recorded(tmp_path, GROWN, SEARCH, rewards=[REWARD, None]))
+    out = io.StringIO()
+    Screen("quiet", Console(file=out, width=width, force_terminal=True, color_system=None)).table("two", columns, rows)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [word in out.getvalue() for word in ("diary-3/0", "dialogue", "0.333", "failed")] == [True] * 4
+    if width == 40:
+        assert [line.rstrip() for line in lines] == [
+            "two",
+            "diary-3/0",
+            "  kind dialogue  reward +0.900",
+            "  correctness 0.333  calls 6  entries 1",
+            "q/1",
+            "  kind 2-hop  reward none",
+            "  correctness failed  calls 2",
+            "  entries none",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +359,7 @@ def test_which_file_is_shown(
 
 
 NO_EPISODE = "eval-end-greedy.jsonl has no such episode"
-ALL = "Leave out --episode to list all"
+ALL = "List them all with --list"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +373,7 @@ ALL = "Leave out --episode to list all"
             ("--file", "eval-end-gredy"),
             "{run} has no eval-end-gredy; it has eval-end-greedy. Did you mean 'eval-end-greedy'?",
         ),
-        (("--step", "4"), "{run} has no train-000004; it has eval-end-greedy."),
+        (("--step", "4"), "--step 4: {run} has no step of training; see what there is with --list"),
     ],
 )
 def test_what_is_not_there_is_one_line(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
 from itertools import pairwise
 
+import pytest
 from rich.console import Console
 
 from agentgrpo.records.bar import PLAIN_EVERY_S, Bar
+from tests.records.test_screen import Terminal
 
 
 def console(terminal: bool) -> tuple[Console, io.StringIO]:
@@ -64,3 +67,44 @@ def test_a_bar_on_a_terminal_that_leaves_nothing_behind() -> None:
     assert "stored: 100 passages, 25 %, 50 passages/s, 0:06 left" in shown
     assert "a note" in shown
     assert shown.endswith("\x1b[2K")  # its line is wiped
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (56, "stored: 100 passages, 25 %, 50 passages/s, 0:06 left"),
+        (40, "stored: 100 passages, 25 %, 0:06 left"),
+        (24, "stored: 25 %, 0:06 left"),
+        (13, "stored: 25 %"),
+        (5, "25 %"),
+    ],
+)
+def test_a_narrow_terminal_gets_a_shorter_line(width: int, shown: str) -> None:
+    text = io.StringIO()
+    time = [0.0]
+    console = Console(file=text, force_terminal=True, width=width, color_system=None)
+    with Bar(what="passages", console=console, now=lambda: time[0]) as bar:
+        bar.reached("stored", 0, 0, 400)
+        time[0] = 2.0
+        bar.reached("stored", 100, 100, 400)
+        bar.say("note")
+    lines = [line.split("\x1b[2K")[-1].rstrip() for line in text.getvalue().replace("\x1b[1A", "").splitlines()]
+    assert [shown in lines, max(map(len, lines)) <= max(width, len("\x1b[?25hnote"))] == [True, True]
+
+
+PROGRAM = """
+import sys
+from agentgrpo.records.bar import Bar
+with Bar(what="passages") as bar:
+    bar.reached("stored", 100, 100, 400)
+    bar.say("ready")
+    sys.stdin.readline()
+"""
+
+
+def test_ctrl_c_shows_the_cursor_again() -> None:
+    terminal = Terminal(PROGRAM)
+    terminal.until("ready")
+    terminal.child.send_signal(signal.SIGINT)
+    assert terminal.end() == -signal.SIGINT
+    assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")

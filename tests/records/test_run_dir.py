@@ -60,6 +60,14 @@ def test_files_that_cannot_be_read_are_named(run: RunDir, name: str, text: str) 
         _ = (run.config, run.evaluation)
 
 
+@pytest.mark.parametrize("text", ["{", "[]\n", "{}\n"])
+def test_clocks_that_cannot_be_read_are_named(run: RunDir, text: str) -> None:
+    file = run.trajectory_file(step="2")
+    file.clocks_path.write_text(text)
+    with pytest.raises(DataError, match=r"train-000002\.timings\.jsonl: "):
+        file.clocks()
+
+
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no trajectories; give the directory of a run"):
         RunDir(tmp_path)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 import sys
+import termios
 import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -149,40 +152,210 @@ def test_the_terminal_is_given_back_when_the_run_breaks(error: BaseException) ->
     assert file.getvalue() == written
 
 
-PROGRAM = """
-import time
+READY = """
+import sys, time
 from agentgrpo.records.screen import Screen
-with Screen() as screen:
-    screen.stage("training", 10)
+with Screen({mode!r}) as screen:
+    screen.stage("training", 150)
+    screen.metrics(0, {{"reward/mean": 0.5, "gradients/norm": 0.25}})
+    screen.advance(37)
+    screen.trajectory("what it said " * 20)
     screen.line("ready")
-    time.sleep(60)
+    sys.stdin.readline()
 """
 
 
-def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
-    ours, theirs = pty.openpty()
-    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "60", "LINES": "20"}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=env
-    ) as child:
+class Terminal:
+    """A program on a terminal of our own: what it has written, and how it ended."""
+
+    def __init__(self, program: str, *, columns: int = 60, lines: int = 20, **env: str) -> None:
+        self.ours, theirs = pty.openpty()
+        self.resize(columns, lines)
+        kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
+        given = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **env}
+        self.seen = b""
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=kept | given
+        )
         os.close(theirs)
-        seen = b""
-        interrupted = False
-        while select.select([ours], [], [], 20)[0]:
+
+    def resize(self, columns: int, lines: int = 20) -> None:
+        termios.tcsetwinsize(self.ours, (lines, columns))
+
+    def until(self, text: str, at: int = 0) -> None:
+        """Read until `text` is there after the first `at` bytes, or all there is."""
+        while text.encode() not in self.seen[at:] and select.select([self.ours], [], [], 60)[0]:
             try:
-                chunk = os.read(ours, 65536)
+                chunk = os.read(self.ours, 65536)
             except OSError:  # Linux: the other side is closed
                 break
-            if not chunk:
-                break
-            seen += chunk
-            if b"ready" in seen and not interrupted:
-                child.send_signal(signal.SIGINT)
-                interrupted = True
-        assert child.wait(timeout=20) == -signal.SIGINT
-    os.close(ours)
-    assert seen.rindex(SHOW.encode()) > seen.rindex(HIDE.encode())
-    assert b"KeyboardInterrupt" in seen
+            self.seen += chunk
+        self.text = self.seen.decode()
+
+    def end(self) -> int:
+        self.until("\0")
+        os.close(self.ours)
+        return self.child.wait(timeout=60)
+
+
+def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
+    terminal = Terminal(READY.format(mode="auto"))
+    terminal.until("ready")
+    os.write(terminal.ours, b"\x03")  # as typed: the terminal makes the signal
+    if terminal.child.poll() is None:
+        terminal.child.send_signal(signal.SIGINT)  # it has no controlling terminal
+    assert terminal.end() == -signal.SIGINT
+    assert terminal.text.rindex(SHOW) > terminal.text.rindex(HIDE)
+    assert "KeyboardInterrupt" in terminal.text
+
+
+def test_a_terminal_that_becomes_narrower_is_drawn_over_whole() -> None:
+    """Each of the 7 lines at 60 columns has more than 30 cells and takes two rows there: the cursor goes up to the
+    first of 14."""
+    terminal = Terminal(READY.format(mode="auto"), columns=60)
+    terminal.until("ready")
+    terminal.until("╯")
+    terminal.resize(30)
+    at = len(terminal.seen)
+    terminal.until("╯", at)
+    os.write(terminal.ours, b"\n")
+    frame = terminal.seen[at:].decode()
+    assert terminal.end() == 0
+    assert frame.split("training")[0].count("\x1b[1A") == 14 - 1
+    lines = [Text.from_ansi(line).plain for line in frame.split("\x1b[2K")[-1].splitlines()]
+    assert [cell_len(line) <= 30 for line in lines] == [True] * 7
+    assert lines[0].startswith("training ━")
+
+
+@pytest.mark.parametrize(
+    ("mode", "env", "is_live", "is_coloured"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"TERM": "dumb"}, False, False),
+        ("live", {"TERM": "dumb"}, False, False),
+        ("plain", {}, False, False),
+        ("plain", {"FORCE_COLOR": "1"}, False, False),
+    ],
+)
+def test_terminals_without_colour_or_movement(mode: str, env: dict[str, str], is_live: bool, is_coloured: bool) -> None:
+    terminal = Terminal(READY.format(mode=mode), **env)
+    terminal.until("ready")
+    os.write(terminal.ours, b"\n")
+    assert terminal.end() == 0
+    colours = re.findall(r"\x1b\[[0-9;]*(?:3[0-9]|38;[0-9;]+)m", terminal.text)
+    assert (HIDE in terminal.text, SHOW in terminal.text, bool(colours)) == (is_live, is_live, is_coloured)
+    if not is_live:
+        assert "\x1b" not in terminal.text
+        assert "training: 150 to do\r\n" in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "env"), [("auto", {}), ("auto", {"FORCE_COLOR": "1"}), ("plain", {"FORCE_COLOR": "1"})]
+)
+def test_into_a_pipe_go_whole_lines_at_once(mode: str, env: dict[str, str]) -> None:
+    """Before the program goes on; it waits for a word."""
+    program = READY.format(mode=mode).replace('"ready"', r'"re\nady\x1b[31m"')
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | env
+    ) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(3)]
+        rest, _ = child.communicate(b"\n", timeout=60)
+    assert lines == [
+        b"training: 150 to do\n",
+        b"training step 0/150  reward 0.500  grad norm 0.250\n",
+        b"re\\nady[31m\n",
+    ]
+    assert (rest, child.returncode) == (b"", 0)
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_on_a_narrow_terminal_nothing_wraps_and_the_figures_stay(width: int) -> None:
+    of, file = console(width, terminal=True)
+    time = [0.0]
+    with Screen("live", of, now=lambda: time[0]) as screen:
+        screen.stage("training", 150)
+        screen.trajectory("word " * 50)
+        for step in range(37):
+            time[0] += 4.0
+            screen.metrics(step, {"reward/mean": 0.25, "correctness": 0.125, "policy/kl": 0.5})
+            screen.advance()
+    frame = last_frame(file.getvalue())
+    assert max(map(len, frame)) <= width
+    heads = {
+        20: "training 37/150",
+        30: "training 37/150 7:32 left",
+        40: "training ━━━ 37/150 7:32 left",
+        60: "training ━━━━━━━━ 37/150 7:32 left",
+    }
+    assert (
+        re.sub(r"[━╺╸]+", lambda m: m[0] if len(set(m[0])) < 2 else "━" * round(len(m[0]) * 37 / 150), frame[0])
+        == (heads[width])
+    )
+    assert [line.split() for line in frame[1:5]] == {
+        20: [["now"], ["reward", "0.250"], ["correct", "0.125"], ["kl", "0.500"]],
+    }.get(width, [["now", "start", "change"]] + [[n, v, v, "0.000"] for n, v in NAMED])
+
+
+NAMED = (("reward", "0.250"), ("correct", "0.125"), ("kl", "0.500"))
+
+
+def test_a_long_tag_keeps_its_end_and_its_figures() -> None:
+    of, file = console(40, terminal=True)
+    with Screen("live", of) as screen:
+        screen.stage("x" * 100, 2)
+        screen.metrics(0, {"reward/dimension/of_a_very_long_name/citation_support": 0.5})
+    assert last_frame(file.getvalue())[:3] == [
+        "x" * 35 + "… 0/2",
+        "                      now  start  change",
+        "…/citation_support  0.500  0.500   0.000",
+    ]
+
+
+def test_a_low_terminal_gives_up_the_episode_first() -> None:
+    of, file = console(60, 6, terminal=True)
+    with Screen("live", of) as screen:
+        screen.stage("training", 2)
+        screen.metrics(0, {"reward/mean": 0.5, "correctness": 0.5})
+        screen.trajectory("a\nb\nc")
+    assert [line.split()[0] for line in last_frame(file.getvalue()) if line][:4] == [
+        "training",
+        "now",
+        "reward",
+        "correct",
+    ]
+    assert "last episode" not in last_frame(file.getvalue())
+
+
+def test_long_work_says_in_a_log_how_far_it_is() -> None:
+    """Every ten seconds at first, and rarer later: after an hour a few dozen lines."""
+    of, file = console()
+    time = [0.0]
+    with Screen("plain", of, now=lambda: time[0]) as screen:
+        screen.stage("warm start", 3600)
+        for _ in range(3600):
+            time[0] += 1.0
+            screen.advance()
+    lines = file.getvalue().splitlines()
+    assert lines[:4] == [
+        "warm start: 3,600 to do",
+        "warm start: 10/3,600, 0 %, 59:50 left",
+        "warm start: 20/3,600, 0 %, 59:40 left",
+        "warm start: 30/3,600, 0 %, 59:30 left",
+    ]
+    assert lines[20] == "warm start: 200/3,600, 5 %, 56:40 left"
+    assert len(lines) == 76
+
+
+def test_work_of_unknown_size_has_a_count_alone() -> None:
+    of, file = console()
+    time = [0.0]
+    with Screen("plain", of, now=lambda: time[0]) as screen:
+        screen.stage("reading", None)
+        time[0] = 11.0
+        screen.advance(1234)
+    assert file.getvalue().splitlines() == ["reading", "reading: 1,234"]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 13, 21, 34])

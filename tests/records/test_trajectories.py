@@ -264,6 +264,15 @@ def test_segments_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert (first.reward, second.reward, third.dropped) == (0.75, None, "infrastructure")
 
 
+def test_a_file_is_read_from_an_episode_on(tmp_path: Path) -> None:
+    write(path := tmp_path / "t.jsonl")
+    every = list(read_trajectories(path))
+    assert [list(read_trajectories(path, first=n)) for n in range(4)] == [every, every[1:], every[2:], []]
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=r"t\.jsonl:1: the summary counts 3 episodes, but 2 follow"):
+        list(read_trajectories(path, first=1))
+
+
 def test_a_turn_that_was_cut_short_says_so(tmp_path: Path) -> None:
     cut = dataclasses.replace(said(5, 6, text="an", logprobs=(-0.5, -0.25)), cut_short=True)
     of = episode(TASK, told(1, 2, text="Who?", role="user"), cut)

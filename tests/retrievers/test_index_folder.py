@@ -212,6 +212,41 @@ def test_a_corpus_that_grew_after_a_kill_before_the_last_step(tmp_path: Path) ->
     index(NODE, corpus()[:600], path)
     assert faiss.read_index(str(path / "faiss.index")).ntotal == 600
     assert refusal({**NODE, "path": str(path)}) == ""
+    index(NODE, corpus()[:600], tmp_path / "whole")
+    assert {f: (path / f).read_bytes() for f in FILES} == {f: (tmp_path / "whole" / f).read_bytes() for f in FILES}
+
+
+def test_a_corpus_that_grew_after_a_kill_is_embedded_by_what_is_learnt_of_all(tmp_path: Path) -> None:
+    """The idf of the first 600 passages is not that of 900."""
+
+    def stop(what: str, done: int, _: int) -> None:
+        if (what, done) == ("embedded", 2 * BLOCK):
+            raise Killed
+
+    path = tmp_path / "x"
+    with pytest.raises(Killed):
+        index(NODE, corpus()[:600], path, progress=stop)
+    assert (path / "vectors.part").stat().st_size == 45 + 64 * 4 * 2 * BLOCK
+    index(NODE, corpus()[:900], path)
+    index(NODE, corpus()[:900], tmp_path / "whole")
+    assert {f: (path / f).read_bytes() for f in FILES} == {f: (tmp_path / "whole" / f).read_bytes() for f in FILES}
+
+
+def test_what_an_embedder_has_learnt_is_written_in_one_order() -> None:
+    """In processes that hash otherwise, and so have sets in other orders."""
+    program = (
+        "import json; from agentgrpo.retrievers.embedder import HashingEmbedder; "
+        "print(json.dumps(HashingEmbedder(dim=8, texts=['the sea by the town', 'a town of seven hills']).state()))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert [list(json.loads(text)["df"]) for text in said] == [
+        ["a", "by", "hills", "of", "sea", "seven", "the", "town"]
+    ]
 
 
 def test_building_again_changes_nothing(folder: Path) -> None:

@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ async def ask(tool: Fetch, url: str) -> ToolResult:
         return await tool.call({"url": url}, NOWHERE)
     finally:
         await tool.close()
+
+
+def failed(text: str, kind: str) -> ToolResult:
+    return replace(ToolResult.failed(text), detail=kind)
 
 
 async def outcome(tool: Fetch, url: str) -> Outcome:
@@ -100,7 +105,7 @@ async def test_types_and_charsets(kind: str, body: bytes, text: str) -> None:
 async def test_what_has_no_text(kind: str) -> None:
     async with Web({"/": page(b"\x89PNG", kind=kind)}) as web:
         result = await ask(fetch(web.port), f"http://{PUBLIC}:{web.port}/")
-        assert result == ToolResult.failed(f"a page of type {kind or 'unknown'} has no text")
+        assert result == failed(f"a page of type {kind or 'unknown'} has no text", "no_text")
 
 
 async def test_a_long_page_is_cut() -> None:
@@ -111,7 +116,7 @@ async def test_a_long_page_is_cut() -> None:
 async def test_a_status_that_is_no_page() -> None:
     async with Web({"/500": page("oops", "500 Internal Server Error"), "/304": page("", "304 Not Modified")}) as web:
         answers = [await ask(fetch(web.port), f"http://{PUBLIC}:{web.port}/{path}") for path in ("none", "500", "304")]
-    assert answers == [ToolResult.failed(f"HTTP {status}") for status in (404, 500, 304)]
+    assert answers == [failed(f"HTTP {status}", f"http_{status}") for status in (404, 500, 304)]
 
 
 async def test_no_cookie_of_one_page_reaches_the_next() -> None:
@@ -265,9 +270,9 @@ async def test_redirects_are_followed_up_to_a_limit() -> None:
         five = await ask(fetch(web.port), f"http://web.example:{web.port}/1")
         assert (five.text, five.detail) == ("arrived", f"http://web.example:{web.port}/6")
         six = await ask(fetch(web.port), f"http://web.example:{web.port}/0")
-        assert six == ToolResult.failed("more than 5 redirects")
-        assert await ask(fetch(web.port, max_redirects=0), f"http://web.example:{web.port}/5") == ToolResult.failed(
-            "more than 0 redirects"
+        assert six == failed("more than 5 redirects", "redirects")
+        assert await ask(fetch(web.port, max_redirects=0), f"http://web.example:{web.port}/5") == failed(
+            "more than 0 redirects", "redirects"
         )
         web.pages["/loop"] = redirect("/loop")
         assert (await ask(fetch(web.port), f"http://web.example:{web.port}/loop")).text.endswith("5 redirects")
@@ -360,7 +365,7 @@ async def test_an_inner_bomb_is_only_bytes() -> None:
     inner = gzip.compress(bytes(BIG))
     async with Web({"/": page(gzip.compress(inner), kind="application/gzip", Content_Encoding="gzip")}) as web:
         result = await ask(fetch(web.port), f"http://{PUBLIC}:{web.port}/")
-        assert result == ToolResult.failed("a page of type application/gzip has no text")
+        assert result == failed("a page of type application/gzip has no text", "no_text")
 
 
 async def test_an_honest_gzip_page_is_read() -> None:

@@ -33,7 +33,8 @@ class _Canary(NamedTuple):
 
 class RemoteEngine:
     """attempts: servers that a call is tried on, one after the other. wait_s: how long calls wait while all servers are
-    out. sync_timeout_s: how long this process waits for the first one to have given a server its weights.
+    out, also those that have failed on the last of them; then NoServer is raised. sync_timeout_s: how long this process
+    waits for the first one to have given a server its weights.
 
     weights: what is trained; None = the servers sample from what they serve, whatever is trained here. rank: of this
     process; the first one, 0, tells the servers."""
@@ -88,6 +89,7 @@ class RemoteEngine:
                     raise
                 self.pool.leave_out(server, e)
                 if attempt == self._attempts:
+                    await self.pool.until_serving()  # for what no server could answer no episode is to blame
                     raise
                 attempt += 1
         self._refuse_replaced(version)
@@ -112,7 +114,7 @@ class RemoteEngine:
 
     async def load_weights(self, policy_version: int) -> None:
         """Every process takes part in writing the weights where they are sharded; the first tells the servers. Raises
-        EngineError where no server takes them in time."""
+        NoServer where none of them takes them in time."""
         self._refuse_closed()
         self.policy_version, self._canary = policy_version, None
         if self._weights is not None:

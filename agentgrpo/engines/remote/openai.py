@@ -19,12 +19,15 @@ from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.remote.dialect import seed_of
 from agentgrpo.engines.spoken import end_of, is_ended, room_for
 from agentgrpo.errors import ConfigError, EngineError
+from agentgrpo.metering import Form, Meter
 from agentgrpo.network.client import JsonClient
 from agentgrpo.network.rate import RateLimiter
 from agentgrpo.network.secret import Secret
 from agentgrpo.types import FinishReason, Message
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
+UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
+"""Kinds of failure of a call that no model has answered."""
 _SEEDS = 2**31
 """Some endpoints take no larger ones."""
 
@@ -74,9 +77,11 @@ class OpenAIEngine:
         backoff_s: float = 1.0,
         max_response_bytes: int = 2**22,
         trust_env: bool = True,
+        meter: Meter | None = None,
     ) -> None:
         """model: None = whatever the endpoint serves. extra: fields of the request beside or instead of ours; null
-        leaves a field out. Prices are of 1,000 tokens. Raises ConfigError."""
+        leaves a field out. Prices are of 1,000 tokens. meter: what turns are recorded by, replayed from and limited by,
+        as calls of the kind `policy`. Raises ConfigError."""
         self._prices = {"prompt_price": prompt_price, "completion_price": completion_price}
         for name, price in self._prices.items():
             if not (math.isfinite(price) and price >= 0):
@@ -86,6 +91,12 @@ class OpenAIEngine:
         self.counts = dict.fromkeys((*COUNTS, "uncounted"), 0.0)
         self._speech, self._run_seed, self._mode = speech, run_seed, mode
         self._model, self._extra = model, dict(extra or {})
+        self._meter = meter
+        if meter is not None:
+            meter.in_use = True
+        self._form: Form[_Reply] = Form(
+            write=_Reply._asdict, read=lambda row: _Reply(**row), error=EngineError, unbilled=UNBILLED, cost=self._cost
+        )
         self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
         self._client = JsonClient(
             url=base_url.rstrip("/") + ("/chat/completions" if mode == "chat" else "/completions"),
@@ -100,18 +111,30 @@ class OpenAIEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         room = room_for(token_ids, sampling, self.max_context)
-        asked, expected = time.monotonic(), len(token_ids) + room
-        grant = await self._rate.take(expected)
-        began = time.monotonic()
-        reply = await self._client.post(
-            self._payload(token_ids, sampling, room, seed_of(self._run_seed, key) % _SEEDS),
-            self._read,
-            seed=str(key),
-            admit=lambda: self._rate.take(expected),
-        )
-        if used := reply.prompt_tokens + reply.completion_tokens:
-            self._rate.settle(grant, used)
-        self._count(reply)
+        asked = time.monotonic()
+        began = asked
+        seed = seed_of(self._run_seed, key) % _SEEDS
+        payload = self._payload(token_ids, sampling, room, seed)
+
+        async def live() -> _Reply:
+            nonlocal began
+            expected = len(token_ids) + room
+            grant = await self._rate.take(expected)
+            began = time.monotonic()
+            reply = await self._client.post(payload, self._read, seed=str(key), admit=lambda: self._rate.take(expected))
+            if used := reply.prompt_tokens + reply.completion_tokens:
+                self._rate.settle(grant, used)
+            self._count(reply)
+            return reply
+
+        if self._meter is None:
+            reply = await live()
+        else:
+            # With the seed beside it, which `extra` may have left out: equal contexts are not one turn.
+            body = {"service": f"openai {self._mode}", "request": payload, "seed": seed}
+            size = len(json.dumps(payload).encode())  # no token is less than a byte
+            most = _Reply("", True, prompt_tokens=size, completion_tokens=room)
+            reply = (await self._meter.ask("policy", body, live, self._form, estimate=self._cost(most))).value
         tokens, is_whole = self._turn(reply, token_ids, sampling)
         return Completion(
             token_ids=tokens[:room],
@@ -176,9 +199,12 @@ class OpenAIEngine:
         return _Reply(text or "", reason != "length", prompt_tokens, completion_tokens)
 
     def _count(self, reply: _Reply) -> None:
-        prompt, completion = self._prices["prompt_price"], self._prices["completion_price"]
         self.counts["calls"] += 1
         self.counts["prompt_tokens"] += reply.prompt_tokens
         self.counts["completion_tokens"] += reply.completion_tokens
         self.counts["uncounted"] += not reply.prompt_tokens
-        self.counts["cost"] += (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1000
+        self.counts["cost"] += self._cost(reply)
+
+    def _cost(self, reply: _Reply) -> float:
+        prompt, completion = self._prices["prompt_price"], self._prices["completion_price"]
+        return (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1000

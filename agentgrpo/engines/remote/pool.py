@@ -13,8 +13,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
+from agentgrpo.concurrency import uncounted
 from agentgrpo.engines.remote.server import Server
-from agentgrpo.errors import AgentGrpoError, ConfigError, EngineError, boundary
+from agentgrpo.errors import AgentGrpoError, ConfigError, EngineError, NoServer, boundary
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
@@ -28,7 +29,8 @@ class Pool:
     def __init__(
         self, servers: Sequence[Server], *, join: Callable[[Server, bool], Awaitable[None]], wait_s: float
     ) -> None:
-        """wait_s: how long calls wait while all servers are out. Raises ConfigError."""
+        """wait_s: how long calls wait while all servers are out, from when the last of them was lost. Raises
+        ConfigError."""
         if not servers or len({server.url for server in servers}) < len(servers):
             given = ", ".join(server.shown for server in servers)
             raise ConfigError(f"engine.urls=[{given}]; at least one server is needed, each of them once")
@@ -50,15 +52,21 @@ class Pool:
         return [server for server in self.servers if server in self._in]
 
     async def server_for(self, episode: Hashable) -> Server:
-        """Raises EngineError (`no_server`) when all have been out for wait_s."""
-        while not self._in:
-            await self._any_news()
+        """Raises NoServer as `until_serving` does."""
+        await self.until_serving()
         home = self._homes.get(episode)
         if home is None or home not in self._in:
             load = Counter(self._homes.values())
             home = min(self.serving, key=lambda server: (load[server], server.live))
             self._homes[episode] = home
         return home
+
+    async def until_serving(self) -> None:
+        """Until one is in. Raises NoServer when all have been out for wait_s. An episode's time limit leaves the wait
+        out."""
+        with uncounted():
+            while not self._in:
+                await self._any_news()
 
     def release(self, episode: Hashable) -> None:
         self._homes.pop(episode, None)
@@ -76,11 +84,10 @@ class Pool:
             self._joining[server] = asyncio.get_running_loop().create_task(task, name=f"agentgrpo-join {server.shown}")
 
     async def renew(self) -> None:
-        """All are out and join anew, with other weights; returns when each has tried to. Raises EngineError where none
-        is in for wait_s, ConfigError for what the user must put right."""
+        """All are out and join anew, with other weights; returns when each has tried to. Raises NoServer where none is
+        in for wait_s, ConfigError for what the user must put right."""
         await self._stop_joining()
         self._in.clear()
-        self._empty_at = asyncio.get_running_loop().time()
         outcomes = await asyncio.gather(*(self._attempt(server, is_new=True) for server in self.servers))
         for server, error in zip(self.servers, outcomes, strict=True):
             if isinstance(error, ConfigError):
@@ -88,8 +95,7 @@ class Pool:
                 raise error
             if error is not None:
                 self.leave_out(server, error, is_new=True)
-        while not self._in:
-            await self._any_news()
+        await self.until_serving()
 
     async def close(self) -> None:
         await self._stop_joining()
@@ -133,8 +139,7 @@ class Pool:
             async with asyncio.timeout_at(self._empty_at + self._wait_s):
                 await self._news.wait()
         except TimeoutError:
-            raise EngineError(
+            raise NoServer(
                 f"no server for {self._wait_s:g} s (engine.wait_s), of {', '.join(s.shown for s in self.servers)}; "
-                f"start one of them and resume the run; the last error: {self._last_error}",
-                kind="no_server",
+                f"the last error: {self._last_error}; start one of them and resume the run"
             ) from None

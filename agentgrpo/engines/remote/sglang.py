@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,10 @@ from agentgrpo.engines.base import SamplingParams, WeightFiles
 from agentgrpo.engines.remote.dialect import Sampled, Version
 from agentgrpo.engines.remote.engine import RemoteEngine
 from agentgrpo.engines.remote.server import Access, Server
+from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 from agentgrpo.errors import ConfigError, EngineError
 from agentgrpo.types import FinishReason
 
-PROBED = 4
-"""Tokens sampled to see whether log-probs are tempered."""
-TEMPERED = 1e-2
-"""They are not where none is farther from the plain one."""
 FLUSHES = 60
 FLUSH_PAUSE_S = 0.5
 
@@ -127,26 +125,17 @@ class SGLang:
         self, server: Server, token_ids: Sequence[int], temperature: float, version: Version | None
     ) -> None:
         """Raise ConfigError where log-probs are those of the untempered distribution."""
-        async with server.memory.setdefault("probing", asyncio.Lock()):
-            if "is_tempered" not in server.memory:
-                server.memory["is_tempered"] = await self._is_tempered(server, token_ids, version)
-            is_tempered = server.memory["is_tempered"]  # a server that joins anew is forgotten at any await
-        if not is_tempered:
+
+        async def sample(prompt: Sequence[int], temperature: float) -> Sampled:
+            hot = SamplingParams(max_tokens=PROBED, temperature=temperature)
+            return await self._sample(server, prompt, hot, 0, version)
+
+        score = partial(self.score, server, version=version)
+        if not await is_tempered(server, token_ids, (0.25, 8.0), sample=sample, score=score):
             raise ConfigError(
                 f"sampling with temperature={temperature}: {server.shown} gives log-probs without it; start it without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB, or sample with 1.0"
             )
-
-    async def _is_tempered(self, server: Server, token_ids: Sequence[int], version: Version | None) -> bool:
-        """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is."""
-        prompt = token_ids[: max(1, len(token_ids) - PROBED)]
-        gaps = []
-        for temperature in (0.25, 8.0):
-            hot = SamplingParams(max_tokens=PROBED, temperature=temperature)
-            found = await self._sample(server, prompt, hot, 0, version)
-            plain = (await self.score(server, [*prompt, *found.token_ids], version))[len(prompt) - 1 :]
-            gaps += [abs(a - b) for a, b in zip(plain, found.logprobs, strict=True)]
-        return max(gaps) > TEMPERED
 
 
 def sglang(

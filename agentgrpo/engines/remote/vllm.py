@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,12 @@ from agentgrpo.engines.base import SamplingParams, WeightFiles
 from agentgrpo.engines.remote.dialect import Sampled, Version
 from agentgrpo.engines.remote.engine import RemoteEngine
 from agentgrpo.engines.remote.server import Access, Server
+from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 from agentgrpo.errors import ConfigError, EngineError
 from agentgrpo.types import FinishReason
 
 LOADING = "agentgrpo-loading"
 """Name of the weights of a server that is being given others."""
-PROBED = 4
-"""Tokens sampled to see whether log-probs are tempered."""
-TEMPERED = 1e-2
-"""They are not where none is farther from the plain one."""
 STOPS = 4
 """Stop strings that a server takes where its environment says nothing else."""
 _ID = "token_id:"
@@ -187,28 +185,20 @@ class VLLM:
         self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
     ) -> None:
         """Raise ConfigError where log-probs are those of the untempered distribution, as a server's are by default."""
-        async with server.memory.setdefault("probing", asyncio.Lock()):
-            is_tempered = server.memory.get("is_tempered")
-            if is_tempered is None:
-                is_tempered = server.memory["is_tempered"] = await self._is_tempered(server, token_ids, version)
-        if not is_tempered:
+
+        async def sample(prompt: Sequence[int], temperature: float) -> Sampled:
+            asked = {**self._payload(server, prompt, version), **_SAMPLED, "max_tokens": PROBED}
+            asked |= {"temperature": temperature, "seed": 0}
+            found: Sampled = await self._post(server, asked, version, _sampled)
+            return found
+
+        score = partial(self.score, server, version=version)
+        if not await is_tempered(server, token_ids, (0.25, 2.0), sample=sample, score=score):
             raise ConfigError(
                 f"sampling with temperature={sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, "
                 f"min_p={sampling.min_p}: {server.shown} gives the log-probs of the distribution before these; start "
                 "it with --logprobs-mode processed_logprobs, or sample with 1.0, 1.0, 0, 0.0"
             )
-
-    async def _is_tempered(self, server: Server, token_ids: Sequence[int], version: Version | None) -> bool:
-        """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is."""
-        prompt = token_ids[: max(1, len(token_ids) - PROBED)]
-        gaps = []
-        for temperature in (0.25, 2.0):
-            asked = {**self._payload(server, prompt, version), **_SAMPLED, "max_tokens": PROBED}
-            asked |= {"temperature": temperature, "seed": 0}
-            found: Sampled = await self._post(server, asked, version, _sampled)
-            plain = (await self.score(server, [*prompt, *found.token_ids], version))[len(prompt) - 1 :]
-            gaps += [abs(a - b) for a, b in zip(plain, found.logprobs, strict=True)]
-        return max(gaps) > TEMPERED
 
 
 def vllm(

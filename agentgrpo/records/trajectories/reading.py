@@ -29,13 +29,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def read_trajectories(path: Path) -> Iterator[TrajectoryRecord]:
-    """The episodes of a file, in order. Raises DataError with file, line and reason where a line is malformed, of
-    another schema, or missing."""
+def read_trajectories(path: Path, *, first: int = 0) -> Iterator[TrajectoryRecord]:
+    """The episodes of a file, in order, without those before `first`. Raises DataError with file, line and reason where
+    a line is malformed, of another schema, or missing."""
     summary = read_summary(path)
-    number = 1
+    number = first + 1
     with path.open("rb") as f:
-        for number, line in enumerate(itertools.islice(f, 1, None), start=2):
+        for number, line in enumerate(itertools.islice(f, first + 1, None), start=first + 2):
             row = _parse(path, number, line)
             try:
                 yield _record(row)

@@ -55,6 +55,11 @@ class Sink(Protocol):
 
     def finish(self, manifest: Manifest, learnt: Mapping[str, Any] | None) -> None: ...
 
+    def forget(self) -> None:
+        """Before `begin`: the vectors that are in are to be computed again. Where they are another's to delete nothing:
+        `begin` refuses what is of another corpus."""
+        ...
+
     def close(self) -> None:
         """After `begin`, however it ends."""
         ...
@@ -99,6 +104,7 @@ class Building:
                 f"{self._folder} is an index of {self.count} passages, and the corpus has more; give another --out"
             )
         if passages:
+            self._unlearn()
             for passage in passages:
                 self._note(passage)
             self._writer.append([row_of(passage) for passage in passages])
@@ -169,6 +175,13 @@ class Building:
                 f"passages {twice[0] + 1} and {twice[1] + 1} of the corpus have one id, "
                 f"{passages[int(twice[0])].id!r}; ids must be unique: correct the corpus and build into another --out"
             )
+
+    def _unlearn(self) -> None:
+        """Before passages are added: what the embedder has learnt of fewer, in a build that was interrupted, would not
+        be what it learns of all."""
+        if (self._folder / LEARNT).is_file():
+            self._sink.forget()  # first: without LEARNT nobody would know that its vectors are of fewer
+            (self._folder / LEARNT).unlink()
 
     def _learn(self, passages: PassageFile, progress: Progress) -> Mapping[str, Any] | None:
         if not isinstance(self._embedder, Fitted):

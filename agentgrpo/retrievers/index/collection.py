@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from agentgrpo.errors import AgentGrpoError, ConfigError, RetrieverError
-from agentgrpo.network.client import shown
+from agentgrpo.network.client import host_of, shown
 from agentgrpo.network.secret import Secret
 from agentgrpo.retrievers.corpus import passage_of, well_formed
 from agentgrpo.retrievers.embedder import Embedder, Vectors
@@ -91,6 +91,8 @@ def place_of(path: str | None, url: str | None, api_key_env: str | None, timeout
             f"retriever.path={path}, retriever.url={at}; give one of them: a folder, or a server such as "
             "http://localhost:6333"
         )
+    if url is not None:
+        host_of(url)
     if not timeout_s > 0:
         raise ConfigError(f"retriever.timeout_s={timeout_s}; more than 0 is allowed")
     path = None if path is None else str(Path(path).expanduser())
@@ -162,6 +164,9 @@ class QdrantSink:
             found = self._client.count(self._place.collection, exact=True).count
         if found != manifest.count:
             raise RetrieverError(f"{self._place} holds {found} of {manifest.count} passages; delete it and build again")
+
+    def forget(self) -> None:
+        """See `begin`."""
 
     def close(self) -> None:
         if self._client is not None:

@@ -95,6 +95,10 @@ class FaissSink:
         _sync(self._part)
         self._part.replace(target)
 
+    def forget(self) -> None:
+        self._part.unlink(missing_ok=True)
+        (self._folder / FILE).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Nothing is open in between."""
 

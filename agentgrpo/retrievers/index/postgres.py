@@ -91,6 +91,9 @@ class PgSink:
             self._run("UPDATE {about} SET is_complete = true, learnt = %s", [packed(learnt)])
         self._run("ANALYZE {passages}")
 
+    def forget(self) -> None:
+        """See `begin`."""
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -7,8 +7,9 @@ POST /rerank    {"query": ..., "documents": [...], "top_k"?: n}"""
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agentgrpo.errors import ConfigError
@@ -30,15 +31,25 @@ class Limits:
     query_chars: int = 16_384
     """A longer query of a batch is an error of that row alone."""
     body_bytes: int = 8 * 2**20
+    head_s: float = 10.0
+    """Until all that comes before a body is in, from the first byte, or from when a client has connected."""
     body_s: float = 30.0
     """Until a body is in: a client that drips one holds no connection for ever."""
     waiting: int = 8192
     """Queries that are being answered or wait for it; who comes then is told to come again (503)."""
+    connections: int = field(default_factory=lambda: _files() // 2)
+    """At once. The other files that this process may open are for its index."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ConfigError(f"a limit of {field.name} {getattr(self, field.name)}; more than 0 is allowed")
+        for limit in fields(self):
+            if not getattr(self, limit.name) > 0:
+                raise ConfigError(f"a limit of {limit.name} {getattr(self, limit.name)}; more than 0 is allowed")
+
+
+def _files() -> int:
+    """How many this process may open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**17 if soft == resource.RLIM_INFINITY else soft
 
 
 class Refused(Exception):
@@ -98,9 +109,9 @@ def _refuse_too_many(queries: int, top_k: int, limits: Limits) -> None:
 def ranking_of(body: bytes, limits: Limits) -> Ranking:
     """Raises Refused."""
     asked = _object(body)
-    for field in ("query", "documents"):
-        if field not in asked:
-            raise Refused(422, f'no {field}; ask {{"query": ..., "documents": [...], "top_k": 3}}')
+    for key in ("query", "documents"):
+        if key not in asked:
+            raise Refused(422, f'no {key}; ask {{"query": ..., "documents": [...], "top_k": 3}}')
     documents = _texts(asked["documents"], "documents", limits)
     top_k = asked.get("top_k")
     top_k = len(documents) if top_k is None else _top_k(top_k, limits)

@@ -14,6 +14,8 @@ from typing import Any
 import uvicorn
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.retrievers.server.connections import patient
+from agentgrpo.retrievers.server.questions import Limits
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 IDLE_S = 75
@@ -60,11 +62,14 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(app: Any, bound: socket.socket, *, grace_s: float, ready: Callable[[], None]) -> None:
+async def serve(
+    app: Any, bound: socket.socket, *, grace_s: float, ready: Callable[[], None], limits: Limits | None = None
+) -> None:
     """Answer until SIGINT or SIGTERM comes, then finish what was asked within `grace_s` seconds. `ready` is called when
     requests are taken. A second signal ends the process at once (exit code 130)."""
     config = uvicorn.Config(
         app,
+        http=patient(limits or Limits()),
         log_config=None,
         access_log=False,  # a line per request is what slows a server down that answers thousands a second
         lifespan="off",

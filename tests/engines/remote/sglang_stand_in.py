@@ -28,6 +28,7 @@ class SGLangStandIn(StandIn):
     async def _answer(self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         status, reply = "200 OK", b""
         try:
+            self.refuse_if_down()
             if path == "/generate":
                 self.requests.append(body)
                 reply = json.dumps(await self._unless_left(self._generated(body, writer), reader)).encode()

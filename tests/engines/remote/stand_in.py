@@ -33,6 +33,7 @@ class StandIn:
     """`async with StandIn(model, tokenizer) as server`. What may go wrong:
 
     faults         one for each completion that samples, the first first; see `_before` and `_broken`
+    lasts          after so many completions every request is answered by 503
     is_stale       a reload answers 200 and changes nothing
     logprobs_mode  as vLLM's option
     restart        the process dies and comes back as it was started; with stay_down only once `start` is called
@@ -52,6 +53,7 @@ class StandIn:
     ) -> None:
         self.faults: list[str] = []
         self.is_stale = False
+        self.lasts = 10**9
         self.logprobs_mode, self.dev_mode, self.lora, self.max_model_len = logprobs_mode, dev_mode, lora, max_model_len
         self.orders: list[tuple[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
@@ -124,6 +126,7 @@ class StandIn:
     async def _answer(self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         status, reply = "200 OK", b""
         try:
+            self.refuse_if_down()
             if path == "/v1/completions":
                 self.requests.append(body)
                 reply = json.dumps(await self._unless_left(self._completion(body, writer), reader)).encode()
@@ -134,6 +137,10 @@ class StandIn:
             status, reply = e.status, json.dumps({"error": {"message": str(e)}}).encode()
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(reply)}\r\n\r\n".encode() + reply)
         await writer.drain()
+
+    def refuse_if_down(self) -> None:
+        if len(self.requests) >= self.lasts:
+            raise Refused("503 Service Unavailable", "down")
 
     async def _unless_left(self, work: Any, reader: asyncio.StreamReader) -> Any:
         """A client that leaves has its call aborted."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +11,15 @@ import pytest
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.remote.dialect import seed_of
 from agentgrpo.engines.remote.openai import OpenAIEngine
-from agentgrpo.errors import ConfigError, EngineError
+from agentgrpo.errors import BudgetSpent, ConfigError, EngineError
+from agentgrpo.metering import CassetteMiss
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.speech import Speech
 from agentgrpo.types import FinishReason, Message
 from tests.engines import tiny
 from tests.engines.remote.openai_stand_in import OpenAIStandIn, Say
+from tests.metering.stand_ins import meter
 from tests.renderers import families
 
 KEY = SeedKey("eval/test", "t1", 0, 0)
@@ -123,6 +127,38 @@ async def test_what_it_took_is_counted_and_priced() -> None:
         await found.generate([1], SAMPLING, KEY)
         await found.close()
     assert (found.counts["calls"], found.counts["uncounted"], found.counts["cost"]) == (1.0, 1.0, 0.0)
+
+
+async def test_turns_are_recorded_replayed_and_within_the_budget(tmp_path: Path) -> None:
+    said = iter(f"turn {i}" for i in range(9))
+    prices = {"prompt_price": 0.5, "completion_price": 2.0}
+    keys = [KEY, KEY._replace(sample_index=1)]
+    with OpenAIStandIn(lambda path, body: next(said)) as server:
+        m = meter(tmp_path, "fill", prices={"policy": 0.01}, run={"money": 0.5})
+        found = engine(server, meter=m, extra={"seed": None}, **prices)
+        turns = [await found.generate([1], SAMPLING, key) for key in (*keys, KEY)]
+        assert [PLAIN.decode(t.token_ids) for t in turns] == ["turn 0<|eos|>", "turn 1<|eos|>", "turn 0<|eos|>"]
+        assert (found.counts["calls"], m.counts["replayed"], len(server.requests)) == (2, 1, 2)
+        each = 0.01 + 0.05 + 0.04
+        assert m._ledger.totals()["policy"].money == pytest.approx(2 * each)
+        more = [found.generate([1], SAMPLING, KEY._replace(sample_index=i)) for i in range(2, 9)]
+        refused = [e for e in await asyncio.gather(*more, return_exceptions=True) if isinstance(e, BudgetSpent)]
+        assert (len(refused), "budget.per_run.money=0.5" in str(refused[0])) == (7 + 2 - len(server.requests), True)
+        spent = m._ledger.totals()["policy"].money
+        assert (spent, spent <= 0.5) == (pytest.approx(len(server.requests) * each), True)
+        assert len(server.requests) >= 4
+        await found.close()
+        await m.close()
+        asked = len(server.requests)
+        strict = meter(tmp_path, "strict")
+        offline = engine(server, meter=strict, extra={"seed": None}, **prices)
+        again = [await offline.generate([1], SAMPLING, key) for key in keys]
+        assert [t.token_ids for t in again] == [t.token_ids for t in turns[:2]]
+        with pytest.raises(CassetteMiss):
+            await offline.generate([2], SAMPLING, KEY)
+        assert (len(server.requests), offline.counts["cost"], strict.in_use) == (asked, 0.0, True)
+        await offline.close()
+        await strict.close()
 
 
 def refusing(times: int, status: int) -> Say:

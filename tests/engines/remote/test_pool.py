@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from agentgrpo.concurrency import time_limit
+from agentgrpo.engines.remote import pool as pool_module
 from agentgrpo.engines.remote.pool import Pool
 from agentgrpo.engines.remote.server import Access, Server
-from agentgrpo.errors import EngineError
+from agentgrpo.errors import EngineError, NoServer
 
 
 def servers(count: int) -> list[Server]:
@@ -74,13 +76,44 @@ async def test_when_all_have_been_out_for_so_long_calls_fail_at_once() -> None:
     doors = Doors()
     pool = Pool(servers(2), join=doors.join, wait_s=0.05)
     doors.shut = {s.url for s in pool.servers}
-    with pytest.raises(EngineError, match=r"no server for 0\.05 s") as caught:
+    with pytest.raises(NoServer, match=r"no server for 0\.05 s"):
         await pool.renew()
-    assert caught.value.kind == "no_server"
     began = asyncio.get_running_loop().time()
-    with pytest.raises(EngineError):
+    with pytest.raises(NoServer):
         await pool.server_for("a")
+    with pytest.raises(NoServer):  # they have been tried again, and have been out for long enough
+        await pool.renew()
     assert asyncio.get_running_loop().time() - began < 0.05
+    await pool.close()
+
+
+async def test_servers_that_were_in_have_the_whole_wait_from_when_they_are_lost() -> None:
+    doors = Doors()
+    pool = Pool(servers(1), join=doors.join, wait_s=0.1)
+    await pool.renew()
+    await asyncio.sleep(0.15)  # an update, which is no wait
+    doors.shut = {pool.servers[0].url}
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(NoServer):
+        await pool.renew()
+    assert asyncio.get_running_loop().time() - began >= 0.1
+    await pool.close()
+
+
+async def test_an_episodes_time_limit_leaves_out_the_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.2)
+    doors = Doors()
+    pool = Pool(servers(1), join=doors.join, wait_s=10)
+    await pool.renew()
+    doors.shut = {pool.servers[0].url}
+    pool.leave_out(pool.servers[0], EngineError("gone"))
+    await asyncio.sleep(0.01)
+    doors.shut = set()
+    async with time_limit(0.05):
+        assert await pool.server_for("a") is pool.servers[0]
+    with pytest.raises(TimeoutError):
+        async with time_limit(0.05):
+            await asyncio.sleep(1)
     await pool.close()
 
 
@@ -89,6 +122,6 @@ async def test_a_bug_in_joining_leaves_the_server_out_with_its_text() -> None:
         raise ZeroDivisionError("oops")
 
     pool = Pool(servers(1), join=breaks, wait_s=0.01)
-    with pytest.raises(EngineError, match="ZeroDivisionError: oops"):
+    with pytest.raises(NoServer, match="ZeroDivisionError: oops"):
         await pool.renew()
     await pool.close()

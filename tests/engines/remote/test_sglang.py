@@ -16,7 +16,7 @@ from agentgrpo.engines.remote import sglang as sglang_module
 from agentgrpo.engines.remote.dialect import seed_of
 from agentgrpo.engines.remote.engine import RemoteEngine
 from agentgrpo.engines.remote.sglang import sglang
-from agentgrpo.errors import ConfigError, EngineError, TrainingError
+from agentgrpo.errors import ConfigError, NoServer, TrainingError
 from agentgrpo.recipes.canary import refuse_stale_weights
 from agentgrpo.recipes.weight_files import PolicyFiles
 from agentgrpo.training.policy import Policy
@@ -110,7 +110,7 @@ async def test_weights_are_loaded_while_nothing_is_sampled(tmp_path: Path) -> No
 async def test_a_reload_that_fails_leaves_no_server_paused(tmp_path: Path) -> None:
     async with serving(tmp_path, wait_s=0.1) as (found, [server], _):
         server.busy = 10**6
-        with pytest.raises(EngineError, match="no server for"):
+        with pytest.raises(NoServer, match="no server for"):
             await asyncio.wait_for(found.load_weights(0), 60)
         await found.close()
         assert (server.is_paused, server.weights) == (False, "default")
@@ -198,7 +198,7 @@ async def test_a_server_that_keeps_stale_weights_is_caught_by_the_canary(tmp_pat
         assert server.weights.startswith("agentgrpo-v0-")  # as it says itself
         with pytest.raises(TrainingError, match="stale or damaged weights"):
             await canary(found, trained)
-        with pytest.raises(EngineError, match="no server"):
+        with pytest.raises(NoServer, match="no server"):
             await found.generate(PROMPT, SAMPLING, KEY)
         assert [r for r in server.requests if "sampling_seed" in r["sampling_params"]] == []
 
@@ -220,5 +220,5 @@ async def test_a_server_that_cannot_serve_is_refused_with_what_to_do(
 
 async def test_a_server_without_adapters_says_how_to_start_it(tmp_path: Path) -> None:
     async with serving(tmp_path, trained=policy(lora=True), how={"lora": False}, wait_s=0.1) as (found, _, _):
-        with pytest.raises(EngineError, match="--enable-lora --max-lora-rank"):
+        with pytest.raises(NoServer, match="--enable-lora --max-lora-rank"):
             await found.load_weights(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +13,7 @@ import pytest
 
 from agentgrpo.engines.remote import pool
 from agentgrpo.engines.remote.vllm import vllm
-from agentgrpo.errors import TrainingError
+from agentgrpo.errors import NoServer, TrainingError
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.weight_files import PolicyFiles
 from agentgrpo.training.checkpoint import LoadedCheckpoint
@@ -19,7 +21,7 @@ from agentgrpo.training.world import Alone
 from agentgrpo.types import Task
 from tests.engines import tiny
 from tests.engines.remote.stand_in import StandIn, moved
-from tests.recipes.tiny_run import OneTurn, TinyRun, rows, versions
+from tests.recipes.tiny_run import OneTurn, TinyRun, look_away, rows, saved_steps, versions
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,7 @@ class ServedRun(TinyRun):
 
     servers: Sequence[Served] = ()
     wait_s: float = 10.0
+    attempts: int = 3
 
     def parts(self, checkpoint: LoadedCheckpoint | None = None) -> Parts:
         parts = super().parts(checkpoint)
@@ -51,6 +54,7 @@ class ServedRun(TinyRun):
             rank=0,
             urls=tuple(server.url for server in self.servers),
             wait_s=self.wait_s,
+            attempts=self.attempts,
         )
         return replace(parts, engine=engine, agent=OneTurn(engine, self.before))
 
@@ -114,6 +118,52 @@ async def test_a_server_that_dies_for_good_leaves_the_work_to_the_other(tmp_path
         await run.go()
         await one.start()
         refuse_stale_steps(run, 4)
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_servers_that_are_lost_for_good_end_the_step_and_fail_no_episode(tmp_path: Path, attempts: int) -> None:
+    """When the second of nine episodes of a step begins, and for less than half of them none would be left."""
+    async with other_model(tmp_path) as one, other_model(tmp_path) as two:
+
+        async def dies(stream: str, task: Task, sample_index: int) -> None:
+            if stream == "train/2" and not died:
+                died.append(stream)
+                await asyncio.gather(one.stop(), two.stop())
+
+        died: list[str] = []
+        run = ServedRun(
+            run_dir=tmp_path / "run",
+            servers=(one, two),
+            before=dies,
+            wait_s=0.3,
+            attempts=attempts,
+            rollout={"episode_timeout_s": 0.2, "max_concurrent_episodes": 2},
+            run={"checkpoint_every": 4, "max_error_fraction": 1.0},
+        )
+        began = time.monotonic()
+        with pytest.raises(NoServer, match=r"no server for 0\.3 s"):
+            await run.go()
+        assert time.monotonic() - began < 5
+        assert ([row["step"] for row in rows(run.run_dir)], saved_steps(run.run_dir)) == ([0, 1], [0, 2])
+        await asyncio.gather(one.start(), two.start())
+        await replace(run, before=at_rest, rollout={}).go()
+        refuse_stale_steps(run, 4)
+
+
+async def test_servers_that_are_lost_before_the_sync_end_the_run_behind_the_step(tmp_path: Path) -> None:
+    async with other_model(tmp_path) as one:
+
+        def dies(step: int, tags: Mapping[str, float]) -> None:
+            one.lasts = 0 if step == 1 and "loss" in tags else one.lasts
+
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), look=dies, wait_s=0.2, run={"checkpoint_every": 4})
+        with pytest.raises(NoServer):
+            await run.go()
+        assert ([row["step"] for row in rows(run.run_dir)], saved_steps(run.run_dir)) == ([0, 1], [0, 2])
+        one.lasts = 10**9
+        await replace(run, look=look_away).go()
+        assert [versions(run.run_dir, step) for step in range(4)] == [{step} for step in range(4)]
+        assert ["policy/canary_gap" in row for row in rows(run.run_dir)] == [True, False, True, True]
 
 
 async def test_servers_that_take_no_weights_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ async def served(
     app = RetrievalApp(retrievers, reranker, limits=limits, log_every=log_every, say=say)
     ready = asyncio.Event()
     with listening("127.0.0.1", 0) as bound:
-        serving = asyncio.create_task(serve(app.asgi, bound, grace_s=5, ready=ready.set))
+        serving = asyncio.create_task(serve(app.asgi, bound, limits=limits or Limits(), grace_s=5, ready=ready.set))
         await asyncio.wait((asyncio.ensure_future(ready.wait()), serving), return_when=asyncio.FIRST_COMPLETED)
         try:
             yield url_of(bound), app

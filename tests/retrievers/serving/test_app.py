@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -255,6 +256,79 @@ async def test_a_body_that_never_ends_and_a_client_that_leaves() -> None:
         await _until(lambda: app.traffic.counts["requests"] == 2)
         assert (await ask(f"{url}/retrieve", {"query": "q"}))[0] == 200
         assert dict(app.traffic.counts) == {"requests": 3, "queries": 1, "refused": 2, "failed": 0}
+
+
+@asynccontextmanager
+async def dripping(url: str, count: int, head: bytes) -> AsyncIterator[list[asyncio.Task[bytes]]]:
+    """So many connections that send `head` and then a byte every 20 ms; each task ends with what it is told."""
+    host, port = url.removeprefix("http://").split(":")
+
+    async def drip() -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        told = asyncio.ensure_future(reader.read())
+        with suppress(ConnectionError):
+            writer.write(head)
+            while not told.done():
+                writer.write(b"a")
+                await writer.drain()
+                await asyncio.wait((told,), timeout=0.02)
+        writer.transport.abort()
+        return b"" if isinstance((await asyncio.gather(told, return_exceptions=True))[0], OSError) else told.result()
+
+    tasks = [asyncio.create_task(drip()) for _ in range(count)]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+SLOW_HEAD = b"POST /retrieve HTTP/1.1\r\nX-Slow: "
+SLOW_BODY = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [SLOW_HEAD, SLOW_BODY, b""])
+async def test_clients_that_drip_leave_and_hold_up_nobody(head: bytes) -> None:
+    limits = Limits(head_s=0.5, body_s=0.5, connections=32)
+    async with (
+        served({"vdb": Batched(Scripted(lambda query: CORPUS))}, limits=limits) as (url, _),
+        dripping(url, 64, head) as slow,
+    ):
+        await asyncio.sleep(0.1)
+        for i in range(20):
+            assert (await asyncio.wait_for(ask(f"{url}/retrieve", {"query": str(i)}), 5))[0] == 200
+        told = await asyncio.wait_for(asyncio.gather(*slow), 10)
+        assert {reply[:12] for reply in told} <= {b"", b"HTTP/1.1 408", b"HTTP/1.1 400"}
+
+
+async def test_who_waits_for_an_answer_is_not_the_one_that_has_to_leave() -> None:
+    gate = threading.Event()
+    slow = Scripted(lambda query: CORPUS if gate.wait(20) else [])
+    limits = Limits(head_s=60, connections=2)
+    async with served({"vdb": Batched(slow)}, limits=limits) as (url, app), dripping(url, 1, SLOW_HEAD) as dripped:
+        await asyncio.sleep(0.05)
+        asked = [asyncio.create_task(ask(f"{url}/retrieve", {"query": str(i)})) for i in range(2)]
+        await _until(lambda: app.traffic.waiting == 2)
+        assert await dripped[0] == b""
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
+        writer.close()
+        gate.set()
+        assert [(await task)[0] for task in asked] == [200, 200]
+
+
+async def test_a_client_that_comes_again_on_its_connection_has_the_time_of_each_request_anew() -> None:
+    limits = Limits(head_s=0.3)
+    async with served({"vdb": Batched(Scripted(lambda query: CORPUS))}, limits=limits) as (url, _):
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for _ in range(3):
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.4)
+        writer.close()
 
 
 # --- health and log

@@ -98,7 +98,9 @@ def test_questions_and_their_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["queries", "top_k", "query_chars", "body_bytes", "body_s", "waiting"])
+@pytest.mark.parametrize(
+    "name", ["queries", "top_k", "query_chars", "body_bytes", "head_s", "body_s", "waiting", "connections"]
+)
 def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"a limit of {name} 0; more than 0 is allowed"):
         Limits(**{name: 0})

@@ -1,0 +1,98 @@
+"""All checks, in the order in which they build on each other. What one of them breaks on is its finding, and the others
+go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from agentgrpo.doctor.case import Case, key_in, told
+from agentgrpo.doctor.episodes import look_at_episodes
+from agentgrpo.doctor.finding import Found, Result, Skipped, status_of
+from agentgrpo.doctor.leaks import look_at_data
+from agentgrpo.doctor.masks import look_at_history, look_at_masks
+from agentgrpo.doctor.numbers import look_at_determinism, look_at_logprobs, look_at_weights
+from agentgrpo.doctor.parts import look_at_parts
+from agentgrpo.doctor.prices import look_at_prices
+from agentgrpo.doctor.room import look_at_context, look_at_disk, look_at_memory
+from agentgrpo.doctor.sandbox import look_at_sandbox
+from agentgrpo.doctor.schedule import look_at_extras, look_at_schedule
+from agentgrpo.doctor.services import look_at_judge, look_at_rerankers, look_at_retrievers, look_at_tools
+from agentgrpo.doctor.signal import look_at_guards, look_at_judge_trust, look_at_judging_time, look_at_signal
+from agentgrpo.doctor.turns import look_at_ends, look_at_stops
+from agentgrpo.doctor.writing import look_at_parser, look_at_template
+
+Look: TypeAlias = Callable[[Case, Found], Coroutine[Any, Any, None] | None]
+
+
+class Check(NamedTuple):
+    name: str
+    look: Look
+    """Raises Skipped where there is nothing to look at; what else it raises is a finding."""
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("schedule", look_at_schedule),
+    Check("packages", look_at_extras),
+    Check("memory", look_at_memory),
+    Check("sandbox", look_at_sandbox),
+    Check("parts", look_at_parts),
+    Check("data", look_at_data),
+    Check("template", look_at_template),
+    Check("stop tokens", look_at_stops),
+    Check("parser", look_at_parser),
+    Check("retrievers", look_at_retrievers),
+    Check("reranker and pages", look_at_rerankers),
+    Check("judge", look_at_judge),
+    Check("judge can be fooled", look_at_judge_trust),
+    Check("episodes", look_at_episodes),
+    Check("history", look_at_history),
+    Check("ends of turns", look_at_ends),
+    Check("masks", look_at_masks),
+    Check("log-probs", look_at_logprobs),
+    Check("engine weights", look_at_weights),
+    Check("determinism", look_at_determinism),
+    Check("context", look_at_context),
+    Check("tools", look_at_tools),
+    Check("signal", look_at_signal),
+    Check("guards", look_at_guards),
+    Check("time of judging", look_at_judging_time),
+    Check("prices", look_at_prices),
+    Check("disk", look_at_disk),
+)
+
+
+def examine(case: Case) -> Iterator[Result]:
+    """Every check's result as soon as it is there. What was built is closed at the end."""
+    with asyncio.Runner() as runner:  # one loop for all: parts are of the loop that first used them
+        try:
+            for check in CHECKS:
+                yield _made(check, case, runner)
+        finally:
+            runner.run(case.close())
+
+
+def _made(check: Check, case: Case, runner: asyncio.Runner) -> Result:
+    found, began, reason = Found(), time.perf_counter(), ""
+    try:
+        looking = check.look(case, found)
+        if looking is not None:
+            runner.run(looking)
+    except Skipped as skipped:
+        reason = str(skipped)
+    except Exception as error:
+        text = told(error)
+        found.problem(text, why="the run would meet the same", key=key_in(text))
+    seconds = time.perf_counter() - began
+    status = "skipped" if reason and not found.findings else status_of(found.findings)
+    return Result(
+        name=check.name,
+        status=status,
+        seconds=seconds,
+        findings=found.findings,
+        facts=found.facts,
+        picture=found.picture,
+        reason=reason,
+    )

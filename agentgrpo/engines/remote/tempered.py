@@ -1,0 +1,39 @@
+"""Whether a server's log-probs are those of the distribution that it samples from, where that is no plain one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from agentgrpo.engines.remote.dialect import Sampled
+from agentgrpo.engines.remote.server import Server
+
+PROBED = 4
+"""Tokens sampled to see it."""
+TEMPERED = 1e-2
+"""They are not where none is farther from the plain one."""
+Sample = Callable[[Sequence[int], float], Awaitable[Sampled]]
+"""(prompt, temperature) -> a turn of PROBED tokens at most."""
+Score = Callable[[Sequence[int]], Awaitable[list[float]]]
+
+
+async def is_tempered(
+    server: Server, token_ids: Sequence[int], temperatures: tuple[float, float], *, sample: Sample, score: Score
+) -> bool:
+    """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is. Found out
+    once for each time that the server joins; what is known of it may be forgotten at any await."""
+    async with server.memory.setdefault("probing", asyncio.Lock()):
+        found: bool | None = server.memory.get("is_tempered")
+        if found is None:
+            found = server.memory["is_tempered"] = await _probe(token_ids, temperatures, sample, score)
+        return found
+
+
+async def _probe(token_ids: Sequence[int], temperatures: tuple[float, float], sample: Sample, score: Score) -> bool:
+    prompt = token_ids[: max(1, len(token_ids) - PROBED)]
+    gaps = []
+    for temperature in temperatures:
+        found = await sample(prompt, temperature)
+        plain = (await score([*prompt, *found.token_ids]))[len(prompt) - 1 :]
+        gaps += [abs(a - b) for a, b in zip(plain, found.logprobs, strict=True)]
+    return max(gaps) > TEMPERED

@@ -1,0 +1,69 @@
+"""`agentgrpo report DIR`: what all evaluated runs below a folder got right, and what it cost. It loads no model.
+
+reading.py    folders --> Found: settings, and every evaluation by task
+families.py   those that answered the same tasks, and what varied among them
+points.py     runs of one setting --> Point, with intervals; the Pareto front
+counterfactuals.py, prices.py   how much is retrieval; what is used at what price
+svg.py, page.py, text.py   all of it for people
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.commands import Command, Outcome
+from agentgrpo.durable import write_atomic
+from agentgrpo.pareto.counterfactuals import counterfactuals
+from agentgrpo.pareto.families import Family, families
+from agentgrpo.pareto.page import page
+from agentgrpo.pareto.points import points, with_front
+from agentgrpo.pareto.prices import sweeps
+from agentgrpo.pareto.reading import find
+from agentgrpo.pareto.text import show
+from agentgrpo.recipes.recorded import MODES
+from agentgrpo.records.json_text import json_text
+from agentgrpo.records.screen import Screen
+
+
+def report(config: Mapping[str, Any], command: Command) -> Outcome:
+    """Writes the page (with --json only where --out names one). Raises ConfigError where nothing was evaluated."""
+    given = command.arguments
+    root = Path(given["folder"])
+    found = compared(root)
+    out = Path(given["out"]) if given["out"] else None if given["json"] else root / "report.html"
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, page(found).encode("utf-8", "replace"))
+    if given["json"]:
+        print(json_text(found, indent=2))
+    else:
+        show(Screen("quiet"), found, str(out))
+    return Outcome()
+
+
+def compared(root: Path) -> dict[str, Any]:
+    """What `--json` prints. Figures with an interval are [mean, low, high], of 95 %; low and high are null where the
+    figure is known as a mean alone."""
+    runs, skipped = find(root)
+    return {
+        "folder": str(root),
+        "families": [_family(family) for family in families(runs)],
+        "skipped": [{"name": name, "reason": reason} for name, reason in skipped],
+    }
+
+
+def _family(family: Family) -> dict[str, Any]:
+    modes = {mode: points(family, mode) for mode in MODES}
+    return {
+        "agent": family.agent,
+        "task": family.task,
+        "n": family.size,
+        "quality": family.quality,
+        "varied": list(family.varied),
+        "notes": list(family.notes),
+        "modes": {mode: [point.to_json() for point in with_front(found)] for mode, found in modes.items()},
+        "counterfactuals": {mode: counterfactuals(family, mode) for mode in MODES},
+        "sweeps": sweeps(family, modes),
+    }

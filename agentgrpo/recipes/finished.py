@@ -1,0 +1,45 @@
+"""A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.durable import set_aside
+from agentgrpo.errors import DataError
+from agentgrpo.records.card import flatten
+from agentgrpo.records.run_dir import EVAL, RunDir
+from agentgrpo.records.trajectories import read_summary
+from agentgrpo.settings import RunSettings
+
+_CHANGES_NOTHING = ("run.", "guards.")
+"""Of a run that is over; but for _CHANGES_RESULTS."""
+_CHANGES_RESULTS = ("run.eval.", "run.seed")
+
+
+def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """eval.json's content where it is of the weights after `step` steps, the last, and of the settings in `config`;
+    None where something is left to do."""
+    run_dir = RunDir(Path(run.dir))
+    if step < run.max_steps or not run.final_eval:
+        return None
+    try:
+        result = run_dir.evaluation
+        end = [file.path for file in run_dir.trajectory_files() if (file.policy, file.mode) == ("end", "sampled")]
+        if result is None or "figures" not in result or not end or read_summary(end[0])["step"] != step:
+            return None
+        before, now = flatten(run_dir.config), flatten(config)
+    except DataError:  # damaged, or of another version
+        return None
+    differ = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    is_same = all(key.startswith(_CHANGES_NOTHING) and not key.startswith(_CHANGES_RESULTS) for key in differ)
+    return dict(result) if is_same else None
+
+
+def give_up_result(run: RunSettings) -> None:
+    """The run goes on, and there will be another evaluation: what there is goes to orphans/, so that it is never taken
+    for that one."""
+    path = Path(run.dir) / EVAL
+    if run.final_eval and path.is_file():
+        set_aside(path, Path(run.dir) / "orphans")

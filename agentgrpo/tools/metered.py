@@ -1,0 +1,99 @@
+"""Tools that ask services outside, behind the meter: recorded or replayed, and within a budget.
+
+Where a service is, is no part of a request; what the policy is told of the tool, and with which arguments it calls it,
+is. What passes (a page that was too slow) is told to the policy and not recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from agentgrpo.errors import RetrieverError, ToolError
+from agentgrpo.metering import OVER_BUDGET, Form, Meter
+from agentgrpo.retrievers.metered import PAGE_FACTS
+from agentgrpo.tools.base import Environment, Tool, ToolResult, Toolset
+from agentgrpo.types import Outcome
+
+
+class _Passing(ToolError):
+    """A result that is not recorded."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__(result.text, kind=result.detail or str(result.outcome))
+        self.result = result
+
+
+def _row(result: ToolResult) -> dict[str, Any]:
+    return {
+        "outcome": str(result.outcome),
+        "text": result.text,
+        "num_results": result.num_results,
+        "result_ids": list(result.result_ids),
+        "detail": result.detail,
+    }
+
+
+def _result(row: Mapping[str, Any]) -> ToolResult:
+    return ToolResult(**{**row, "outcome": Outcome(row["outcome"]), "result_ids": tuple(row["result_ids"])})
+
+
+_RESULT: Form[ToolResult] = Form(write=_row, read=_result, error=ToolError)
+
+
+class MeteredTool:
+    """kind: fetch or mcp, by which it is priced and limited. Past a limit of the episode the policy is told so."""
+
+    def __init__(self, real: Tool, *, kind: str, meter: Meter) -> None:
+        self.spec = real.spec
+        self._real, self._kind, self._meter = real, kind, meter
+        said = json.dumps([self.spec.name, self.spec.description, self.spec.parameters], default=repr, sort_keys=True)
+        told = sha256(said.encode()).hexdigest()[:16]
+        self._service = str(getattr(real, "identity", f"{kind} {self.spec.name} {told}"))
+
+    def __getattr__(self, name: str) -> Any:
+        """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
+        return getattr(self._real, name)
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        """Raises ToolError; BudgetSpent and CassetteMiss end the run."""
+
+        async def live() -> ToolResult:
+            result = await self._real.call(arguments, environment)
+            if self._passes(result):
+                raise _Passing(result)
+            return result
+
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            return ToolResult.refused("a number is not finite; none such can be sent")
+        try:
+            body = {"service": self._service, "arguments": arguments}
+            return (await self._meter.ask(self._kind, body, live, _RESULT)).value
+        except _Passing as e:
+            return e.result
+        except RetrieverError as e:
+            if e.kind != OVER_BUDGET:
+                raise
+            return ToolResult.failed(str(e))
+
+    def _passes(self, result: ToolResult) -> bool:
+        if result.outcome is Outcome.TIMEOUT:
+            return True
+        return self._kind == "fetch" and result.outcome is Outcome.RUNTIME_ERROR and result.detail not in PAGE_FACTS
+
+    async def close(self) -> None:
+        await self._real.close()
+
+
+class MeteredToolset:
+    """A Toolset, each tool of it metered."""
+
+    def __init__(self, real: Toolset, *, kind: str, meter: Meter) -> None:
+        self.tools = [MeteredTool(tool, kind=kind, meter=meter) for tool in real.tools]
+        self._real = real
+
+    async def close(self) -> None:
+        await self._real.close()

@@ -1,0 +1,93 @@
+"""Runs to a page that opens from disk: each trajectory file is read once, a chunk of episodes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from agentgrpo.durable import atomic_stream
+from agentgrpo.errors import DataError
+from agentgrpo.records.run_dir import TrajectoryFile
+from agentgrpo.viewing.blocks import CHUNK, ShownFile, encoded, index, overview
+from agentgrpo.viewing.episode import Row
+from agentgrpo.viewing.facts import facts_of
+from agentgrpo.viewing.page import Page, element
+from agentgrpo.viewing.source import Shown, Source, on_one_line
+
+if TYPE_CHECKING:
+    from agentgrpo.viewing.ratios import Ratios
+
+
+class Written(NamedTuple):
+    num_episodes: int
+    num_bytes: int
+    damage: tuple[str, ...]
+    """What could not be read, one line each."""
+
+
+def write_page(
+    out: Path, sources: Sequence[Source], page: Page, *, ratios: Ratios | None = None, ratio_of: str | None = None
+) -> Written:
+    """Replaces `out` (StorageError). What is damaged is left out and said; what is not is shown."""
+    with atomic_stream(out) as write:
+        chunks = _Chunks(write, ratios)
+        write(page.head)
+        files, rows, damage = list[ShownFile](), list[Row](), list[str]()
+        has_tokens: set[str] = set()
+        for number, source in enumerate(sources):
+            for file in source.run.trajectory_files():
+                before, said = len(rows), len(damage)
+                for shown in _whole(source, file, damage):
+                    rows.append(shown.row)
+                    if shown.record.branches:
+                        has_tokens.add(source.name)
+                    chunks.add(source, shown)
+                files.append(ShownFile(number, file, len(rows) - before, next(iter(damage[said:]), None)))
+        chunks.flush()
+        scored = ratios.scored if ratios else set()
+        runs = [
+            facts_of(s.run, s.name, has_tokens=s.name in has_tokens, ratio_of=ratio_of if s.name in scored else None)
+            for s in sources
+        ]
+        damage += [line for run in runs for line in run["damage"]]
+        write(element("overview", overview(runs, files)))
+        write(element("index", index(files, rows)))
+        write(page.tail)
+    return Written(len(rows), out.stat().st_size, tuple(damage))
+
+
+def _whole(source: Source, file: TrajectoryFile, damage: list[str]) -> Iterator[Shown]:
+    """The episodes of a file up to where it is damaged, which is added to `damage`."""
+    try:
+        yield from source.episodes(file)
+    except (DataError, OSError) as e:
+        damage.append(on_one_line(e))
+
+
+class _Chunks:
+    """Episodes as they come, written whenever there are CHUNK of them."""
+
+    def __init__(self, write: Callable[[bytes], None], ratios: Ratios | None) -> None:
+        self._write, self._ratios = write, ratios
+        self._waiting: list[tuple[Source, Shown]] = []
+        self._number = 0
+
+    def add(self, source: Source, shown: Shown) -> None:
+        self._waiting.append((source, shown))
+        if len(self._waiting) == CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._write(element(f"chunk-{self._number}", chunk(self._waiting, self._ratios)))
+            self._number += 1
+            self._waiting.clear()
+
+
+def chunk(shown: Sequence[tuple[Source, Shown]], ratios: Ratios | None) -> bytes:
+    """A block of episodes."""
+    if ratios is not None:
+        for source in {id(source): source for source, _ in shown}.values():
+            ratios.fill(source, [one for of, one in shown if of is source])
+    return encoded([one.episode for _, one in shown])

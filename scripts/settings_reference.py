@@ -1,0 +1,82 @@
+"""agentgrpo/docs/settings.md from the presets: groups, what each preset is for, and the keys of a group's first one.
+
+python scripts/settings_reference.py            writes it
+python scripts/settings_reference.py --check    exit code 1 where it is not up to date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import takewhile
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
+PAGE = ROOT / "agentgrpo" / "docs" / "settings.md"
+HEAD = """\
+# Settings
+
+Made from the presets by `make docs`. `group=preset` chooses a file of `configs/`, `key.path=value` sets one key of it;
+a command line has the last word. `agentgrpo train --cfg job` prints what comes of it all. Presets of your own lie in a
+folder of the same shape, named by `--config-dir`. A default run is `experiment=almanac`; `experiment=none` is the
+defaults alone.
+"""
+_COMMAND = re.compile(r"(\w+=\S+ )*(agentgrpo|accelerate|@package) ")
+
+
+def defaults() -> dict[str, str]:
+    """Group -> the preset that is taken where none is named, in order."""
+    listed = yaml.safe_load((CONFIGS / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict)]
+    return {group: str(preset) for group, preset in pairs if not group.startswith("override ")}
+
+
+def about(path: Path) -> str:
+    """The first two sentences of the comment that a preset opens with; command lines and examples are none."""
+    words: list[str] = []
+    for line in takewhile(lambda s: s.startswith("#"), path.read_text("utf-8").split("\n")):
+        text = line.removeprefix("#").strip()
+        if _COMMAND.match(text) or line.startswith("#   "):
+            if words:
+                break
+        else:
+            words.append(text)
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", " ".join(words))
+    return " ".join(s for s in sentences[:2] if s.endswith((".", ")"))).replace("|", "\\|")
+
+
+def groups() -> list[str]:
+    """All of them, a nested one after the one it is in, in the order of config.yaml."""
+    order = list(defaults())
+    found = {path.parent.relative_to(CONFIGS).as_posix() for path in CONFIGS.glob("*/**/*.yaml")}
+    return sorted(found, key=lambda g: (order.index(g.split("/")[0]) if g.split("/")[0] in order else len(order), g))
+
+
+def section(group: str) -> str:
+    files = sorted((CONFIGS / group).glob("*.yaml"))
+    rows = [f"| `{group.replace('/', '.')}={path.stem}` | {about(path)} |" for path in files]
+    lines = [f"## {group}\n", "| preset | |", "| --- | --- |", *rows, ""]
+    preset = defaults().get(group)
+    if preset and group != "experiment" and preset != "none":
+        body = (CONFIGS / group / f"{preset}.yaml").read_text(encoding="utf-8").strip()
+        lines += [f"The keys of `{group}={preset}`, the default:\n", "```yaml", body, "```", ""]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    return "\n".join([HEAD, *map(section, groups())]).rstrip() + "\n"
+
+
+def main() -> int:
+    made = page()
+    if "--check" in sys.argv[1:]:
+        return int(not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != made)
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What a finished run came to is not worked out again, unless something has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentgrpo.recipes.finished import give_up_result, kept_result
+from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.settings import RunSettings
+
+CONFIG = {
+    "task": {"name": "almanac"},
+    "run": {"dir": "x", "max_steps": 4, "screen": "auto", "seed": 0, "eval": {"k": 1}},
+}
+RESULT = {"verdict": "PASS", "figures": {}}
+
+
+def finished(run_dir: Path, *, end_step: int = 4, result: Any = RESULT) -> Path:
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (run_dir / "eval.json").write_text(json.dumps(result))
+    path = run_dir / "trajectories" / "eval-end-sampled.jsonl"
+    path.parent.mkdir()
+    of = {"step": end_step, "seed": 0, "split": "test", "agent_name": "search", "record_tokens": False}
+    write_trajectories(path, scored=[], advantages=[], dropped=[], **of)  # type: ignore[arg-type]
+    return run_dir
+
+
+def kept(run_dir: Path, *, step: int = 4, task: str = "almanac", final_eval: bool = True, **run: Any) -> Any:
+    settings = RunSettings(dir=str(run_dir), max_steps=run.get("max_steps", 4), final_eval=final_eval)
+    return kept_result(settings, step, {"task": {"name": task}, "run": {**CONFIG["run"], **run}})
+
+
+@pytest.mark.parametrize("run", [{}, {"dir": "moved"}, {"screen": "quiet"}, {"max_steps": 3}])
+def test_the_same_run_has_its_result(run: dict[str, Any], tmp_path: Path) -> None:
+    assert kept(finished(tmp_path), **run) == RESULT
+
+
+@pytest.mark.parametrize(
+    "now", [{"max_steps": 5}, {"step": 3}, {"seed": 1}, {"eval": {"k": 2}}, {"task": "workshop"}, {"final_eval": False}]
+)
+def test_something_is_left_to_do(now: dict[str, Any], tmp_path: Path) -> None:
+    assert kept(finished(tmp_path), **now) is None
+
+
+def test_the_result_of_other_weights_is_none(tmp_path: Path) -> None:
+    assert kept(finished(tmp_path, end_step=2)) is None
+
+
+@pytest.mark.parametrize("result", [[], {"verdict": "PASS"}], ids=["damaged", "old"])
+def test_a_result_that_cannot_be_read_is_none(result: Any, tmp_path: Path) -> None:
+    assert kept(finished(tmp_path, result=result)) is None
+
+
+def test_trajectories_of_another_version_are_no_error(tmp_path: Path) -> None:
+    (finished(tmp_path) / "trajectories" / "eval-end-sampled.jsonl").write_text('{"schema_version":1}\n')
+    assert kept(tmp_path) is None
+
+
+@pytest.mark.parametrize(("final_eval", "where"), [(True, "orphans/eval.json"), (False, "eval.json")])
+def test_a_result_that_will_be_another_is_set_aside(final_eval: bool, where: str, tmp_path: Path) -> None:
+    finished(tmp_path)
+    give_up_result(RunSettings(dir=str(tmp_path), final_eval=final_eval))
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("eval.json")] == [where]
+    (tmp_path / where).unlink()
+    give_up_result(RunSettings(dir=str(tmp_path), final_eval=final_eval))
