@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        return _main(list(sys.argv[1:] if argv is None else argv), debug)
+        code = _main(list(sys.argv[1:] if argv is None else argv), debug)
+        sys.stdout.flush()
+        return code
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except BrokenPipeError:  # whoever read what we print has left, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is there anybody to flush for
+        return 128 + signal.SIGPIPE
     except (Exception, KeyboardInterrupt) as e:
         return report(e, debug)
 

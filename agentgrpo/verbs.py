@@ -29,7 +29,7 @@ from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.diagnostics import Diagnostics, Watch
 from agentgrpo.recipes.drift import refuse_drift, refuse_other_settings
 from agentgrpo.recipes.export import export_model, holds_model
-from agentgrpo.recipes.finished import give_up_result, kept_result
+from agentgrpo.recipes.finished import give_up_result, kept_result, set_result_aside
 from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
 from agentgrpo.recipes.parts import Progress
@@ -38,7 +38,7 @@ from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.start import Start
 from agentgrpo.recipes.together import agree, once, only_first
 from agentgrpo.recipes.unbegun import Unbegun
-from agentgrpo.records.run_dir import EVALUATED
+from agentgrpo.records.run_dir import EVAL, EVALUATED
 from agentgrpo.records.screen import Screen
 from agentgrpo.settings import RunSettings
 from agentgrpo.tasks.base import TaskDataset
@@ -149,6 +149,7 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
             for given, path in zip((before, config), weights, strict=True)
         ]
         baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
+        once(world, lambda: set_result_aside(Path(run.dir)))
         result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
         screen.line(f"results: {Path(run.dir) / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
@@ -206,6 +207,8 @@ def _begin(run: RunSettings, command: Command) -> None:
             f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
             "or choose another directory"
         )
+    if command.verb == "train" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
+        raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
 
 

@@ -69,7 +69,9 @@ class Sweep:
 
 
 def agentgrpo(arguments: Sequence[str]) -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", *arguments], check=True)
+    code = subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", *arguments], check=False).returncode
+    if code:  # the command has said why; the sweep goes on from here when it is started again
+        sys.exit(code if code > 0 else 128 - code)
 
 
 def main(argv: Sequence[str] | None = None, run: Run = agentgrpo) -> None:

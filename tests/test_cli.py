@@ -689,3 +689,12 @@ def test_the_module_is_the_command() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"agentgrpo: verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?\n"
+
+
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    program = "import sys; from agentgrpo.cli import main; sys.exit(main(['--help']))"
+    read, write = os.pipe()
+    os.close(read)  # before the first byte
+    done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

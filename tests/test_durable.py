@@ -568,6 +568,22 @@ def test_a_second_process_is_refused_and_a_dead_one_never_blocks(tmp_path: Path,
             pass
 
 
+def test_a_lock_whose_file_was_taken_away_in_between_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        (tmp_path / "run.lock").unlink()  # by a refused run that had the lock until now
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(RunDirectoryError, match="is in use by another process"):
+        durable.RunLock(tmp_path)
+    monkeypatch.undo()
+    durable.RunLock(tmp_path).release()
+
+
 def test_the_lock_is_free_again_after_release(tmp_path: Path) -> None:
     with durable.RunLock(tmp_path) as lock:
         with pytest.raises(RunDirectoryError, match=f"process {os.getpid()};"):

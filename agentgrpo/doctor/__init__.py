@@ -19,8 +19,11 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from signal import SIGTERM
+from signal import signal as handled_by  # `signal` is a module of this package
 from typing import Any
 
 import transformers
@@ -43,8 +46,12 @@ def doctor(config: Mapping[str, Any], command: Command) -> Outcome:
     transformers.logging.disable_progress_bar()
     as_json, report = command.arguments["json"], Report()
     results = []
-    with tempfile.TemporaryDirectory(prefix="agentgrpo-doctor-") as folder:
-        for result in examine(Case(config=config, snapshot=command.snapshot, folder=Path(folder))):
+    with (
+        _terminable(),
+        tempfile.TemporaryDirectory(prefix="agentgrpo-doctor-") as folder,
+        closing(examine(Case(config=config, snapshot=command.snapshot, folder=Path(folder)))) as found,
+    ):
+        for result in found:
             results.append(result)
             if not as_json:
                 report.show(result)
@@ -54,3 +61,17 @@ def doctor(config: Mapping[str, Any], command: Command) -> Outcome:
     else:
         report.verdict(results)
     return Outcome(exit_code=0 if healthy else 1)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does, with nothing left behind."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = handled_by(SIGTERM, end)
+    try:
+        yield
+    finally:
+        handled_by(SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -68,7 +69,7 @@ class Result:
             "status": self.status,
             "seconds": round(self.seconds, 3),
             "findings": [finding.to_json() for finding in self.findings],
-            "facts": dict(self.facts),
+            "facts": _finite(self.facts),
             "reason": self.reason,
         }
 
@@ -77,3 +78,12 @@ def status_of(findings: Sequence[Finding]) -> Status:
     """That of the worst."""
     levels = {finding.level for finding in findings}
     return "problem" if "problem" in levels else "note" if levels else "ok"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan and no infinity: they are texts there."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentgrpo.build import takes
 from agentgrpo.doctor.case import Case
 from agentgrpo.doctor.finding import Found, Skipped
@@ -37,7 +39,7 @@ async def look_at_logprobs(case: Case, found: Found) -> None:
             strict=True,
         )
     ]
-    worst = max(gaps)
+    worst = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)  # nothing is larger than nan to max()
     found.facts |= {
         "tokens": len(gaps),
         "largest gap": worst,

@@ -69,9 +69,9 @@ def _budget(case: Case, found: Found) -> None:
     """Limits of money that nothing counts towards, and those that the run would meet."""
     budget = case.config["budget"]
     limits = [f"budget.{scope}.money" for scope in ("per_step", "per_run") if budget[scope]["money"] is not None]
-    costs = case.plan.costs
-    free = sorted({cost.calls.kind for cost in costs if cost.price is None and cost.calls.kind in budget["prices"]})
-    if limits and free and len(free) == len({c.calls.kind for c in costs if c.calls.kind in budget["prices"]}):
+    counted = [cost for cost in case.plan.costs if cost.is_counted and cost.calls.kind in budget["prices"]]
+    free = sorted({cost.calls.kind for cost in counted if cost.price is None})
+    if limits and free and len(free) == len({cost.calls.kind for cost in counted}):
         found.problem(
             f"{limits[0]} is set, and no call has a price: {', '.join(free)}",
             why="nothing counts towards the limit, so that it never stops anything",

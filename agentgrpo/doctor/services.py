@@ -15,6 +15,7 @@ from agentgrpo.doctor.case import Case, key_in, told
 from agentgrpo.doctor.examples import TEXTS, arguments_of
 from agentgrpo.doctor.finding import Found, Skipped
 from agentgrpo.errors import AgentGrpoError, EpisodeError, RetrieverError
+from agentgrpo.metering import CassetteMiss
 from agentgrpo.recipes.judging import probe_judge, single
 from agentgrpo.recipes.metered import IN_PROCESS
 from agentgrpo.retrievers.base import Probed
@@ -165,6 +166,9 @@ async def look_at_tools(case: Case, found: Found) -> None:
             try:
                 async with agent.environments.open(task, key=f"doctor|{name}|{variant}") as environment:
                     _, record = await agent.toolbox.call(call, environment, turn=0)
+            except CassetteMiss:  # a made-up call is on none
+                outcomes["not on the cassette"] += 1
+                continue
             except EpisodeError as error:
                 broke = told(error)
                 outcomes["failed"] += 1

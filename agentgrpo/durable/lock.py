@@ -39,6 +39,8 @@ class RunLock:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_at(self._fd, path):  # a refused run has taken its file away between the two
+                    raise BlockingIOError
                 os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, json.dumps(_this_process()).encode(), 0)
             except BlockingIOError:
@@ -62,6 +64,15 @@ class RunLock:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.release()
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """A lock on a file that is no longer there keeps nobody out."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(fd))
 
 
 def _this_process() -> dict[str, Any]:

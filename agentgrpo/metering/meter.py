@@ -125,9 +125,11 @@ class Meter:
         form: Form[T],
         *,
         estimate: float = 0.0,
+        has_effects: bool = False,
     ) -> Answer[T]:
         """The answer to the request `body`, from the cassette or from `live`. Equal requests that are under way are
-        asked once. estimate: the most that form.cost may come to.
+        asked once, but for those that have effects, where there is no cassette. estimate: the most that form.cost may
+        come to.
 
         Raises RetrieverError (over_budget) past a limit of the episode, BudgetSpent past one of the step or run,
         CassetteMiss, and what `live` raises."""
@@ -135,10 +137,12 @@ class Meter:
         if account is not None:
             self._charge(kind)
         underway, request = self._underway.get(), Request.of(kind, body)
-        shared = underway.get(request)
+        is_own = has_effects and not self.has_cassette
+        shared = None if is_own else underway.get(request)
         if shared is None or shared.is_over:
             shared = Shared(self._answer(request, live, form, units(estimate)))
-            underway[request] = shared
+            if not is_own:
+                underway[request] = shared
         try:
             value, paid = await shared.wait()
         finally:

@@ -235,6 +235,8 @@ def host_of(url: str) -> str:
     what = f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve"
     if url and "://" not in url:  # "localhost:8000" alone reads as something of the scheme localhost
         what += "; put http:// before it, or https://"
+    elif "@" in url:
+        what += "; in a password, which is not shown here, write / as %2F, # as %23 and ? as %3F"
     raise ConfigError(what)
 
 

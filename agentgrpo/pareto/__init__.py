@@ -15,9 +15,10 @@ from typing import Any
 
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.durable import write_atomic
+from agentgrpo.errors import ConfigError
 from agentgrpo.pareto.counterfactuals import counterfactuals
 from agentgrpo.pareto.families import Family, families
-from agentgrpo.pareto.page import page
+from agentgrpo.pareto.page import is_page, page
 from agentgrpo.pareto.points import points, with_front
 from agentgrpo.pareto.prices import sweeps
 from agentgrpo.pareto.reading import find
@@ -28,19 +29,38 @@ from agentgrpo.records.screen import Screen
 
 
 def report(config: Mapping[str, Any], command: Command) -> Outcome:
-    """Writes the page (with --json only where --out names one). Raises ConfigError where nothing was evaluated."""
+    """Writes the page (with --json only where --out names one). Raises ConfigError where nothing was evaluated, and for
+    a place where no page can be written, or that holds something else."""
     given = command.arguments
     root = Path(given["folder"])
-    found = compared(root)
     out = Path(given["out"]) if given["out"] else None if given["json"] else root / "report.html"
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        _require_place(out)
+    found = compared(root)
+    if out is not None:
+        _make_folder(out.parent)
         write_atomic(out, page(found).encode("utf-8", "replace"))
     if given["json"]:
         print(json_text(found, indent=2))
     else:
         show(Screen("quiet"), found, str(out))
     return Outcome()
+
+
+def _require_place(out: Path) -> None:
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; give a file in it, such as {out / 'report.html'}")
+    if out.exists() and not is_page(out):
+        raise ConfigError(
+            f"{out} exists and is no page of agentgrpo report; remove it, or give another file with --out"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"--out: {folder} cannot be made: {e.strerror}; give another place") from e
 
 
 def compared(root: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from agentgrpo import __version__
@@ -44,6 +45,7 @@ b.baseline{color:var(--baseline)}b.oracle{color:var(--oracle)}b.s0{color:var(--s
 b.s2{color:var(--s2)}b.s3{color:var(--s3)}b.s4{color:var(--s4)}b.s5{color:var(--s5)}
 """
 _SERIES = "".join(f".s{i}{{stroke:var(--s{i})}}.dot.s{i}{{fill:var(--s{i})}}\n" for i in range(6))
+_TITLE = "<title>agentgrpo report</title>"
 _NAMED = 3
 """Points by which another one is dominated that are named; --json has all."""
 _SIGNS = {"trained": "●", "baseline": "●", "start": "■", "oracle": "◆"}
@@ -74,10 +76,14 @@ def page(found: Mapping[str, Any]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>agentgrpo report</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
+        f"{_TITLE}\n<style>{style}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
+
+
+def is_page(path: Path) -> bool:
+    """Whether it is one that was written here."""
+    with path.open("rb") as file:
+        return _TITLE.encode() in file.read(4096)
 
 
 def _family(family: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from agentgrpo.build import build_node
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.hardware import Hardware
 from agentgrpo.planning.calls import Calls, Episodes, calls_of, episodes_of
-from agentgrpo.planning.money import price_of
+from agentgrpo.planning.money import is_counted, price_of
 from agentgrpo.planning.parts import device_memory, engine_of, free_disk, model_of, step_of
 from agentgrpo.recipes.plan import ROLLOUT, UPDATE, EngineFacts, MemoryPlan
 from agentgrpo.recipes.workload import Rate, StepPlan, rate_of, seconds
@@ -30,6 +30,8 @@ class Cost:
     of_step: float
     of_run: float
     price: tuple[float, str] | None
+    is_counted: bool
+    """By the budget."""
 
     def money(self, count: float) -> float:
         return count * self.price[0] if self.price else 0.0
@@ -200,4 +202,10 @@ def estimate(
 
 def _cost(calls: Calls, episodes: Episodes, config: Mapping[str, Any]) -> Cost:
     of_run = episodes.trained * calls.per_episode + episodes.evaluated * calls.per_evaluation
-    return Cost(calls=calls, of_step=episodes.of_step * calls.per_episode, of_run=of_run, price=price_of(calls, config))
+    return Cost(
+        calls=calls,
+        of_step=episodes.of_step * calls.per_episode,
+        of_run=of_run,
+        price=price_of(calls, config),
+        is_counted=is_counted(calls, config),
+    )

@@ -76,4 +76,4 @@ def _budget(
 
 
 def _calls(kind: str, plan: Plan, *, of_run: bool) -> float:
-    return sum(c.of_run if of_run else c.of_step for c in plan.costs if c.calls.kind == kind)
+    return sum(c.of_run if of_run else c.of_step for c in plan.costs if c.calls.kind == kind and c.is_counted)

@@ -27,7 +27,7 @@ def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[
     try:
         result = run_dir.evaluation
         end = [file.path for file in run_dir.trajectory_files() if (file.policy, file.mode) == ("end", "sampled")]
-        if result is None or "figures" not in result or not end or read_summary(end[0])["step"] != step:
+        if result is None or "figures" not in result or not end or read_summary(end[0]).get("step") != step:
             return None
         before, now = flatten(run_dir.config), flatten(config)
     except DataError:  # damaged, or of another version
@@ -40,6 +40,11 @@ def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[
 def give_up_result(run: RunSettings) -> None:
     """The run goes on, and there will be another evaluation: what there is goes to orphans/, so that it is never taken
     for that one."""
-    path = Path(run.dir) / EVAL
-    if run.final_eval and path.is_file():
-        set_aside(path, Path(run.dir) / "orphans")
+    if run.final_eval:
+        set_result_aside(Path(run.dir))
+
+
+def set_result_aside(run_dir: Path) -> None:
+    """What `agentgrpo eval` found in this directory before: it is not of what is evaluated now."""
+    if (run_dir / EVAL).is_file():
+        set_aside(run_dir / EVAL, run_dir / "orphans")

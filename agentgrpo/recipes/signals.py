@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -33,6 +34,7 @@ class StopRequest:
         self._num_signals = 0
         self._error: Exception | None = None
         self.signal_name = ""
+        self._asked_at = 0.0
 
     def refuse_to_go_on(self) -> None:
         """Raise Preempted when a stop was requested."""
@@ -43,7 +45,8 @@ class StopRequest:
 
     def request(self, signal_name: str) -> None:
         """Stop as if the signal had come to this process."""
-        self.signal_name = self.signal_name or signal_name
+        if not self.signal_name:
+            self.signal_name, self._asked_at = signal_name, time.monotonic()
         self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -55,11 +58,15 @@ class StopRequest:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._event.set)
 
-    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. When a signal comes first, `work` is cancelled, waited for, and Preempted is raised."""
+    async def unless_stopped(self, work: Coroutine[Any, Any, T], *, share: float = 0.0) -> T:
+        """The result of `work`. When a signal comes first, `work` is cancelled, waited for, and Preempted is raised.
+        share: of the grace_s seconds after a signal, within which `work` may still be done."""
         running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and self._error is None:
+                left_s = self._asked_at + share * self._patience.interval - time.monotonic()
+                await asyncio.wait((running,), timeout=max(0.0, left_s))
             if not running.done():
                 self.refuse_to_go_on()
             return running.result()

@@ -9,13 +9,15 @@ A step is a pure function of the weights before it and of its number: one that w
 from __future__ import annotations
 
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 
-from agentgrpo.errors import GuardHalt, GuardRollback, NoServer, ProcessError, TooManyFailures, TrainingError
+from agentgrpo.errors import GuardHalt, GuardRollback, NoServer, Preempted, ProcessError, TooManyFailures, TrainingError
 from agentgrpo.recipes.ahead import Rollouts
-from agentgrpo.recipes.canary import refuse_stale_weights
+from agentgrpo.recipes.canary import is_pooled, refuse_stale_weights
 from agentgrpo.recipes.learning import study
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.rollback import judge_checkpoints, roll_back
@@ -23,6 +25,10 @@ from agentgrpo.recipes.saving import is_due, note_profile, note_seconds, save, s
 from agentgrpo.recipes.signals import StopRequest
 from agentgrpo.recipes.together import agree, agree_on
 from agentgrpo.stages import Stage
+
+T = TypeVar("T")
+SYNC_SHARE = 0.5
+"""Of run.grace_s, for servers to take new weights after a stop request; the rest is for the checkpoint."""
 
 
 async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> dict[str, float]:
@@ -58,7 +64,8 @@ async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: S
 async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> None:
     """One step more, skipped or not. Between its update and its record the weights are ahead of the files, and no
     checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint. Where
-    only nobody is left to take the new weights, the step is whole, and the run ends behind it."""
+    only nobody is left to take the new weights, or nobody takes them soon after a stop request, the step is whole, and
+    the run ends behind it."""
     step = progress.step
     try:
         tags = await one_step(parts, progress, rollouts, stop)
@@ -79,13 +86,13 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
         tags = parts.guards.seen | {"skipped": 1.0}
     await rollouts.settle(stop)
     parts.world.phase = f"the weight sync of step {step}"
-    lost: TrainingError | None = None
+    lost: NoServer | Preempted | None = None
     with parts.clock.stage(Stage.SYNC):
         try:
-            await agree_on(parts.world, parts.engine.load_weights(step + 1))
+            await agree_on(parts.world, _by_servers(parts, stop, parts.engine.load_weights(step + 1)))
             canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
-            tags |= await agree_on(parts.world, canary)
-        except NoServer as e:  # whoever goes on checks the weights again, before the next step
+            tags |= await agree_on(parts.world, _by_servers(parts, stop, canary))
+        except (NoServer, Preempted) as e:  # whoever goes on checks the weights again, before the next step
             lost = e
     tags |= progress.dev if progress.dev_step == step else {}
     guarded = parts.guards.close(step, tags)
@@ -104,6 +111,11 @@ async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: St
         parts.screen.advance()
     if error := guarded.halt or lost:
         raise error
+
+
+def _by_servers(parts: Parts, stop: StopRequest, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Servers may be long in coming; what this process does by itself is no longer than any computation."""
+    return stop.unless_stopped(work, share=SYNC_SHARE) if is_pooled(parts.engine) else work
 
 
 async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:

@@ -13,6 +13,8 @@ from agentgrpo.types import Episode, Failure, RewardResult, Segment, ToolRecord
 
 _FACTS = ("name", "arguments", "outcome", "num_results", "result_ids", "num_bytes", "was_cut", "detail")
 """What is recorded of a call and may tell that its reply was another one."""
+_FOUND = ("name", "arguments", "outcome", "num_results", "result_ids")
+"""Of these, what two calls with the same reply must share."""
 
 
 def compare_turn(
@@ -72,6 +74,8 @@ def compare_episode(
             episode=record.id, kind="exit", expected=recorded_exit, found=episode.exit.value, found_text=_told(failure)
         )
     if difference := _compare_branches(record, episode, tolerance=tolerance, decode=decode):
+        return difference
+    if difference := _compare_calls(record, episode):
         return difference
     if record.answer != episode.answer:
         at = first_difference(record.answer or "", episode.answer or "") or 0
@@ -175,6 +179,20 @@ def _other_text(
         **at,
         **of_call,
     )
+
+
+def _compare_calls(record: TrajectoryRecord, episode: Episode) -> Divergence | None:
+    """What is known of the calls beside their replies, which are the same: what they found."""
+    then = [{name: call[name] for name in _FOUND} for call in record.agent["tools"]]
+    now = [{name: _facts(call)[name] for name in _FOUND} for call in episode.tool_records]
+    for i, (expected, found) in enumerate(zip_longest(then, now)):
+        if expected != found:
+            turn = record.agent["tools"][i]["turn"] if i < len(then) else episode.tool_records[i].turn
+            made = {name: (expected or found or {})[name] for name in ("name", "arguments")}
+            return Divergence(
+                episode=record.id, kind="tool", turn=turn, expected=expected, found=found, call=made, calls=[made]
+            )
+    return None
 
 
 def _calls(record: TrajectoryRecord, episode: Episode, turn: int) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from agentgrpo.training.checkpoint import TENSORS
 
 _EXAMINED = ("start", "end")
 """Whose evaluations are of weights of the run; other policies are no weights at all."""
+_EVALUATED = {"end": "ckpt", "start": "baseline"}
+"""Policy -> key of evaluated.json."""
 _FIRST = 64
 """Episodes of a file among which one tells what sampled it."""
 
@@ -92,10 +94,7 @@ class Kept:
         if self._given is not None:
             return Weights(version=version, name=str(self._given), folder=self._given, start=self._start)
         if not (self._run.path / METRICS).is_file() and not self._checkpoints:
-            raise ConfigError(
-                f"{self._run.path} has trained nothing and does not say which weights it evaluated; give them: "
-                "--ckpt PATH"
-            )
+            return self._evaluated(file, version)
         found = self._of(version)
         if found is None:
             replayable = [f.name for f in self._run.trajectory_files() if self._is_kept(f)]
@@ -106,6 +105,14 @@ class Kept:
                 "run.checkpoint_every=N keep more"
             )
         return found
+
+    def _evaluated(self, file: TrajectoryFile, version: int) -> Weights:
+        """Those that `agentgrpo eval` says it evaluated."""
+        said = self._run.evaluated.get(_EVALUATED.get(file.policy, ""))
+        if isinstance(said, str) and holds_model(Path(said)):
+            return Weights(version=version, name=said, folder=Path(said))
+        why = f"its weights are no longer in {said}" if said else "it does not say which weights it evaluated"
+        raise ConfigError(f"{self._run.path} has trained nothing, and {why}; give them: --ckpt PATH")
 
     def _of(self, version: int) -> Weights | None:
         for same in self._equals(version):

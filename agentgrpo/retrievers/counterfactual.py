@@ -122,11 +122,16 @@ class SwappedRetriever(_Behind):
             for count in range(min(self._words, len(words) - i), 0, -1):
                 start, end = words[i].start(), words[i + count - 1].end()
                 if (other := self._others.get(text[start:end])) is not None:
-                    parts += [text[at:start], text[start:end] if text[start:end] in query else other]
+                    parts += [text[at:start], text[start:end] if _names(query, text[start:end]) else other]
                     at, taken = end, count
                     break
             i += taken
         return "".join([*parts, text[at:]])
+
+
+def _names(query: str, answer: str) -> bool:
+    """In whole words: a query about 1960 does not name the answer 60."""
+    return answer in query and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", query) is not None
 
 
 def other_answers(tasks: Sequence[Task]) -> dict[str, str]:

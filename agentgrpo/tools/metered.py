@@ -71,7 +71,7 @@ class MeteredTool:
             return ToolResult.refused("a number is not finite; none such can be sent")
         try:
             body = {"service": self._service, "arguments": arguments}
-            return (await self._meter.ask(self._kind, body, live, _RESULT)).value
+            return (await self._meter.ask(self._kind, body, live, _RESULT, has_effects=self._kind == "mcp")).value
         except _Passing as e:
             return e.result
         except RetrieverError as e:

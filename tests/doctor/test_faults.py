@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgrpo import wiring
-from agentgrpo.doctor import schedule
+from agentgrpo.doctor import examination, numbers, schedule
+from agentgrpo.doctor.case import Case
+from agentgrpo.doctor.masks import training_samples
 from agentgrpo.engines.probe import ProbeReport
+from agentgrpo.metering.cassette import Cassette
 from agentgrpo.protocol import ParsedTurn
 from agentgrpo.renderers.react import ReactRenderer
-from tests.doctor.conftest import Diagnose, Toy, closed_port
+from agentgrpo.types import TrainingSample
+from tests.doctor.conftest import Diagnose, Toy, closed_port, write_rows
 
 TOOL_AGENT = ("agent=tool", "agent.max_context=null", "agent.min_context_left=8", "agent.max_turns=2")
 TOOL_AGENT += ("model.describe_tools=false",)
@@ -113,6 +119,23 @@ def test_stale_engine_weights(diagnose: Diagnose) -> None:
     assert "the engine's log-probs differ from the trainer's by" in stale
     [gap] = found.problems["log-probs"]
     assert "differ by more than 0.01 nats between engine and trainer" in gap
+
+
+def test_a_log_prob_that_is_no_number(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one, by which a largest would be nan."""
+
+    def samples(case: Case) -> list[TrainingSample]:
+        found = training_samples(case)
+        last = (*found[-1].rollout_logprobs[:-1], math.nan)
+        return [*found[:-1], replace(found[-1], rollout_logprobs=last)]
+
+    monkeypatch.setattr(numbers, "training_samples", samples)
+    found = diagnose(only=("episodes", "log-probs"))
+    [what] = found.problems["log-probs"]
+    assert re.match(
+        r"1 of \d+ sampled tokens have log-probs that differ by more than 0\.01 nats .*, by nan at most", what
+    )
+    assert found.check("log-probs")["facts"]["largest gap"] == "nan"
 
 
 def test_a_nondeterministic_engine(diagnose: Diagnose) -> None:
@@ -231,6 +254,38 @@ def test_a_limit_of_money_that_nothing_counts_towards(diagnose: Diagnose) -> Non
     url = f"retriever.url=http://127.0.0.1:{closed_port()}/retrieve"
     found = diagnose("agent=search", "retriever=http", url, "budget.per_run.money=5", only=("prices",))
     assert found.problems == {"prices": ["budget.per_run.money is set, and no call has a price: vdb"]}
+
+
+def searching(toy: Toy, tmp_path: Path) -> tuple[str, ...]:
+    """Overrides for an agent that searches a corpus in this process."""
+    passages = write_rows(tmp_path / "corpus.jsonl", [{"id": "p", "contents": "What is 1 and 1? It is Velmor1."}])
+    return ("agent=search", f"task.questions='{toy.questions}'", f"task.corpus='{passages}'")
+
+
+def test_no_budget_counts_what_is_searched_in_this_process(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
+    limits = ("budget.per_run.money=5", "budget.per_run.calls.vdb=3", "budget.prices.vdb=1")
+    for given in (limits[:1], limits):
+        assert diagnose(*searching(toy, tmp_path), *given, only=("prices",)).problems == {}
+
+
+def test_a_kind_without_a_price_of_the_budget_keeps_the_agents_own(
+    diagnose: Diagnose, toy: Toy, tmp_path: Path
+) -> None:
+    given = (*searching(toy, tmp_path), "budget.prices.web=0.5")
+    facts = diagnose(*given, only=("prices",)).check("prices")["facts"]
+    assert facts["of a call, in the figures"] == {"web": 0.5, "vdb": 0.01, "rerank": 0.02}
+    facts = diagnose(*given, "+run.eval.prices.vdb=0", only=("prices",)).check("prices")["facts"]
+    assert facts["of a call, in the figures"] == {"web": 0.5, "vdb": 0.0, "rerank": 0.02}
+
+
+def test_what_is_made_up_is_on_no_cassette(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
+    with Cassette(tmp_path / "tape").transaction():
+        pass
+    given = (*searching(toy, tmp_path), "retriever=http", "judge=llm", "judge.control=false", "cassette=strict")
+    names = ("retrievers", "reranker and pages", "judge", "judge can be fooled")
+    found = diagnose(*given, f"cassette.path='{tmp_path / 'tape'}'", only=(*names, "prices"))
+    assert (found.code, found.problems) == (0, {})
+    assert {name: found.check(name)["reason"] for name in names} == dict.fromkeys(names, examination.UNASKED)
 
 
 def test_leaked_questions(diagnose: Diagnose) -> None:

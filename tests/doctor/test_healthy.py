@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,8 +66,38 @@ def test_a_configuration_that_cannot_be_composed_has_another_exit_code(diagnose:
     assert diagnose("agent=none_such").code == 2
 
 
+def test_it_may_be_ended_and_leaves_nothing_behind(toy: Toy, tmp_path: Path) -> None:
+    """By SIGTERM while it waits for a service that never answers."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"retriever.url=http://127.0.0.1:{silent.getsockname()[1]}/retrieve"
+        task = f"task.questions='{toy.questions}'"
+        command = [
+            sys.executable,
+            "-m",
+            "agentgrpo",
+            "doctor",
+            *toy.settings,
+            task,
+            "agent=search",
+            "retriever=http",
+            url,
+        ]
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as run:
+            silent.settimeout(120)
+            with silent.accept()[0]:
+                assert len(list(tmp_path.glob("agentgrpo-doctor-*"))) == 1
+                run.terminate()
+                assert run.wait(timeout=60) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("settings", [SMALL_WORLD, SMALL_WORKSHOP, SMALL_DIARIES], ids=lambda s: s[0])
+@pytest.mark.parametrize(
+    "settings",
+    [SMALL_WORLD, *(pytest.param(s, marks=pytest.mark.slow) for s in (SMALL_WORKSHOP, SMALL_DIARIES))],
+    ids=lambda s: s[0],
+)
 def test_the_experiments_are_healthy(diagnose: Diagnose, settings: list[str]) -> None:
     """Their start weights are those of the tests in tests/e2e, made by whichever is first."""
     found = diagnose(settings=settings)

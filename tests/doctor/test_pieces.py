@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from agentgrpo.doctor import masks
-from agentgrpo.doctor.case import key_in, told
+from agentgrpo.doctor.case import Case, key_in, told
+from agentgrpo.doctor.examination import UNASKED, Check, _made
 from agentgrpo.doctor.examples import TEXTS, arguments_of
-from agentgrpo.doctor.finding import Found, status_of
+from agentgrpo.doctor.finding import Found, Result, status_of
 from agentgrpo.doctor.services import probe
 from agentgrpo.doctor.witness import Witness
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
 from agentgrpo.errors import ConfigError, RetrieverError
 from agentgrpo.grpo.packing import pack
+from agentgrpo.metering import CassetteMiss
 from agentgrpo.types import FinishReason
 from tests import builders
 from tests.doctor.conftest import Diagnose
@@ -155,3 +160,20 @@ def test_a_budget_that_the_run_would_spend(diagnose: Diagnose) -> None:
     given = ("agent=search", "retriever=http", "budget.prices.vdb=1", "budget.per_run.money=5")
     [what] = diagnose(*given, "agent.reranker=none", only=("prices",)).problems["prices"]
     assert what == "the run may take 1800 of money, and budget.per_run.money allows 5"
+
+
+def test_only_what_a_run_asks_is_missed_on_a_cassette(tmp_path: Path) -> None:
+    def asks(case: Case, found: Found) -> None:
+        raise CassetteMiss("nothing there")
+
+    case = Case(config={}, snapshot="", folder=tmp_path)
+    with asyncio.Runner() as runner:
+        made, invented = (_made(Check("c", asks, invents=invents), case, runner) for invents in (False, True))
+    assert [f.what for f in made.findings] == ["nothing there"]
+    assert (made.status, invented.status, invented.reason) == ("problem", "skipped", UNASKED)
+
+
+def test_figures_that_json_does_not_have_are_texts() -> None:
+    facts = {"gap": math.nan, "of": [math.inf, 1.5, {"n": 2}]}
+    shown = Result(name="c", status="ok", seconds=0.1, facts=facts).to_json()["facts"]
+    assert shown == {"gap": "nan", "of": ["inf", 1.5, {"n": 2}]}

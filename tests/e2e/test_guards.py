@@ -185,6 +185,7 @@ def test_without_a_good_checkpoint_a_rollback_is_a_halt(
     assert sorted(p.name for p in (run_dir / "checkpoints").iterdir()) == ["step-000000"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_run_goes_back_again_to_the_byte(start: Path, tmp_path: Path) -> None:
     def live(instant: str, *arguments: str) -> int:

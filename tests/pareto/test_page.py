@@ -120,6 +120,7 @@ def test_equal_reports_are_equal_bytes(tmp_path: Path) -> None:
         (97.0, 1013.0, [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0]),
         (0.0, 0.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
         (2.0, 2.0, [1.0, 1.5, 2.0, 2.5, 3.0]),
+        (0.1, 0.10000000000000002, [0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16]),
     ],
 )
 def test_ticks_are_round_and_hold_all(low: float, high: float, expected: list[float]) -> None:

@@ -16,7 +16,8 @@ from agentgrpo.pareto.intervals import difference, interval
 from agentgrpo.pareto.prices import sentence
 from agentgrpo.recipes.bootstrap import paired_difference
 from tests import builders
-from tests.pareto.sweep import evaluated, priced
+from tests.pareto.sweep import evaluated, priced, scored
+from tests.run_folders import record
 
 RIGHT, WRONG = 1.0, 0.0
 ALL = ((RIGHT, 1),) * 4
@@ -52,7 +53,14 @@ def test_a_difference_is_paired_by_task_and_by_run_where_the_seeds_are_the_same(
     before, now = [[0.0], [2.0]], [[1.0], [3.0]]
     assert difference(before, now, paired_runs=True) == [1.0, 1.0, 1.0]
     assert difference(before, [[3.0], [1.0]], paired_runs=True) == [1.0, -1.0, 3.0]
-    assert difference(before, [[3.0], [1.0]], paired_runs=False) == [1.0, 1.0, 1.0]
+    assert difference(before, [[3.0], [1.0]], paired_runs=False) == [1.0, -1.0, 3.0], "either side has its own chance"
+    assert difference([[0.0, 1.0]], [[1.0, 2.0], [3.0, 4.0]], paired_runs=False) == [2.0, 1.0, 3.0], "paired by task"
+    assert difference([[0.0, 1.0]], [[1.0, 2.0]], paired_runs=False) == [1.0, 1.0, 1.0]
+
+
+def test_equal_figures_are_equal_however_many_runs_they_are_added_up_of() -> None:
+    assert [interval([[0.1] * 37] * runs) for runs in (1, 2, 3)] == [[0.1, 0.1, 0.1]] * 3
+    assert difference([[0.1] * 37] * 3, [[0.1] * 37], paired_runs=False) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("rows", [[], [[]]])
@@ -170,6 +178,21 @@ def test_tasks_that_failed_are_left_out_and_named(tmp_path: Path) -> None:
     [point] = [p for p in family["modes"]["greedy"] if p["kind"] == "trained"]
     assert (point["n"], point["quality"][0]) == (2, 0.25)
     assert family["notes"] == ["tasks that failed are left out: 1 of a, 1 of b"]
+
+
+def test_tasks_that_failed_in_one_mode_alone_are_named_too(tmp_path: Path) -> None:
+    run = evaluated(tmp_path / "a", priced(0.0), ((None, 1), *ALL[1:]))
+    record(run, "eval-end-greedy", scored(ALL))
+    assert only(tmp_path)["notes"] == ["tasks that failed are left out: 1 (sampled) of a"]
+
+
+def test_seeds_pair_up_whatever_their_folders_are_called(tmp_path: Path) -> None:
+    """Beside its own seed each is better on every task; of the means over runs it might be chance."""
+    for name, price, seed, right in (("9", 0.0, 0, 0.0), ("10", 0.0, 1, 0.5), ("7", 1.0, 0, 0.5), ("8", 1.0, 1, 1.0)):
+        evaluated(tmp_path / name, priced(price), ((right, 1),) * 4, seed=seed)
+    worse = greedy(tmp_path)["retriever_cost.web = 0.0"]
+    assert (worse["runs"], worse["seeds"]) == (["9", "10"], [0, 1])
+    assert worse["dominated_by"] == [{"label": "retriever_cost.web = -1.0", "beyond_noise": True}]
 
 
 def test_runs_of_other_tasks_are_another_family(tmp_path: Path) -> None:
@@ -309,7 +332,51 @@ def test_two_things_that_vary_are_a_sweep_each_all_else_being_equal(tmp_path: Pa
     ]
 
 
+def test_a_mode_in_which_a_price_was_not_evaluated_has_no_sweep(tmp_path: Path) -> None:
+    for price in (0.0, 1.0):
+        run = evaluated(tmp_path / f"{price}", priced(price), ALL)
+        (run / "trajectories" / "eval-end-greedy.jsonl").unlink()
+    [sweep] = only(tmp_path)["sweeps"]
+    assert ([*sweep["modes"]], sweep["values"]) == (["sampled"], [0.0, 1.0])
+
+
 # --- what is there
+
+
+@pytest.mark.parametrize("oracle", [{}, None, {"correctness": None, "cost": 1}])
+def test_an_oracle_that_eval_json_does_not_know_whole_is_no_point(tmp_path: Path, oracle: Any) -> None:
+    """It has no figures where all of its tasks failed."""
+    run = evaluated(tmp_path / "a", priced(0.0), ALL)
+    told = json.loads((run / "eval.json").read_text())
+    (run / "eval.json").write_text(json.dumps(told | {"oracle": oracle}))
+    assert [*greedy(tmp_path)] == ["a", "start policy"]
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "now"),
+    [
+        ("trajectories/eval-end-greedy.jsonl", '"exit":"answered"', '"exit":"unheard of"'),
+        ("config.yaml", "agent:\n  name: search", "agent: search"),
+    ],
+)
+def test_what_is_not_ours_is_named_and_no_more(tmp_path: Path, file: str, before: str, now: str) -> None:
+    evaluated(tmp_path / "good", priced(0.0), ALL)
+    path = evaluated(tmp_path / "odd", priced(0.1), ALL) / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, now))
+    assert [row["name"] for row in compared(tmp_path)["skipped"]] == ["odd"]
+
+
+def test_json_is_json_whatever_the_settings_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in (("a", ".inf"), ("b", "2024-01-01"), ("c", "1")):
+        run = evaluated(tmp_path / name, priced(0.0), ALL)
+        (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"own: {value}\n")
+    for given in (["report", str(tmp_path)], ["diff", str(tmp_path / "a"), str(tmp_path / "b")]):
+        assert main([*given, "--json"]) == 0
+        out = capsys.readouterr().out
+        json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert '"inf"' in out
+        assert '"2024-01-01"' in out
 
 
 def test_folders_without_an_evaluation_are_none_and_broken_ones_are_named(tmp_path: Path) -> None:
@@ -361,6 +428,22 @@ def test_the_command_writes_the_page_and_json_alone_none(tmp_path: Path, capsys:
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(tmp_path), "--json", "--out", str(tmp_path / "sub" / "page.html")]) == 0
     assert (tmp_path / "sub" / "page.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+
+
+def test_a_page_takes_the_place_of_nothing_but_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(tmp_path / "run", priced(0.1), ALL)
+    for _ in range(2):
+        assert main(["report", str(tmp_path)]) == 0
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine")
+    for out, why in (
+        (mine, "is no page of agentgrpo report"),
+        (tmp_path / "run", "is a folder"),
+        (mine / "x" / "report.html", "cannot be made: Not a directory"),
+    ):
+        assert main(["report", str(tmp_path), "--out", str(out)]) == 2
+        assert why in capsys.readouterr().err
+    assert mine.read_text() == "mine"
 
 
 def test_it_loads_no_model(tmp_path: Path) -> None:

@@ -250,6 +250,18 @@ def test_a_budget_that_would_stop_the_run_is_an_overrun(capsys: pytest.CaptureFi
     assert figures(capsys, *settings, "cassette.mode=strict", "cassette.path=c")["run"]["money"] == 0
 
 
+def test_no_budget_stops_what_asks_no_service(capsys: pytest.CaptureFixture[str]) -> None:
+    budget = ["budget.prices.vdb=1", "budget.per_run.money=5", "budget.per_run.calls.vdb=3", "budget.prices.judge=1"]
+    found = figures(capsys, *budget)
+    assert (found["run"]["money"], found["knobs"], found["calls"][0]["money"]) == (0, [], None)
+    found = figures(capsys, *budget, "judge=llm_local")
+    assert (found["run"]["money"], found["knobs"]) == (0, [])
+    found = figures(capsys, *budget, "retriever=http")
+    assert found["run"]["money"] == found["calls"][0]["run"] > 5
+    assert {knob["of"] for knob in found["knobs"]} == {"money", "calls"}
+    assert figures(capsys, *budget, "retriever=http", "cassette=strict", "cassette.path=c")["knobs"] == []
+
+
 def test_an_episodes_budget_bounds_its_searches(capsys: pytest.CaptureFixture[str]) -> None:
     [search] = figures(capsys, "budget.per_episode.calls.vdb=2")["calls"]
     assert (search["kind"], search["step"]) == ("vdb", 2 * 128)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgrpo.recipes.finished import give_up_result, kept_result
+from agentgrpo.recipes.finished import give_up_result, kept_result, set_result_aside
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.settings import RunSettings
 
@@ -68,3 +68,10 @@ def test_a_result_that_will_be_another_is_set_aside(final_eval: bool, where: str
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("eval.json")] == [where]
     (tmp_path / where).unlink()
     give_up_result(RunSettings(dir=str(tmp_path), final_eval=final_eval))
+
+
+def test_an_evaluation_in_the_place_of_another_sets_its_result_aside_whatever_the_run_evaluates(tmp_path: Path) -> None:
+    finished(tmp_path)
+    for _ in range(2):
+        set_result_aside(tmp_path)
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("eval.json")] == ["orphans/eval.json"]

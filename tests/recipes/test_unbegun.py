@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.cli import main
-from agentgrpo.durable import RunLock
+from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.errors import AgentGrpoError, ConfigError, DataError, TrainingError
 from agentgrpo.recipes.unbegun import Unbegun
 
@@ -18,7 +18,8 @@ def refused(run_dir: Path, error: AgentGrpoError, *more: str, is_ours: bool = Fa
         run_dir.mkdir(parents=True, exist_ok=True)
         with RunLock(run_dir), unbegun:
             for name in ("config.yaml", *more):
-                (run_dir / name).touch()
+                (run_dir / name).parent.mkdir(exist_ok=True)
+                write_atomic(run_dir / name, b"new")
             raise error
 
     with pytest.raises(type(error)):
@@ -48,6 +49,23 @@ def test_what_was_there_before_stays(tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
     refused(tmp_path, ConfigError("no"), is_ours=True)
     assert left(tmp_path) == ["config.yaml", "notes"]
+    assert (tmp_path / "config.yaml").read_text() == "old", "an evaluation, or a run that was stopped before its start"
+
+
+def test_what_has_begun_before_it_is_refused_keeps_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("old")
+    (tmp_path / "trajectories").mkdir()
+    refused(tmp_path, DataError("no"), "trajectories/eval-end-greedy.jsonl")
+    assert (tmp_path / "config.yaml").read_text() == "new"
+
+
+def test_what_came_while_the_lock_was_waited_for_is_somebody_else_s(tmp_path: Path) -> None:
+    unbegun = Unbegun(tmp_path / "x", is_ours=False)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.yaml").write_text("theirs")
+    with pytest.raises(ConfigError), RunLock(tmp_path / "x"), unbegun:
+        raise ConfigError("no")
+    assert left(tmp_path / "x") == ["config.yaml"]
 
 
 def test_once_there_is_more_all_of_it_stays(tmp_path: Path) -> None:
@@ -58,6 +76,17 @@ def test_once_there_is_more_all_of_it_stays(tmp_path: Path) -> None:
 def test_a_run_that_fails_otherwise_can_be_gone_on_with(tmp_path: Path) -> None:
     refused(tmp_path / "x", TrainingError("no"))
     assert left(tmp_path / "x") == ["config.yaml", "run.lock"]
+
+
+def test_training_does_not_begin_among_the_files_of_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "eval.json").write_text("{}")
+    assert main(["train", "run.dir=x"]) == 2
+    assert "run.dir=x already holds an evaluation; choose another directory" in capsys.readouterr().err
+    assert left(tmp_path) == ["x", "x/eval.json"]
 
 
 @pytest.mark.parametrize("given", [[], ["run.dir=new/x"]], ids=["made", "named"])

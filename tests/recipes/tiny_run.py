@@ -138,6 +138,7 @@ class TinyRun:
     look: Look = look_away
     num_tasks: int = 12
     tokens: int = 6
+    grace_s: float = 60.0
 
     def tasks(self) -> list[Task]:
         return [builders.task(f"What is {i} and {i * i}?", id=f"t{i}", kind="ab"[i % 2]) for i in range(self.num_tasks)]
@@ -221,7 +222,7 @@ class TinyRun:
         return progress
 
     async def train(self, parts: Parts, progress: Progress) -> None:
-        with StopRequest("start again", grace_s=60, at_once=lambda: None) as stop:
+        with StopRequest("start again", grace_s=self.grace_s, at_once=lambda: None) as stop:
             await parts.engine.load_weights(progress.step)
             await train(parts, progress, stop)
 

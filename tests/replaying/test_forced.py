@@ -45,6 +45,7 @@ class TwoTurns:
                         replace(
                             builders.sampled(*done.token_ids, logprobs=done.logprobs),
                             cut_short=done.finish_reason == "length",
+                            text=tiny.tokenizer().decode(done.token_ids),
                         )
                     )
                     number += 1
@@ -90,6 +91,20 @@ async def test_every_branch_and_turn_is_sampled_again(tmp_path: Path, tolerance:
         other = Branch(segments=(*two.segments[:3], replace(said, logprobs=logprobs)))
         found = await forced(replace(record, branches=(one, other)), engine(), tolerance=tolerance)
         assert spot(found) == (("logprob", 1, 3, 2) if seen else None)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, None], ids=["bits", "scores"])
+async def test_a_text_that_its_tokens_do_not_spell_is_found(tmp_path: Path, tolerance: float | None) -> None:
+    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    [one, two] = record.branches
+    said = one.segments[3]
+    worded = replace(said, text=f"{said.text[:2]}?{said.text[2:]}")
+    found = await forced(
+        replace(record, branches=(Branch(segments=(*one.segments[:3], worded)), two)), engine(), tolerance=tolerance
+    )
+    assert found is not None
+    assert (spot(found), found.character) == (("token", 0, 1, None), 2)
+    assert (found.expected_text, found.found_text) == (worded.text, said.text)
 
 
 async def test_a_seed_changes_tokens_and_not_what_they_score(tmp_path: Path) -> None:

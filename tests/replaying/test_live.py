@@ -90,6 +90,19 @@ async def test_of_several_calls_the_one_that_found_others_is_named(tmp_path: Pat
     assert (found.kind, found.turn, found.call, found.calls) == ("tool", 0, None, calls), "their records are the same"
 
 
+async def test_a_call_that_found_others_of_the_same_text_is_located(tmp_path: Path) -> None:
+    record = await recorded(searcher(ROWS), tmp_path / "t.jsonl")
+    first, *rest = record.agent["tools"]
+    other = {**first, "result_ids": [*first["result_ids"], "x"]}
+    found = await live(replace(record, agent={**record.agent, "tools": [other, *rest]}), searcher(ROWS))
+    assert found is not None
+    assert (found.kind, found.turn, found.call) == ("tool", 0, {k: first[k] for k in ("name", "arguments")})
+    assert (found.expected["result_ids"], found.found["result_ids"]) == (other["result_ids"], first["result_ids"])
+    found = await live(replace(record, agent={**record.agent, "tools": rest}), searcher(ROWS))
+    assert found is not None
+    assert (found.kind, found.turn) == ("tool", 1), "the second stands in the place of the first"
+
+
 async def test_another_end_and_another_answer_are_located(tmp_path: Path) -> None:
     record = await recorded(searcher(ROWS), tmp_path / "t.jsonl")
     found = await live(replace(record, answer="Doka"), searcher(ROWS))
@@ -112,6 +125,23 @@ async def test_another_reward_is_located(tmp_path: Path) -> None:
     found = await live(record, searcher(ROWS), reward=dearer)
     assert found == Divergence(episode="v/0", kind="reward", term="correctness", expected=2.0, found=3.0)
     assert await live(replace(record, reward=None), searcher(ROWS), reward=dearer) is None, "its judge had failed"
+
+
+async def test_a_text_that_was_edited_beside_its_tokens_is_located(tmp_path: Path) -> None:
+    record = await recorded(searcher(ROWS), tmp_path / "t.jsonl")
+    [branch] = record.branches
+    for index, kind, turn in ((0, "prompt", 0), (1, "token", 0), (2, "tool", 0)):
+        segments = [replace(s, text=f"{s.text}!") if i == index else s for i, s in enumerate(branch.segments)]
+        found = await live(replace(record, branches=(replace(branch, segments=tuple(segments)),)), searcher(ROWS))
+        assert found is not None
+        assert (found.kind, found.turn, found.token) == (kind, turn, None)
+        assert found.character == len(branch.segments[index].text)
+
+
+async def test_another_reward_of_a_branch_is_located(tmp_path: Path) -> None:
+    record = await recorded(searcher(ROWS), tmp_path / "t.jsonl")
+    found = await live(replace(record, reward_branches=[0.5]), searcher(ROWS))
+    assert found == Divergence(episode="v/0", kind="reward", term="by branch", expected=[0.5], found=[])
 
 
 async def test_a_retriever_that_fails_is_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from agentgrpo.cli import main
+from agentgrpo.records.trajectories.packing import pack
 from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.types import Branch
 from tests.e2e.doubler import Doubler
 from tests.replaying import runs
 from tests.replaying.runs import TOOL, edit, next_logprob, other_token, records, replay, sampled, with_turns
@@ -313,3 +316,19 @@ def test_an_episode_that_failed_is_left_out(run_dir: Path, capsys: pytest.Captur
     assert (result["skipped"], len(result["episodes"])) == ([rows[1]["id"]], 23)
     assert main(["replay", str(run_dir), "--step", "1", "--episode", rows[1]["id"], TOOL]) == 2
     assert "nothing was recorded to replay (timeout: not done)" in capsys.readouterr().err
+
+
+def test_an_episode_of_which_nothing_sampled_was_recorded_is_not_called_the_same(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_dir / "trajectories" / "train-000001.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[1]["tokens"] = None
+    for message in rows[2]["agent"]["messages"]:
+        message |= {"sampled": False, "policy_version": None}
+    [branch] = records(run_dir, "train-000001")[1].branches
+    told = {"sampled": False, "logprobs": None, "policy_version": None}
+    rows[2]["tokens"] = pack([Branch(segments=tuple(replace(s, **told) for s in branch.segments))])  # type: ignore[arg-type]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = replay(run_dir, capsys)
+    assert (result["skipped"], len(result["episodes"])) == ([rows[1]["id"], rows[2]["id"]], 22)

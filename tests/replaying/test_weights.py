@@ -98,3 +98,20 @@ def test_an_evaluation_of_its_own_needs_to_be_told(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").unlink()
     with pytest.raises(ConfigError, match="does not say which weights it evaluated; give them: --ckpt PATH"):
         weights_of(RunDir(tmp_path), 0)
+
+
+def test_an_evaluation_says_which_weights_it_is_of(tmp_path: Path) -> None:
+    own, ckpt = tmp_path / "own", tmp_path / "ckpt"
+    for folder in (own / "trajectories", ckpt):
+        folder.mkdir(parents=True)
+    (ckpt / "config.json").write_text("{}")
+    (own / "evaluated.json").write_text(json.dumps({"ckpt": str(ckpt), "baseline": str(tmp_path / "gone")}))
+    for policy in ("start", "end"):
+        of = {"step": 0, "seed": 0, "split": "test"}
+        path = own / "trajectories" / f"eval-{policy}-greedy.jsonl"
+        write_trajectories(path, scored=[], advantages=[], dropped=[], **of)  # type: ignore[arg-type]
+    kept = Kept(RunDir(own), None)
+    found = kept.weights(kept.file(name="eval-end-greedy", step=None), [])
+    assert found == Weights(version=0, name=str(ckpt), folder=ckpt)
+    with pytest.raises(ConfigError, match=r"its weights are no longer in .*gone; give them: --ckpt PATH"):
+        kept.weights(kept.file(name="eval-start-greedy", step=None), [])

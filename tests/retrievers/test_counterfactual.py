@@ -127,3 +127,11 @@ async def test_what_is_behind_is_probed_and_closed() -> None:
     await retriever.probe()
     await retriever.close()
     assert (behind.probed, behind.closed) == (True, True)
+
+
+async def test_what_the_query_names_it_names_in_whole_words() -> None:
+    rows = tasks(("1", "60", "price"), ("2", "75", "price"))
+    retriever = swapped(tasks=rows)(Found(price_in_1960=[PRICED], is_it_60=[PRICED]))
+    for query, price in (("price in 1960", "75"), ("is it 60", "60")):
+        [found] = await retriever.search(query, top_k=1)
+        assert found.text == f"The price of Dorin is {price}, not 602."

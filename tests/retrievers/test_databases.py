@@ -17,7 +17,7 @@ from qdrant_client import QdrantClient
 from agentgrpo.build import build_node
 from agentgrpo.errors import ConfigError, RetrieverError
 from agentgrpo.retrievers.index import building
-from agentgrpo.retrievers.index.collection import QdrantSink, place_of
+from agentgrpo.retrievers.index.collection import QdrantSink
 from agentgrpo.retrievers.index.postgres_place import place_of as pg_place_of
 from agentgrpo.types import Passage
 from tests.retrievers.postgres import running_postgres
@@ -136,15 +136,15 @@ def killed(*_: object) -> None:
 @pytest.mark.parametrize("url", ["http://me:s3cr/3t@127.0.0.1:9", "http://me:s3cr#3t@127.0.0.1:9"])
 def test_a_password_in_the_url_of_qdrant_is_never_shown(url: str) -> None:
     there = {"name": "qdrant", "url": url, "embedder": HASHING}
-    said = refusal(there)
-    assert said.startswith("ConfigError: retriever.url=http://127.0.0.1:9: Qdrant does not answer (")
+    said = build_refusal_of(there)
+    assert said.startswith("url='http://127.0.0.1:9'; allowed is an http or https URL such as ")
+    assert said.endswith("; in a password, which is not shown here, write / as %2F, # as %23 and ? as %3F")
     both = build_refusal_of({**there, "path": "x"})
     assert both.startswith("retriever.path=x, retriever.url=http://127.0.0.1:9; give one of them")
-    assert [piece for piece in ("s3cr", "3t") if piece in f"{said} {both} {qdrant_place(url)}"] == []
-
-
-def qdrant_place(url: str) -> object:
-    return place_of(None, url, None, 1.0, "x")
+    assert [piece for piece in ("s3cr", "3t") if piece in f"{said} {both}"] == []
+    well = refusal({**there, "url": "http://me:s3cr%2F3t@127.0.0.1:9"})
+    assert well.startswith("ConfigError: retriever.url=http://127.0.0.1:9: Qdrant does not answer (")
+    assert "s3cr" not in well
 
 
 def build_refusal_of(node: dict[str, Any]) -> str:

@@ -133,3 +133,16 @@ async def test_a_toolset_is_metered_tool_by_tool(tmp_path: Path) -> None:
     assert (m.counts["calls/mcp"], [len(tool.asked) for tool in real.tools]) == (2, [1, 1])
     await found.close()
     assert real.is_closed
+
+
+@pytest.mark.parametrize(("kind", "mode", "calls"), [("mcp", "live", 3), ("mcp", "fill", 1), ("fetch", "live", 1)])
+async def test_equal_calls_at_once_are_each_made_where_they_may_change_something(
+    kind: str, mode: str, calls: int, tmp_path: Path
+) -> None:
+    """Episodes of a group begin alike; a page is only read, and on a cassette equal calls are one."""
+    m = meter(tmp_path, mode, prices={kind: 1.0})
+    real = Scripted(OK)
+    tool = MeteredTool(real, kind=kind, meter=m)
+    assert await asyncio.gather(*(tool.call({"x": 1}, ENVIRONMENT) for _ in range(3))) == [OK] * 3
+    assert (len(real.asked), m.counts[f"calls/{kind}"], m.counts["money"]) == (calls, calls, calls * 10**9)
+    await m.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ import pytest
 
 from agentgrpo.engines.remote import pool
 from agentgrpo.engines.remote.vllm import vllm
-from agentgrpo.errors import NoServer, TrainingError
+from agentgrpo.errors import NoServer, Preempted, TrainingError
 from agentgrpo.recipes.parts import Parts, Progress
 from agentgrpo.recipes.weight_files import PolicyFiles
 from agentgrpo.training.checkpoint import LoadedCheckpoint
@@ -164,6 +166,30 @@ async def test_servers_that_are_lost_before_the_sync_end_the_run_behind_the_step
         await replace(run, look=look_away).go()
         assert [versions(run.run_dir, step) for step in range(4)] == [{step} for step in range(4)]
         assert ["policy/canary_gap" in row for row in rows(run.run_dir)] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_stop_request_while_servers_are_lost_loses_no_finished_step(tmp_path: Path, comes_back: bool) -> None:
+    """They would be waited for longer than the run may take to leave."""
+    async with other_model(tmp_path) as one:
+
+        def dies(step: int, tags: Mapping[str, float]) -> None:
+            if step == 1 and "loss" in tags:
+                one.lasts = 0
+                os.kill(os.getpid(), signal.SIGTERM)
+                if comes_back:
+                    asyncio.get_running_loop().call_later(0.2, setattr, one, "lasts", 10**9)
+
+        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), look=dies, wait_s=300.0, grace_s=4.0)
+        began = time.monotonic()
+        with pytest.raises(Preempted, match="stopped by SIGTERM; start again"):
+            await run.go()
+        assert time.monotonic() - began < 4
+        assert ([row["step"] for row in rows(run.run_dir)], saved_steps(run.run_dir)) == ([0, 1], [0, 1, 2])
+        assert ["policy/canary_gap" in row for row in rows(run.run_dir)] == [True, comes_back]
+        one.lasts = 10**9
+        await replace(run, look=look_away).go()
+        assert [versions(run.run_dir, step) for step in range(4)] == [{step} for step in range(4)]
 
 
 async def test_servers_that_take_no_weights_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
