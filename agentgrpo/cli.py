@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -105,6 +106,7 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     process = os.getpid()
 
     def run_job(make: Callable[[], compose.Job]) -> float | None:
+        job = None
         try:
             job = make()
             if sweep:
@@ -120,6 +122,9 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
             outcome = _call(verb, job.config, command)
         except Exception as error:
             code = report(error, debug)
+            if job is not None and job.is_fresh:
+                with suppress(OSError):  # it holds something
+                    Path(job.config["run"]["dir"]).rmdir()
             if os.getpid() != process:
                 raise  # in a launcher's worker, whose own means carry the failure home
             if isinstance(error, Preempted):

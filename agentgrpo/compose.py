@@ -177,6 +177,8 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if is_group(k)}
     run = config.get("run")
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
+    if isinstance(given, str) and not given.strip():
+        raise ConfigError("run.dir='' names no directory; leave it out for one of its own, or give one such as runs/x")
     checked = {**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config
     overridden = tuple(HydraConfig.get().overrides.task)
     try:

@@ -28,7 +28,7 @@ from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.diagnostics import Diagnostics, Watch
 from agentgrpo.recipes.drift import refuse_drift, refuse_other_settings
-from agentgrpo.recipes.export import export_model, holds_model
+from agentgrpo.recipes.export import export_model, require_model
 from agentgrpo.recipes.finished import give_up_result, kept_result, set_result_aside
 from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
@@ -135,8 +135,8 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
         )
     for name in ("ckpt", "baseline"):
         path = arguments[name]
-        if path is not None and not holds_model(Path(path)):
-            raise ConfigError(f"--{name} {path} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
+        if path is not None:
+            require_model(Path(path), f"--{name} {path}")
     with _run_directory(run, world, command) as (screen, _):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")

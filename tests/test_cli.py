@@ -698,3 +698,11 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
     done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_an_empty_run_directory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """As from an unset variable in a script."""
+    assert main(["train", "run.dir="]) == 2
+    assert capsys.readouterr().err == (
+        "agentgrpo: run.dir='' names no directory; leave it out for one of its own, or give one such as runs/x\n"
+    )

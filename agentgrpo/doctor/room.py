@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,10 @@ def _key(knobs: Sequence[Knob], of: str, otherwise: str) -> str:
 async def look_at_disk(case: Case, found: Found) -> None:
     """Checkpoints as planned, and trajectories as large as those of the sample."""
     plan = case.plan
+    if (closed := _closed(Path(case.run.dir))) is not None:
+        found.problem(
+            f"run.dir={case.run.dir}: nothing can be written in {closed}", why="the run cannot begin", key="run.dir"
+        )
     episode = _bytes_per_episode(case)
     trajectories = episode * (plan.episodes.trained + plan.episodes.evaluated)
     needed, free = plan.disk_bytes + trajectories, plan.free_bytes
@@ -63,6 +68,12 @@ async def look_at_disk(case: Case, found: Found) -> None:
             why="a full disk stops the run, and what it was writing is lost",
             key="run.keep_last" if plan.disk_bytes > trajectories else "run.record_tokens",
         )
+
+
+def _closed(run_dir: Path) -> Path | None:
+    """The folder in which `run_dir` is, or would be made, where that cannot be."""
+    there = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
+    return None if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else there
 
 
 def _bytes_per_episode(case: Case) -> int:

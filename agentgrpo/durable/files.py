@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentgrpo.durable.operations import (
@@ -45,7 +46,8 @@ def write_each_atomic(files: Mapping[Path, bytes]) -> None:
             fsync_directory(directory)
     except StorageError:
         for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)  # a full disk needs the space
+            with suppress(OSError):  # where nothing can be written, nothing can be removed
+                temporary.unlink(missing_ok=True)  # a full disk needs the space
         raise
 
 

@@ -55,7 +55,10 @@ def verdict(
     if right_high < 0 or spent_low > 0:
         return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
     if discrimination[1] < min_discrimination:
-        return Verdict.INCONCLUSIVE, "the judge hardly tells the policy's right answers from answers to other questions"
+        return Verdict.INCONCLUSIVE, (
+            "the policy's answers are graded hardly better than answers to other questions: it is hardly ever right, "
+            "or the judge likes everything"
+        )
     if spent_high >= 0:
         return Verdict.INCONCLUSIVE, f"{spent} are not lower beyond the interval's noise"
     if right_low < -margin:

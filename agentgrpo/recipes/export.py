@@ -21,12 +21,20 @@ def holds_model(folder: Path) -> bool:
     return (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
 
 
+def require_model(folder: Path, what: str) -> None:
+    """Raises ConfigError where `folder`, which is named as `what`, holds no model, with the checkpoints beside it."""
+    if holds_model(folder):
+        return
+    beside = sorted(p.name for p in folder.parent.iterdir() if holds_model(p)) if folder.parent.is_dir() else []
+    there = f"; beside it are {', '.join(beside)}" if beside else ""
+    raise ConfigError(f"{what} holds no model; give a checkpoint, as RUN/checkpoints/step-000150{there}")
+
+
 def export_model(checkpoint: Path, out: Path) -> None:
     """Write the model of `checkpoint` and its tokenizer to `out`, whole or not at all: an adapter merged into its base,
     in the base's own dtype and rounded to it once; of a whole model the files as they are. Raises ConfigError where
     there is no model, or already something at `out`; CheckpointError for a damaged one; StorageError."""
-    if not holds_model(checkpoint):
-        raise ConfigError(f"{checkpoint} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
+    require_model(checkpoint, str(checkpoint))
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists, and nothing is overwritten; give a folder that does not exist")
     base = open_base(checkpoint)

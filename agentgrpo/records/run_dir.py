@@ -72,6 +72,10 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.exists():
+            siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+            near = did_you_mean(path.name, siblings)
+            raise ConfigError(f"{path} does not exist; give the directory of a run, such as runs/x.{near}")
         if not ((path / CONFIG).is_file() or (path / TRAJECTORIES).is_dir()):
             raise ConfigError(f"{path} has no trajectories; give the directory of a run that has begun, such as runs/x")
 

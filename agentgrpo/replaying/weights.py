@@ -21,7 +21,7 @@ from torch import Tensor
 
 from agentgrpo.errors import ConfigError
 from agentgrpo.recipes.carried import PREFIX
-from agentgrpo.recipes.export import holds_model
+from agentgrpo.recipes.export import holds_model, require_model
 from agentgrpo.recipes.start import saved_start, verified
 from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
@@ -63,8 +63,8 @@ class Kept:
 
     def __init__(self, run: RunDir, given: Path | None) -> None:
         """Raises ConfigError where `given` holds no model."""
-        if given is not None and not holds_model(given):
-            raise ConfigError(f"--ckpt {given} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
+        if given is not None:
+            require_model(given, f"--ckpt {given}")
         self._run, self._given = run, given
         self._checkpoints = {step: path for step, path in run.checkpoints().items() if holds_model(path)}
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.hardware import Hardware
-from agentgrpo.recipes.export import holds_model
+from agentgrpo.recipes.export import require_model
 from agentgrpo.recipes.loading import open_policy
 from agentgrpo.records.run_dir import TrajectoryFile
 from agentgrpo.training.policy import Policy
@@ -33,8 +33,7 @@ class Ratios:
     CheckpointError for a damaged one."""
 
     def __init__(self, checkpoint: Path, sources: Sequence[Source]) -> None:
-        if not holds_model(checkpoint):
-            raise ConfigError(f"--ratio {checkpoint} holds no model; give a checkpoint, as RUN/checkpoints/step-000150")
+        require_model(checkpoint, f"--ratio {checkpoint}")
         self._configs = {source.name: _config(source) for source in sources}
         for source in sources:
             _require_same_tokens(checkpoint, source)

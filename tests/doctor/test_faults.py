@@ -306,6 +306,12 @@ def test_a_full_disk(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.check("disk")["findings"][0]["key"] == "run.keep_last"
 
 
+def test_a_run_directory_that_cannot_be_made(diagnose: Diagnose, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = diagnose(f"run.dir={tmp_path}/file/run", only=("disk",))
+    assert found.problems["disk"] == [f"run.dir={tmp_path}/file/run: nothing can be written in {tmp_path}/file"]
+
+
 def test_too_little_memory(diagnose: Diagnose) -> None:
     found = diagnose("hardware.memory_gib=0.001", only=("memory",))
     [what] = found.problems["memory"]

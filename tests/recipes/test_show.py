@@ -387,7 +387,7 @@ def test_what_is_not_there_is_one_line(
 
 def test_a_run_that_has_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path / "x")]) == 2
-    error = f"agentgrpo: {tmp_path}/x has no trajectories; give the directory of a run that has begun, such as runs/x\n"
+    error = f"agentgrpo: {tmp_path}/x does not exist; give the directory of a run, such as runs/x.\n"
     assert capsys.readouterr().err == error
 
 

@@ -98,3 +98,9 @@ def test_on_the_command_line(
     assert main(["train", *data, *given]) == 2
     assert "'no.jsonl' is not a file" in capsys.readouterr().err
     assert left(tmp_path) == ([] if given else ["runs"])
+
+
+def test_a_refused_run_leaves_no_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "run.max_steps=-5"]) == 2
+    assert [*(tmp_path / "runs").iterdir()] == []

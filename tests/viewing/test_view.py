@@ -72,7 +72,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (["{tmp}/none"], "{tmp}/none has no trajectories; give the directory of a run that has begun, such as runs/x"),
+        (["{tmp}/zzzz"], "{tmp}/zzzz does not exist; give the directory of a run, such as runs/x."),
         (["{run}", "{tmp}"], "{tmp} has no trajectories; give the directory of a run that has begun, such as runs/x"),
         (["{run}", "{run}/"], "{run} is given twice; give each run once"),
         (

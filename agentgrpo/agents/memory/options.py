@@ -73,7 +73,8 @@ class MemoryOptions:
         if taken > self._room:
             raise ConfigError(
                 f"task {task.id}: the prompt of its first chunk takes {taken} tokens, tools included; {self._limits} "
-                "Raise the first, lower the second, or cut the data into smaller chunks"
+                "Raise it (no model holds more than its own positions), lower the second, or cut the data into smaller "
+                "chunks"
             )
 
     def new_memory(self) -> Memory:

@@ -88,7 +88,8 @@ class ToolOptions:
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, tools included: of agent.max_context={self.max_context} "
                 f"(the engine holds {held}) fewer than agent.min_context_left={self.min_context_left} are left for a "
-                "turn; raise the first, lower the second, or offer fewer tools"
+                "turn; raise the lower of the two (no model holds more than its own positions), lower the second, or "
+                "offer fewer tools"
             )
 
     @cached_property

@@ -183,8 +183,8 @@ def test_a_first_prompt_that_leaves_no_room_is_refused_before_any_episode() -> N
         rehearse(sized(whole[:-1]), ONE)
     assert str(caught.value) == (
         "task t8: the prompt of its first chunk takes 39 tokens, tools included; agent.max_context=4096 (the engine "
-        "holds 48) less agent.min_context_left=10 for a turn leaves 38. Raise the first, lower the second, or cut the "
-        "data into smaller chunks"
+        "holds 48) less agent.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
+        "more than its own positions), lower the second, or cut the data into smaller chunks"
     )
 
 
