@@ -70,7 +70,7 @@ def test_clocks_that_cannot_be_read_are_named(run: RunDir, text: str) -> None:
 
 def test_no_run(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
-    with pytest.raises(ConfigError, match="firs does not exist; .*Did you mean 'first'"):
+    with pytest.raises(ConfigError, match=r"firs does not exist; .*Did you mean 'first'"):
         RunDir(tmp_path / "firs")
     with pytest.raises(ConfigError, match="has no trajectories; give the directory of a run"):
         RunDir(tmp_path)
