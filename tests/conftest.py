@@ -1,10 +1,15 @@
-"""Long files first: what is left at the end is short, so that no core waits for the other."""
+"""Long files first: what is left at the end is short, so that no core waits for the other. And each test with as many
+compute threads as the first one had."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
-FIRST = ("tests/test_readme.py", "tests/e2e/test_tool_controls.py", "tests/e2e/")
+import pytest
+import torch
+
+THREADS = torch.get_num_threads()
+FIRST = ("tests/test_docs.py", "tests/e2e/test_tool_controls.py", "tests/e2e/")
 """The first two make the two warm starts, one each, that everything after them finds in the cache."""
 
 
@@ -13,3 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A run sets their number; sums depend on it."""
+    torch.set_num_threads(THREADS)  # a fixture of a whole module may have made a run before
+    yield
+    torch.set_num_threads(THREADS)

@@ -32,10 +32,10 @@ from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.jsonl import export, jsonl
 from agentgrpo.tasks.memory_files import MemoryFiles
 from scripts import api_reference, pictures, settings_reference
-from tests.e2e.conftest import SMALL_WORLD, same_threads, start
+from tests.e2e.conftest import SMALL_WORLD, start
 from tests.training.several import free_port
 
-__all__ = ["same_threads", "start"]  # fixtures
+__all__ = ["start"]  # a fixture
 
 PACKAGE = Path(agentgrpo.__file__).parent
 ROOT = PACKAGE.parent

@@ -25,7 +25,7 @@ def require_model(folder: Path, what: str) -> None:
     """Raises ConfigError where `folder`, which is named as `what`, holds no model, with the checkpoints beside it."""
     if holds_model(folder):
         return
-    beside = sorted(p.name for p in folder.parent.iterdir() if holds_model(p)) if folder.parent.is_dir() else []
+    beside = sorted(p.name for p in folder.parent.glob("step-*") if holds_model(p)) if folder.parent.is_dir() else []
     there = f"; beside it are {', '.join(beside)}" if beside else ""
     raise ConfigError(f"{what} holds no model; give a checkpoint, as RUN/checkpoints/step-000150{there}")
 

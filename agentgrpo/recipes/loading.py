@@ -29,11 +29,6 @@ def local_folder(path: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(path, revision=revision, local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError) as e:
-        if revision is None and isinstance(e, LocalEntryNotFoundError):
-            raise ConfigError(
-                f"model.path={path} is no folder, and the hub's cache holds no model of that name; correct it, or "
-                f"download the model: hf download {path}"
-            ) from e
         if revision is not None:
             raise ConfigError(
                 f"model.path={path}, model.revision={revision}: the hub's cache does not hold it; download it: "

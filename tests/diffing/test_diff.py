@@ -317,7 +317,7 @@ def test_the_command(runs: tuple[RunDir, RunDir], capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["no-such-run"], "no-such-run has no trajectories"),
+        (["no-such-run"], "no-such-run does not exist; give the directory of a run"),
         ([".", "."], "diff compares two runs, got 3: agentgrpo diff RUN_A RUN_B"),
     ],
 )

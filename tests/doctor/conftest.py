@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from agentgrpo.cli import main
@@ -65,13 +64,6 @@ class Diagnosis:
 
 
 Diagnose = Callable[..., Diagnosis]
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from agentgrpo.cli import main
 
@@ -37,14 +36,6 @@ SMALL_WORLD = [
 """A world that is built in a second; 440 test questions."""
 
 Run = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """A run sets the number of compute threads; give the next test what it found."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agentgrpo.cli import main
-from tests.e2e.conftest import rows, same_threads
+from tests.e2e.conftest import rows
 from tests.renderers.families import tokenizer
-
-__all__ = ["same_threads"]  # a fixture
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

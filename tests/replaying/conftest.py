@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.e2e.test_tools import start as _start
 from tests.replaying import runs
 
 start = _start
 """A tool agent's policy: six seconds."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def same_threads() -> Iterator[None]:
-    """A run sets the number of compute threads; give the next test what it found."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
