@@ -65,7 +65,7 @@ class ToolReply:
 
 
 class Status(StrEnum):
-    """Where an attempt stands: a closed vocabulary (SPEC 3.2)."""
+    """Where an attempt stands: a closed vocabulary."""
 
     INIT = "init"
     COMPLETED = "completed"

@@ -10,7 +10,7 @@ import torch
 
 THREADS = torch.get_num_threads()
 FIRST = ("tests/test_docs.py", "tests/e2e/test_tool_controls.py", "tests/e2e/")
-"""The first two make the two warm starts, one each, that everything after them finds in the cache."""
+"""Each of the first two makes a warm start, which everything after them finds in the cache."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

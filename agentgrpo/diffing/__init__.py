@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.diffing.evaluations import evaluations
-from agentgrpo.diffing.metrics import first_difference, rewards
+from agentgrpo.diffing.metrics import first_step_apart, rewards
 from agentgrpo.diffing.origins import origins
 from agentgrpo.diffing.settings import settings
 from agentgrpo.diffing.text import show
@@ -39,6 +39,6 @@ def difference(a: RunDir, b: RunDir) -> dict[str, Any]:
         "settings": settings(a, b),
         **origins(a, b),
         "rewards": rewards(a, b),
-        "first_difference": first_difference(a, b),
+        "first_difference": first_step_apart(a, b),
         "evaluations": evaluations(a, b),
     }

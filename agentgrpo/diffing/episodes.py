@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from agentgrpo.errors import DataError
+from agentgrpo.records.difference import first_difference
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 
@@ -59,9 +60,7 @@ def _apart(a: TrajectoryRecord | None, b: TrajectoryRecord | None) -> dict[str, 
     found = _token_apart(a, b) if a.branches and b.branches else None
     if found := found or _text_apart(a, b):
         return {**found, "id": a.id}
-    if a.agent["tools"] != b.agent["tools"]:
-        pairs = zip_longest(a.agent["tools"], b.agent["tools"])
-        at = next(i for i, (one, other) in enumerate(pairs) if one != other)
+    if (at := first_difference(a.agent["tools"], b.agent["tools"])) is not None:
         calls = [row.agent["tools"][at] if at < len(row.agent["tools"]) else None for row in (a, b)]
         return {"what": "call", "id": a.id, "call": at, **_sides(*calls)}
     for name in _OUTCOMES:
@@ -98,10 +97,7 @@ def _text_apart(a: TrajectoryRecord, b: TrajectoryRecord) -> dict[str, Any] | No
         if _said(one) != _said(other):
             at = one or other
             texts = [None if m is None else m["content"] for m in (one, other)]
-            whole = [text or "" for text in texts]
-            same = next(
-                (n for n, pair in enumerate(zip(*whole, strict=False)) if pair[0] != pair[1]), min(map(len, whole))
-            )
+            same = first_difference(*(text or "" for text in texts)) or 0
             shown = [None if text is None else text[same : same + _SHOWN] for text in texts]
             place = {"branch": at["branch"], "message": i, "role": at["role"], "sampled": at["sampled"]}
             return {"what": "text", **place, "character": same, **_sides(*shown)}

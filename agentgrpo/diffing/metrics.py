@@ -37,7 +37,7 @@ def _means(tag: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, An
     return {"a": means[0], "b": means[1], "difference": means[1] - means[0] if known else None}  # type: ignore[operator]
 
 
-def first_difference(a: RunDir, b: RunDir) -> dict[str, Any] | None:
+def first_step_apart(a: RunDir, b: RunDir) -> dict[str, Any] | None:
     """The first step that both have and whose metrics are not the same, bit for bit: {"step", "tags": rows as of
     `settings`, "episode": see `first_episode`}; None where there is none."""
     before, now = _by_step(a), _by_step(b)

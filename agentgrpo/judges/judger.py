@@ -1,4 +1,4 @@
-"""The judger contract: how code of yours grades responses (SPEC 3.3).
+"""The judger contract: how code of yours grades responses.
 
     class Judger:
         def preprocess(self, case): ...            # optional: a JudgeCase in, a JudgeCase out

@@ -18,14 +18,18 @@ from agentgrpo.durable import write_atomic
 from agentgrpo.errors import ConfigError
 from agentgrpo.pareto.counterfactuals import counterfactuals
 from agentgrpo.pareto.families import Family, families
-from agentgrpo.pareto.page import is_page, page
+from agentgrpo.pareto.page import MARK, page
 from agentgrpo.pareto.points import points, with_front
 from agentgrpo.pareto.prices import sweeps
 from agentgrpo.pareto.reading import find
 from agentgrpo.pareto.text import show
 from agentgrpo.recipes.recorded import MODES
+from agentgrpo.records.html_page import require_place
 from agentgrpo.records.json_text import json_text
 from agentgrpo.records.screen import Screen
+
+PAGE = "report.html"
+"""In the folder that is reported on, unless --out says where."""
 
 
 def report(config: Mapping[str, Any], command: Command) -> Outcome:
@@ -33,9 +37,9 @@ def report(config: Mapping[str, Any], command: Command) -> Outcome:
     a place where no page can be written, or that holds something else."""
     given = command.arguments
     root = Path(given["folder"])
-    out = Path(given["out"]) if given["out"] else None if given["json"] else root / "report.html"
+    out = Path(given["out"]) if given["out"] else None if given["json"] else root / PAGE
     if out is not None:
-        _require_place(out)
+        require_place(out, verb="report", mark=MARK, example=PAGE)
     found = compared(root)
     if out is not None:
         _make_folder(out.parent)
@@ -45,15 +49,6 @@ def report(config: Mapping[str, Any], command: Command) -> Outcome:
     else:
         show(Screen("quiet"), found, str(out))
     return Outcome()
-
-
-def _require_place(out: Path) -> None:
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; give a file in it, such as {out / 'report.html'}")
-    if out.exists() and not is_page(out):
-        raise ConfigError(
-            f"{out} exists and is no page of agentgrpo report; remove it, or give another file with --out"
-        )
 
 
 def _make_folder(folder: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from agentgrpo import __version__
 from agentgrpo.pareto.prices import sentence
 from agentgrpo.pareto.svg import Line, Mark, lines, scatter, text
+from agentgrpo.records.html_page import admitted
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--dim:#5c6570;--rule:#d8dde3;--back:#fff;--card:#f6f8fa;
@@ -45,7 +43,8 @@ b.baseline{color:var(--baseline)}b.oracle{color:var(--oracle)}b.s0{color:var(--s
 b.s2{color:var(--s2)}b.s3{color:var(--s3)}b.s4{color:var(--s4)}b.s5{color:var(--s5)}
 """
 _SERIES = "".join(f".s{i}{{stroke:var(--s{i})}}.dot.s{i}{{fill:var(--s{i})}}\n" for i in range(6))
-_TITLE = "<title>agentgrpo report</title>"
+MARK = b"<title>agentgrpo report</title>"
+"""In its head, by which one that is to be replaced is known."""
 _NAMED = 3
 """Points by which another one is dominated that are named; --json has all."""
 _SIGNS = {"trained": "●", "baseline": "●", "start": "■", "oracle": "◆"}
@@ -64,8 +63,7 @@ _WITHOUT = (
 def page(found: Mapping[str, Any]) -> str:
     """The HTML of `pareto.compared`."""
     style = _STYLE + _SERIES
-    digest = base64.b64encode(sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src {admitted(style)}; base-uri 'none'; form-action 'none'"
     body = ["<h1>Correctness against cost</h1>", _dim(f"{found['folder']} · agentgrpo {__version__}")]
     body += [_family(family) for family in found["families"]]
     if found["skipped"]:
@@ -76,14 +74,8 @@ def page(found: Mapping[str, Any]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"{_TITLE}\n<style>{style}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+        f"{MARK.decode()}\n<style>{style}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
-
-
-def is_page(path: Path) -> bool:
-    """Whether it is one that was written here."""
-    with path.open("rb") as file:
-        return _TITLE.encode() in file.read(4096)
 
 
 def _family(family: Mapping[str, Any]) -> str:

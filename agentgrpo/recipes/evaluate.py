@@ -1,4 +1,4 @@
-"""Evaluation on held-out tasks: one policy to a scorecard, two scorecards to a comparison (SPEC 1.8)."""
+"""Evaluation on held-out tasks: one policy to a scorecard, two scorecards to a comparison."""
 
 from __future__ import annotations
 

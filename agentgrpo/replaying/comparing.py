@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
+from agentgrpo.records.difference import first_difference
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.records.trajectories.encoding import foreign
-from agentgrpo.replaying.divergence import Decode, Divergence, Turn, around, first_difference
+from agentgrpo.replaying.divergence import Decode, Divergence, Turn, around
 from agentgrpo.types import Episode, Failure, RewardResult, Segment, ToolRecord
 
 _FACTS = ("name", "arguments", "outcome", "num_results", "result_ids", "num_bytes", "was_cut", "detail")

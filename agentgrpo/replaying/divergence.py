@@ -89,13 +89,6 @@ def task_of(record: TrajectoryRecord) -> Task:
     )
 
 
-def first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:
-    """Position of the first element that differs, the end of the shorter one among them; None where they are equal."""
-    if a == b:
-        return None
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
 def around(text: str, at: int) -> str:
     """What stands there, with CUT where it is cut."""
     low, high = max(0, at - AROUND), at + AROUND

@@ -28,7 +28,7 @@ def _episodes(scored: Iterable[ScoredGroup]) -> list[Episode]:
 def rollout_metrics(
     scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None], cost_of: Callable[[Mapping[str, float]], float]
 ) -> dict[str, float]:
-    """Tags of SPEC 3.5: reward/*, correctness, agent/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
+    """Tags: reward/*, correctness, agent/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
 
     Means are over the episodes that were scored; what could not be scored is counted, never averaged in as 0.
     cost_of: an episode's metrics -> what its calls cost.

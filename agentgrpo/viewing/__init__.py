@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.errors import ConfigError
+from agentgrpo.records.html_page import require_place
 from agentgrpo.records.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def view(config: Mapping[str, Any], command: Command) -> Outcome:
     if given["serve"]:
         return _serve(runs, port=_port(given["port"]), ratio=given["ratio"])
     out = Path(given["out"]) if given["out"] is not None else runs[0].path / PAGE
-    _require_place(out)
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it, or give a place in one that exists")
+    require_place(out, verb="view", mark=_OURS, example=PAGE)
     return _write(runs, out, ratio=given["ratio"])
 
 
@@ -106,21 +109,6 @@ def _port(given: str | None) -> int:
     if not (given.isascii() and given.isdigit() and int(given[:6]) < 1 << 16):
         raise ConfigError(f"--port {given}; a number from 0 (one that is free) to 65535 is allowed")
     return int(given)
-
-
-def _require_place(out: Path) -> None:
-    """Raises ConfigError unless a page can be there, in place of nothing or of another page."""
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it, or give a place in one that exists")
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; give a file in it, such as {out / PAGE}")
-    if out.exists() and not _is_page(out):
-        raise ConfigError(f"--out {out} exists and is no page of agentgrpo view; remove it, or give another file")
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _OURS in file.read(4096)
 
 
 def _warn(line: str) -> None:

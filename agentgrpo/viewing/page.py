@@ -7,10 +7,11 @@ policy of the page admits exactly our script and our style, by their hashes.
 from __future__ import annotations
 
 import base64
-import hashlib
 import zlib
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from agentgrpo.records.html_page import admitted
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -64,8 +65,8 @@ def page_of(source: Literal["embedded", "served"], assets: Path = ASSETS, script
     if [markup.count(f"{{{{{place}}}}}") for place in _PLACES] != [1] * len(_PLACES):
         raise ValueError(f"page.html must have each place once: {', '.join(_PLACES)}")
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
-        f"form-action 'none'; connect-src '{'self' if source == 'served' else 'none'}'"
+        f"default-src 'none'; script-src {admitted(script)}; style-src {admitted(style)}; img-src data:; "
+        f"base-uri 'none'; form-action 'none'; connect-src '{'self' if source == 'served' else 'none'}'"
     )
     head, tail = markup.split("{{blocks}}")
     head = head.replace("{{csp}}", policy).replace("{{source}}", source).replace("{{style}}", style)
@@ -82,7 +83,3 @@ def element(name: str, block: bytes) -> bytes:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")  # line ends become what a browser makes of them
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
@@ -31,6 +33,7 @@ def free_port() -> int:
 
 
 def _run(launch: Launch, timeout_s: float, queue: SimpleQueue[bytes], work: Callable[..., Any], args: Any) -> None:
+    faulthandler.enable()  # a process that crashes says where
     torch.set_num_threads(1)
     code = 0
     try:
@@ -62,7 +65,15 @@ def started(
 
 
 def on(size: int, work: Callable[..., Any], *args: Any, timeout_s: float = 20.0) -> list[Any]:
-    """What `work(world, *args)` returns or raises on each of `size` processes, by rank."""
-    with started(size, work, *args, timeout_s=timeout_s) as (_, queue):
-        found = dict(pickle.loads(queue.get()) for _ in range(size))
+    """What `work(world, *args)` returns or raises on each of `size` processes, by rank. A process that ends without a
+    word fails the test."""
+    found: dict[int, Any] = {}
+    with started(size, work, *args, timeout_s=timeout_s) as (running, queue):
+        while len(found) < size:
+            codes = [process.exitcode for process in running]  # before the queue: who says something does so first
+            while not queue.empty():
+                found.update([pickle.loads(queue.get())])
+            silent = [rank for rank, code in enumerate(codes) if code is not None and rank not in found]
+            assert not silent, f"ranks {silent} of {size} ended without a word: exit codes {codes}"
+            time.sleep(0.005)
     return [found[rank] for rank in range(size)]

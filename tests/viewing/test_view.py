@@ -82,7 +82,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
         (["{run}", "--out", "{tmp}"], "--out {tmp} is a folder; give a file in it, such as {tmp}/view.html"),
         (
             ["{run}", "--out", "{run}/metrics.jsonl"],
-            "--out {run}/metrics.jsonl exists and is no page of agentgrpo view; remove it, or give another file",
+            "{run}/metrics.jsonl exists and is no page of agentgrpo view; remove it, or give another file with --out",
         ),
         (["{run}", "--out", "x.html", "--serve"], "--serve writes no file; leave out --serve or --out"),
         (["{run}", "--port", "1"], "--port 1 is for --serve; add --serve, or leave it out"),

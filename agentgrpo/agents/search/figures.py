@@ -1,4 +1,4 @@
-"""What eval.json reports of search agents: right answers, and what was searched for them (SPEC 1.8)."""
+"""What eval.json reports of search agents: right answers, and what was searched for them."""
 
 from __future__ import annotations
 

@@ -118,6 +118,7 @@ async def test_a_server_that_dies_for_good_leaves_the_work_to_the_other(tmp_path
         died: list[str] = []
         run = ServedRun(run_dir=tmp_path / "run", servers=(one, two), before=dies)
         await run.go()
+        assert died == ["train/1"]
         await one.start()
         refuse_stale_steps(run, 4)
 
