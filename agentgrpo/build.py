@@ -37,13 +37,13 @@ Finish = Callable[["Child", Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPath:
-    """The node `model: {name: path}`: a folder as transformers writes it, or a name it has in its cache.
+    """The node `model: {name: path}`: a folder as transformers writes it, or a name of the hub, which is fetched.
 
     How it attends is no setting: engine and trainer each bring their own attention, which must agree."""
 
     path: str
     revision: str | None = None
-    """Of a name in the cache: a commit, tag or branch; null = what `main` was when it was downloaded."""
+    """Of a name of the hub: a commit, tag or branch; null = `main`, as it was when it was fetched."""
     trust_remote_code: bool = False
     """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
     renderer: str = "auto"

@@ -13,17 +13,16 @@ import argparse
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from agentgrpo import __version__
 from agentgrpo.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Outcome, Verb
-from agentgrpo.errors import AgentGrpoError, ConfigError, Preempted, ProcessError, did_you_mean
-from agentgrpo.hardware import speaks
+from agentgrpo.errors import ConfigError, did_you_mean
+from agentgrpo.interrupts import raise_again
+from agentgrpo.jobs import Jobs, report
 from agentgrpo.registry import NESTED, ROOT
 
 
@@ -41,19 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except (Exception, KeyboardInterrupt) as e:
         return report(e, debug)
-
-
-def report(error: BaseException, debug: bool = False) -> int:
-    """Say on stderr what went wrong: one line where we know, a traceback where it is a bug. Returns the exit code."""
-    known = isinstance(error, AgentGrpoError | KeyboardInterrupt)
-    if debug or not known:
-        traceback.print_exception(error)
-    if known and (isinstance(error, ProcessError) or speaks()):
-        text = " ".join(line.strip() for line in str(error).splitlines()) or "interrupted"
-        print(f"agentgrpo: {text}", file=sys.stderr)
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    return error.exit_code if isinstance(error, AgentGrpoError) else 1
 
 
 def _main(argv: list[str], debug: bool) -> int:
@@ -85,7 +71,7 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
         raise ConfigError(f"--config-dir {given['config_dir']} is no directory; give the one that holds your presets")
     known = presets(given["config_dir"])
     if given["help"]:
-        print(help_text(known))
+        print(verb_help(name, known))
         return 0
     flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
     if not verb.composes:
@@ -93,60 +79,40 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
             raise ConfigError(f"{name} has no settings, only {' and '.join(verb.flags)}; leave out {stray[0]}")
         command = Command(verb=name, arguments=arguments, overrides=(), choices={}, snapshot="")
         return _call(verb, {}, command).exit_code
-    from agentgrpo import compose  # imports Hydra, which --help does without
-    from agentgrpo.overrides import normalise, place_sweep
-
     if verb.implies:
         overrides = [*_load(verb.implies)(arguments, overrides), *overrides]
     sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
-    overrides = normalise(overrides, known, sweep=sweep)
+    if verb.resumes and sweep:
+        raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
+    return _compose(Jobs(_call, verb, name, arguments, sweep=sweep, debug=debug), flags, overrides, known)
+
+
+def _compose(jobs: Jobs, flags: Sequence[str], given: Sequence[str], known: Mapping[str, Sequence[str]]) -> int:
+    from agentgrpo import compose  # imports Hydra, which --help does without
+    from agentgrpo.overrides import normalise, parse, place_sweep
+
+    verb, sweep = jobs.verb, jobs.sweep
+    overrides = normalise(given, known, sweep=sweep)
     if verb.keeps_nothing:
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
-    codes: list[int] = []
-    process = os.getpid()
-
-    def run_job(make: Callable[[], compose.Job]) -> float | None:
-        job = None
-        try:
-            job = make()
-            if sweep:
-                print(f"agentgrpo: {job.config['run']['dir']}: {' '.join(job.overrides)}", file=sys.stderr)
-            command = Command(
-                verb=name,
-                arguments=arguments,
-                overrides=job.overrides,
-                choices=job.choices,
-                is_fresh=job.is_fresh,
-                snapshot=job.snapshot,
-            )
-            outcome = _call(verb, job.config, command)
-        except Exception as error:
-            code = report(error, debug)
-            if job is not None and job.is_fresh:
-                with suppress(OSError):  # it holds something
-                    Path(job.config["run"]["dir"]).rmdir()
-            if os.getpid() != process:
-                raise  # in a launcher's worker, whose own means carry the failure home
-            if isinstance(error, Preempted):
-                raise SystemExit(code) from error  # ends a sweep, too
-            codes.append(code)
-            return None
-        codes.append(outcome.exit_code)
-        return outcome.objective
-
-    if not verb.resumes and (run_dir := compose.run_of(arguments.get("ckpt"), overrides)) and not sweep:
-        compose.rerun_hydra(run_job, flags, overrides, configs_dir(), run_dir, resumes=False)
-    elif not verb.resumes:
-        compose.run_hydra(run_job, flags, place_sweep(overrides) if sweep else overrides, configs_dir())
-    elif sweep:
-        raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
-    else:
-        compose.rerun_hydra(run_job, flags, overrides, configs_dir(), arguments[verb.positional], resumes=True)
-    return next((code for code in codes if code), 0)
+    is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))
+    try:
+        if verb.resumes:
+            run_dir = jobs.arguments[verb.positional]
+            compose.rerun_hydra(jobs, flags, overrides, configs_dir(), run_dir, resumes=True)
+        elif (run_dir := compose.run_of(jobs.arguments.get("ckpt"), overrides)) and not sweep:
+            compose.rerun_hydra(jobs, flags, overrides, configs_dir(), run_dir, resumes=False)
+        else:
+            compose.run_hydra(jobs, flags, place_sweep(overrides) if sweep else overrides, configs_dir())
+    finally:
+        jobs.end(is_ours=is_ours)
+    return jobs.exit_code
 
 
 def _call(verb: Verb, config: dict[str, Any], command: Command) -> Outcome:
-    outcome: Outcome = _load(verb.entry)(config, command)
+    entry = _load(verb.entry)
+    raise_again()  # what is under way from here on knows how to end
+    outcome: Outcome = entry(config, command)
     return outcome
 
 
@@ -235,16 +201,52 @@ def complete(line: str) -> list[str] | str:
 
 
 def help_text(known: Mapping[str, Sequence[str]]) -> str:
-    lines = [__doc__.splitlines()[2].strip(), "", "Verbs"] if __doc__ else []
+    """Of the command line as a whole."""
+    lines = [__doc__.splitlines()[2].strip(), "", "Verbs; agentgrpo VERB --help says more of one"] if __doc__ else []
     for name, verb in VERBS.items():
-        also = verb.also.upper() if verb.least else f"[{verb.also.upper()}]"
-        words = f"{name} {verb.positional.upper()} {also if verb.also else ''}".rstrip()
-        lines.append(f"  {words:<24}{verb.summary}")
-        lines += [f"    {f'{flag} {metavar}':<22}{text}" for flag, (metavar, text) in verb.flags.items()]
-    lines += ["", "Flags of every verb"]
-    for flag, (short, how, text) in SHARED_FLAGS.items():
-        value = how.get("metavar") or "|".join(how.get("choices", []))
-        lines.append(f"  {f'{flag} {value}'.strip() + (f', {short}' if short else ''):<24}{text}")
+        lines.append(f"  {_called(name):<24}{verb.summary}")
+        lines += _flags_of(verb, indent=4)
+    lines += ["", "Flags of every verb", *_shared_flags()]
     lines += ["", "Presets, chosen by group=preset; each is a file in", f"  {configs_dir()}"]
     lines += [f"  {group.replace('/', '.'):<15}{' '.join(names)}" for group, names in known.items()]
     return "\n".join([*lines, "", "Examples", EXAMPLES])
+
+
+def verb_help(name: str, known: Mapping[str, Sequence[str]]) -> str:
+    """Of one verb."""
+    verb = VERBS[name]
+    settings = "[group=preset ...] [key.path=value ...]"
+    if verb.resumes:
+        settings = "[key.path=value ...]"
+    usage = ["agentgrpo", _called(name), *(["[--flag ...]"] if verb.flags or verb.composes else [])]
+    lines = [" ".join([*usage, settings] if verb.composes else usage), f"  {verb.summary}"]
+    if words := [word.upper() for word in (verb.positional, verb.also) if word]:
+        lines += ["", "Words", *(f"  {word:<24}{text}" for word, text in zip(words, verb.words, strict=True))]
+    if verb.flags:
+        lines += ["", "Flags", *_flags_of(verb, indent=2)]
+    if verb.composes:
+        lines += ["", "Flags of every verb", *_shared_flags(), "", "Settings"]
+        if not verb.resumes:
+            lines.append(f"  {'group=preset':<24}agentgrpo --help lists {len(known)} groups and their presets")
+        shown = f"agentgrpo {name} {verb.positional.upper()}".rstrip()
+        lines.append(f"  {'key.path=value':<24}{shown} --cfg job prints all keys")
+    return "\n".join([*lines, "", "Examples", *(f"  {line}" for line in verb.examples)])
+
+
+def _called(name: str) -> str:
+    verb = VERBS[name]
+    also = verb.also.upper() if verb.least else f"[{verb.also.upper()}]"
+    return f"{name} {verb.positional.upper()} {also if verb.also else ''}".rstrip()
+
+
+def _flags_of(verb: Verb, *, indent: int) -> list[str]:
+    flags = verb.flags.items()
+    return [f"{' ' * indent}{f'{flag} {metavar}':<{26 - indent}}{text}" for flag, (metavar, text) in flags]
+
+
+def _shared_flags() -> list[str]:
+    lines = []
+    for flag, (short, how, text) in SHARED_FLAGS.items():
+        value = how.get("metavar") or "|".join(how.get("choices", []))
+        lines.append(f"  {f'{flag} {value}'.strip() + (f', {short}' if short else ''):<24}{text}")
+    return lines

@@ -43,8 +43,11 @@ class Verb:
     """What all words after `positional` are: it has no settings, so that they cannot be meant as such."""
     least: int = 1
     """Words of `also` that must be given."""
+    words: tuple[str, ...] = ()
+    """What `positional`, and `also`, are."""
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """--flag -> (metavar or "" for a switch, help)."""
+    examples: tuple[str, ...]
     resumes: bool = False
     """The configuration is that of the run directory in `positional`."""
     composes: bool = True
@@ -56,7 +59,14 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {
-    "train": Verb(summary="train a policy, with an evaluation before and after", entry="agentgrpo.verbs:train"),
+    "train": Verb(
+        summary="train a policy, with an evaluation before and after",
+        entry="agentgrpo.verbs:train",
+        examples=(
+            "agentgrpo train +reward=retriever_aware run.max_steps=200",
+            "agentgrpo train -m reward=shaped,search_r1 run.seed=0,1",
+        ),
+    ),
     "eval": Verb(
         summary="evaluate a policy on held-out tasks",
         entry="agentgrpo.verbs:evaluate",
@@ -68,21 +78,31 @@ VERBS: dict[str, Verb] = {
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
             "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
         },
+        examples=(
+            "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 --gate",
+            "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 run.eval.tasks=100",
+        ),
     ),
     "resume": Verb(
         summary="go on with a run that was stopped",
         entry="agentgrpo.verbs:resume",
         positional="run_dir",
         resumes=True,
+        words=("the directory of a run, such as runs/x",),
+        examples=("agentgrpo resume runs/x", "agentgrpo resume runs/x run.max_steps=400"),
     ),
     "plan": Verb(
-        summary="what a training run would take of memory, time, calls, money and disk, without running it",
+        summary="what a training run would take of memory, time, calls, money, disk (exit code 1 if it does not fit)",
         entry="agentgrpo.planning:plan",
         flags={
             "--processes": ("N", "devices that train; default: those of the launcher, or as few as fit"),
             "--json": ("", "print the plan as JSON"),
         },
         keeps_nothing=True,
+        examples=(
+            "agentgrpo plan model=qwen2_5_7b hardware=single_gpu hardware.memory_gib=80",
+            "agentgrpo plan +reward=shaped && agentgrpo train +reward=shaped",
+        ),
     ),
     "export": Verb(
         summary="write a checkpoint as a plain model folder, an adapter merged into its base",
@@ -92,6 +112,10 @@ VERBS: dict[str, Verb] = {
             "--merge": ("OUT", "the folder to write; it must not exist"),
         },
         composes=False,
+        examples=(
+            "agentgrpo export --ckpt runs/x/checkpoints/step-000150 --merge models/mine",
+            "agentgrpo export --ckpt runs/lora/checkpoints/step-000040 --merge models/whole",
+        ),
     ),
     "show": Verb(
         summary="print a run's curves, evaluation and costs, an episode of it, or a list of those",
@@ -104,6 +128,8 @@ VERBS: dict[str, Verb] = {
             "--step": ("N", "instead of --file: that step of training"),
         },
         composes=False,
+        words=("the directory of a run, such as runs/x",),
+        examples=("agentgrpo show runs/x", "agentgrpo show runs/x --step 12"),
     ),
     "view": Verb(
         summary="write a page to look at runs with: curves, episodes, tokens; it opens from disk in any browser",
@@ -118,12 +144,18 @@ VERBS: dict[str, Verb] = {
             "--ratio": ("CKPT", "score every sampled token with these weights too, to colour by the ratio to the old"),
         },
         composes=False,
+        words=(
+            "the directory of a run, such as runs/x",
+            "more of them, beside it",
+        ),
+        examples=("agentgrpo view runs/x runs/y --out both.html", "agentgrpo view runs/x --serve"),
     ),
     "doctor": Verb(
         summary="look for what would spoil a run before it costs anything (exit code 1 if something would)",
         entry="agentgrpo.doctor:doctor",
         flags={"--json": ("", "print what was found as JSON")},
         keeps_nothing=True,
+        examples=("agentgrpo doctor +reward=retriever_aware", "agentgrpo doctor experiment=tools --json"),
     ),
     "replay": Verb(
         summary="run recorded episodes again and say where they first differ (exit code 1 if one does)",
@@ -139,6 +171,11 @@ VERBS: dict[str, Verb] = {
             "--json": ("", "print what was found as JSON"),
         },
         resumes=True,
+        words=("the directory of a run, such as runs/x",),
+        examples=(
+            "agentgrpo replay runs/x --step 12 --all",
+            "agentgrpo replay runs/x --file eval-end-greedy --tools live",
+        ),
     ),
     "diff": Verb(
         summary="what two runs have apart: settings, versions, rewards, the first step that differs, evaluations",
@@ -147,6 +184,11 @@ VERBS: dict[str, Verb] = {
         also="other",
         flags={"--json": ("", "print it as JSON")},
         composes=False,
+        words=(
+            "the directory of a run, such as runs/x",
+            "that of another one",
+        ),
+        examples=("agentgrpo diff runs/x runs/y", "agentgrpo diff runs/x runs/y --json"),
     ),
     "report": Verb(
         summary="correctness against cost of all evaluated runs below a folder, as a page",
@@ -157,6 +199,8 @@ VERBS: dict[str, Verb] = {
             "--json": ("", "print the points as JSON"),
         },
         composes=False,
+        words=("a folder with runs anywhere below it",),
+        examples=("agentgrpo report runs", "agentgrpo report runs --out prices.html"),
     ),
     "check": Verb(
         summary="numerics: losses and updates against a scalar reference; judge: can judge=... be fooled?",
@@ -164,6 +208,8 @@ VERBS: dict[str, Verb] = {
         positional="what",
         flags={"--json": ("", "print what was found as JSON")},
         keeps_nothing=True,
+        words=("numerics or judge",),
+        examples=("agentgrpo check numerics hardware=single_gpu", "agentgrpo check judge judge=contains"),
     ),
     "data": Verb(
         summary="check FILES...: what question-answer files hold, and what of it would hurt a run (exit code 1)",
@@ -176,6 +222,11 @@ VERBS: dict[str, Verb] = {
             "--json": ("", "print what was found as JSON"),
         },
         composes=False,
+        words=(
+            "check",
+            "question-answer files, plain or gzipped",
+        ),
+        examples=("agentgrpo data check train.parquet test.parquet", "agentgrpo data check questions.jsonl --json"),
     ),
     "index": Verb(
         summary="build what a retriever searches from a corpus; after an interruption it goes on",
@@ -186,6 +237,10 @@ VERBS: dict[str, Verb] = {
         },
         keeps_nothing=True,
         implies="agentgrpo.retrieving:index_overrides",
+        examples=(
+            "agentgrpo index --corpus wiki-18.jsonl.gz --out wiki",
+            "agentgrpo index --corpus corpus.jsonl retriever=qdrant retriever.url=http://localhost:6333",
+        ),
     ),
     "serve-retriever": Verb(
         summary="answer POST /retrieve and /rerank, as Search-R1's server does",
@@ -204,6 +259,10 @@ VERBS: dict[str, Verb] = {
         },
         keeps_nothing=True,
         implies="agentgrpo.retrieving:serve_overrides",
+        examples=(
+            "agentgrpo serve-retriever --index wiki --port 8000",
+            "agentgrpo serve-retriever --index wiki --host 0.0.0.0 --max-top-k 20",
+        ),
     ),
 }
 

@@ -123,6 +123,12 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
     _hydra_main(lambda cfg: task(lambda: make(cfg)), "config", [*flags, *overrides], configs)
 
 
+def swept() -> tuple[Path, tuple[str, ...]]:
+    """Of the job of a sweep that is under way: its directory, which Hydra has made, and its overrides."""
+    given = HydraConfig.get()
+    return Path(given.runtime.output_dir), tuple(given.overrides.task)
+
+
 def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
     """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
     checkpoint is evaluated as what it was trained as. None = compose as usual."""

@@ -63,8 +63,8 @@ class RunSettings:
     eval: EvalSettings = field(default_factory=EvalSettings)
     final_eval: bool = True
     """Evaluate start and end weights on the test split when training is done."""
-    step_timeout_s: float | None = 600.0
-    """A step that takes longer is abandoned and counted; null = no limit."""
+    step_timeout_s: float | None = 3600.0
+    """A step whose episodes take longer is abandoned and counted; null = no limit."""
     watchdog_s: float | None = 600.0
     """A step that takes longer is asked what it is at, and again each time as long has passed. null = never."""
     max_loop_lag_s: float | None = 1.0
@@ -101,7 +101,7 @@ class RolloutSettings:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
-    max_tokens: int = 24
+    max_tokens: int = 512
     """Sampled tokens per turn."""
     max_concurrent_episodes: int = 256
     episode_retries: int = 1

@@ -18,24 +18,25 @@ import yaml
 
 from agentgrpo.assembly import session_of
 from agentgrpo.build import build_node, resolve
-from agentgrpo.cli import report
 from agentgrpo.commands import Command, Outcome
 from agentgrpo.compose import SNAPSHOT
 from agentgrpo.durable import RunLock, write_atomic
 from agentgrpo.errors import AgentGrpoError, ConfigError, ProcessError, did_you_mean
 from agentgrpo.hardware import Hardware, Launch
+from agentgrpo.jobs import report
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.recipes.bootstrap import Verdict
 from agentgrpo.recipes.diagnostics import Diagnostics, Watch
 from agentgrpo.recipes.drift import refuse_drift, refuse_other_settings
 from agentgrpo.recipes.export import export_model, require_model
-from agentgrpo.recipes.finished import give_up_result, kept_result, set_result_aside
+from agentgrpo.recipes.finished import give_up_result, kept_result, next_commands, set_result_aside
 from agentgrpo.recipes.judging import check_judge
 from agentgrpo.recipes.numerics import check_numerics
 from agentgrpo.recipes.parts import Progress
 from agentgrpo.recipes.report import report as report_result
 from agentgrpo.recipes.session import Session, examine_only, run_session
 from agentgrpo.recipes.start import Start
+from agentgrpo.recipes.stopping import noting_stop
 from agentgrpo.recipes.together import agree, once, only_first
 from agentgrpo.recipes.unbegun import Unbegun
 from agentgrpo.records.run_dir import EVAL, EVALUATED
@@ -110,7 +111,11 @@ def resume(config: Mapping[str, Any], command: Command, world: World) -> Outcome
         wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
-        once(world, lambda: _rewind(run, store, checkpoint, command))
+        if once(world, lambda: _rewind(run, store, checkpoint, command)) and not run.final_eval:
+            screen.line(
+                f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false makes "
+                f"no other: it is kept in {run_dir / 'orphans'}"
+            )
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
         if checkpoint.step >= run.max_steps:
             todo = ", and its end weights are evaluated" if run.final_eval else ""
@@ -150,7 +155,8 @@ def evaluate(config: Mapping[str, Any], command: Command, world: World) -> Outco
         ]
         baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
         once(world, lambda: set_result_aside(Path(run.dir)))
-        result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
+        with noting_stop(Path(run.dir), world):
+            result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
         screen.line(f"results: {Path(run.dir) / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return Outcome(exit_code=code, objective=result["sampled"]["trained"]["reward"])
@@ -225,15 +231,17 @@ def _newest(store: CheckpointStore, world: World) -> LoadedCheckpoint:
     return agree(world, lambda: found or store.load(path))
 
 
-def _rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> None:
-    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with."""
+def _rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> bool:
+    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
+    evaluation that is given up."""
     run_dir = Path(run.dir)
     store.rewind(checkpoint)
-    give_up_result(run)
+    had_result = give_up_result(run, checkpoint.step)
     before = (run_dir / SNAPSHOT).read_bytes()
     if before != command.snapshot.encode():
         write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
         write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+    return had_result
 
 
 def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
@@ -252,7 +260,11 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
 
 
 def _finish(session: Session, progress: Progress) -> Outcome:
-    result = asyncio.run(run_session(session, progress))
+    parts = session.parts
+    with noting_stop(Path(parts.run.dir), parts.world, progress, parts.run.max_steps):
+        result = asyncio.run(run_session(session, progress))
+    if parts.run.screen != "quiet":
+        parts.screen.line(f"next: {'; '.join(next_commands(parts.run, progress.step))}")
     return Outcome(objective=result["sampled"]["trained"]["reward"] if result else None)
 
 

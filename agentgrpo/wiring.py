@@ -34,7 +34,7 @@ from agentgrpo.recipes.examine import Closing, Examiner, first
 from agentgrpo.recipes.frozen import refuse_own_reader
 from agentgrpo.recipes.guards import Guards
 from agentgrpo.recipes.ideal import ideal_of
-from agentgrpo.recipes.loading import local_folder, open_policy
+from agentgrpo.recipes.loading import fetched_folder, open_policy
 from agentgrpo.recipes.metered import IN_PROCESS
 from agentgrpo.recipes.profile import stage_clock
 from agentgrpo.recipes.shape import refuse_other_shape
@@ -204,7 +204,8 @@ class Wiring:
         """The model to start from, warm-started first where the configuration says so."""
         model = self.model
         if isinstance(model, ModelPath):
-            folder = local_folder(model.path, model.revision)
+            fetch = partial(fetched_folder, model.path, model.revision, tell=self.screen.line)
+            folder = in_turn(self.world, fetch)
             refuse_other_shape(folder, model.shape, trust_remote_code=model.trust_remote_code)
         else:
             if not isinstance(self.dataset, DemonstratedDataset):

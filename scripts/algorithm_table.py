@@ -35,6 +35,7 @@ def train(bundle: str, seed: int, steps: int, run: Path, overrides: Sequence[str
         return
     print(f"training {run}", file=sys.stderr)
     keys = [f"algorithm={bundle}", f"run.seed={seed}", f"run.max_steps={steps}", f"run.dir={run}"]
+    keys += ["algorithm.max_sampled_tokens=128"] if bundle == "dr_grpo" else []  # the tiny model's turns are short
     keys += ["run.eval_every=0", f"run.checkpoint_every={steps}", "run.eval.tasks=200", "run.log_with=[]", *overrides]
     subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *keys, "run.screen=quiet"], check=True)
 

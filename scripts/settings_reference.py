@@ -13,6 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from agentgrpo import registry
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 PAGE = ROOT / "agentgrpo" / "docs" / "settings.md"
@@ -49,8 +51,8 @@ def about(path: Path) -> str:
 
 
 def groups() -> list[str]:
-    """All of them, a nested one after the one it is in, in the order of config.yaml."""
-    order = list(defaults())
+    """All of them, a nested one after the one it is in, in the order of a configuration."""
+    order = [*registry.ROOT]
     found = {path.parent.relative_to(CONFIGS).as_posix() for path in CONFIGS.glob("*/**/*.yaml")}
     return sorted(found, key=lambda g: (order.index(g.split("/")[0]) if g.split("/")[0] in order else len(order), g))
 

@@ -70,7 +70,7 @@ def test_exit_codes() -> None:
 def test_presets_ship_in_the_wheel_and_are_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"configs": "agentgrpo/_configs"}
-    assert project["project"]["scripts"] == {"agentgrpo": "agentgrpo.cli:main"}
+    assert project["project"]["scripts"] == {"agentgrpo": "agentgrpo.__main__:main"}
     assert cli.configs_dir() == ROOT / "configs"
     installed = tmp_path / "site-packages" / "agentgrpo"
     (installed / "_configs").mkdir(parents=True)

@@ -18,7 +18,7 @@ import yaml
 from agentgrpo import build, cli, registry
 from agentgrpo.admission import needed_overrides
 from agentgrpo.cli import complete, main, parse
-from agentgrpo.commands import VERBS, Command, Outcome
+from agentgrpo.commands import SHARED_FLAGS, VERBS, Command, Outcome
 from agentgrpo.compose import read_snapshot
 from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
 
@@ -161,6 +161,35 @@ def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("agentgrpo: in use\n") == 1
 
 
+def test_jobs_that_fail_leave_nothing_and_are_listed_at_the_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    OUTCOMES.extend([ConfigError("no\nsuch model"), Outcome(), Outcome(exit_code=9), KeyError("k")])
+    assert main(["train", "-m", "run.dir=sweep", "run.seed=0,1,2,3", "run.max_steps=5"]) == 2
+    sweep = tmp_path / "sweep"
+    assert capsys.readouterr().err.splitlines()[-4:] == [
+        "agentgrpo: 3 of 4 jobs failed:",
+        f"agentgrpo:   {sweep / '0'}: run.seed=0: no such model",
+        f"agentgrpo:   {sweep / '2'}: run.seed=2: exit code 9",
+        f"agentgrpo:   {sweep / '3'}: run.seed=3: KeyError: 'k'",
+    ]
+    assert written(sweep) == ["1", "2", "multirun.yaml"]
+
+
+def test_a_sweep_all_of_which_is_refused_leaves_nothing_but_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for folder in ("ours", "mine"):
+        OUTCOMES.extend([ConfigError("no"), ConfigError("no")])
+        assert main(["train", "-m", f"run.dir={folder}", "run.seed=0,1"]) == 2
+    assert written(tmp_path) == ["mine", "mine/multirun.yaml"]
+
+
+def test_an_interrupt_leaves_no_directory(tmp_path: Path) -> None:
+    OUTCOMES.append(KeyboardInterrupt())
+    assert main(["train"]) == 130
+    assert written(tmp_path) == ["runs"]
+
+
 @pytest.mark.parametrize(("stop", "code"), [(Preempted("stopped by SIGTERM"), 75), (KeyboardInterrupt(), 130)])
 def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
     OUTCOMES.extend([stop, Outcome()])
@@ -271,7 +300,7 @@ TYPOS = [
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
-    ("train optimizer=null", "optimizer=None; presets are adamw."),
+    ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, tiny."),
     ("train optimizer.lr=high", "optimizer.lr='high'; float is allowed"),
     ("train run.max_steps=1.5", "run.max_steps=1.5; int is allowed"),
     ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),
@@ -607,12 +636,29 @@ def test_a_snapshot_is_read_as_it_is_written(run_dir: Path) -> None:
 
 
 def test_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["--help"], [], ["eval", "-h"], ["resume", "--help"]):
+    for argv in (["--help"], []):
         assert main(argv) == 0
         text = capsys.readouterr().out
         groups = [group.replace("/", ".") for group in cli.presets()]
-        for word in [*VERBS, *groups, *cli.presets()["reward"], *cli.SHARED_FLAGS, "--ckpt PATH", "RUN_DIR"]:
+        for word in [*VERBS, *groups, *cli.presets()["reward"], *SHARED_FLAGS, "--ckpt PATH", "RUN_DIR"]:
             assert word in text
+
+
+def test_help_of_a_verb_is_of_this_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, verb in VERBS.items():
+        assert main([name, "--help"]) == 0
+        text = capsys.readouterr().out
+        flags = {*verb.flags, *(SHARED_FLAGS if verb.composes else ())}
+        assert set(re.findall(r"^  (--[a-z-]+)", text, flags=re.MULTILINE)) == flags
+        words = [word.upper() for word in (verb.positional, verb.also) if word]
+        assert text.startswith(" ".join(["agentgrpo", name, *words[:1]]))
+        assert re.findall(r"^  ([A-Z_]+)  ", text, flags=re.MULTILINE) == words
+        assert [line.strip() for line in text.splitlines()[-2:]] == [*verb.examples]
+        for example in verb.examples:
+            for line in example.split(" && "):
+                program, first, *rest = line.split()
+                assert (program, bool(parse(first, rest)[0])) == ("agentgrpo", True)
+            assert example.startswith(f"agentgrpo {name} ")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -16,7 +17,7 @@ import pytest
 import agentgrpo
 from agentgrpo import build
 from agentgrpo.cli import configs_dir, main, presets
-from agentgrpo.commands import VERBS, Command, Outcome, Verb
+from agentgrpo.commands import VERBS, Command, Outcome
 from agentgrpo.compose import to_plain
 from agentgrpo.values import is_plain
 
@@ -34,7 +35,7 @@ def keep(config: dict[str, Any], command: Command) -> Outcome:
 @pytest.fixture(autouse=True)
 def composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(VERBS, "train", Verb(summary="", entry="tests.test_configs:keep"))
+    monkeypatch.setitem(VERBS, "train", replace(VERBS["train"], entry="tests.test_configs:keep"))
     JOBS.clear()
     yield
     JOBS.clear()
@@ -53,8 +54,11 @@ def preset(group: str, name: str) -> dict[str, Any]:
     needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
     needed += ["task.path=d.jsonl"] if name == "memory_files" else []
     needed += ["task.sources.own.path=q.jsonl"] if (group, name) == ("task", "questions") else []
+    primary = f"{group}/{name}"
+    if group == "model":  # a tiny one chooses presets of other groups, which must be there
+        primary, needed = "config", ["experiment=none", f"model={name}", "task.questions=q.jsonl", *needed]
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        tree = to_plain(hydra.compose(f"{group}/{name}", needed))
+        tree = to_plain(hydra.compose(primary, needed))
     node: dict[str, Any] = tree
     for key in group.split("/"):
         node = node.get(key, {})
@@ -113,6 +117,31 @@ def test_your_own_data() -> None:
             "shape": None,
         },
     )
+
+
+def scale(*overrides: str) -> tuple[float, int, float]:
+    """What depends on how large a model is: learning rate, sampled tokens of a turn, seconds of a step."""
+    config = compose(*overrides)
+    assert config["optimizer"]["name"] == "adamw"
+    return config["optimizer"]["lr"], config["rollout"]["max_tokens"], config["run"]["step_timeout_s"]
+
+
+def test_defaults_are_those_of_a_published_model() -> None:
+    for model in (OWN_DATA[2:], ("model=qwen2_5_7b",), ("model=smollm2_135m",)):
+        assert scale("experiment=none", *OWN_DATA[:2], *model) == (1e-6, 512, 3600.0)
+    assert scale("model=qwen2_5_7b") == (1e-6, 512, 3600.0)  # in the embedded world, too
+    assert scale("experiment=tools", "model=path", "model.path=m") == (1e-6, 512, 3600.0)
+    assert scale("experiment=lora_7b_vllm") == (1e-5, 512, 3600.0)
+    assert scale("experiment=full_7b_nodes") == (1e-6, 512, 3600.0)
+
+
+def test_a_tiny_model_chooses_what_fits_it_unless_the_command_line_does() -> None:
+    assert scale() == scale("experiment=none", "task=almanac", "model=almanac_tiny") == (1e-3, 24, 600.0)
+    assert scale("experiment=tools") == (1e-3, 28, 600.0)
+    assert scale("experiment=memory") == (7e-4, 72, 600.0)
+    assert scale("experiment=memory", "optimizer=lora") == (1e-5, 72, 600.0)
+    assert scale("experiment=memory", "optimizer=adamw", "rollout=default", "run=default") == (1e-6, 512, 3600.0)
+    assert scale("optimizer.lr=0.5", "rollout.max_tokens=9") == (0.5, 9, 600.0)
 
 
 def test_terms_and_weights_by_name() -> None:

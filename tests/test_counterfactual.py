@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 
 from agentgrpo.build import build_node
 from agentgrpo.cli import main
-from agentgrpo.commands import VERBS, Command, Outcome, Verb
+from agentgrpo.commands import VERBS, Command, Outcome
 from agentgrpo.equipment import Equipment
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.recipes.drift import refuse_drift
@@ -33,11 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a run of other settings than the default."""
     monkeypatch.chdir(tmp_path)
     for name in ("train", "resume", "eval"):
-        verb = VERBS[name]
-        kept = Verb(summary="", entry="tests.test_counterfactual:keep", positional=verb.positional, flags=verb.flags)
-        monkeypatch.setitem(VERBS, name, kept if name != "resume" else Verb(
-            summary="", entry=kept.entry, positional=verb.positional, resumes=True
-        ))  # fmt: skip
+        monkeypatch.setitem(VERBS, name, replace(VERBS[name], entry="tests.test_counterfactual:keep"))
     JOBS.clear()
     assert main(["train", "run.dir=run", "agent.top_k=7", "reward=shaped"]) == 0
     snapshot, _ = JOBS.pop()

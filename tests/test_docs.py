@@ -46,7 +46,7 @@ WRITTEN = [README, *sorted(set(DOCS.glob("*.md")) - set(MADE))]
 PAGES = [*WRITTEN, *MADE]
 SHORT = ["run.max_steps=2", "run.eval_every=0", "run.eval.tasks=10", "rollout.tasks_per_step=2", "rollout.group_size=2"]
 QUIET = ["hardware.threads=1", "run.log_with=[]", "run.screen=quiet"]
-EXITS = {"--gate": {0, 9, 10}}
+EXITS = {"--gate": {0, 9, 10}, "plan": {0, 1}}
 PROGRAMS = ("agentgrpo", "make", "accelerate", "python")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import re
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -83,9 +84,17 @@ class Case:
 
     @property
     def tried(self) -> dict[str, Any]:
-        """The configuration with its files in `folder`."""
+        """The configuration with its files in `folder`, and its cassette, where it records one: what is asked here is
+        made up in part, and of no use to the run. What is on it is replayed."""
         config = copy.deepcopy(dict(self.config))
         config["run"]["dir"] = str(self.folder)
+        tape = config["cassette"]
+        if tape["mode"] == "fill" and tape["path"] is not None:
+            given, own = Path(tape["path"]).expanduser(), self.folder / "cassette"
+            for end in ("", "-wal"):  # what was written last may be in the second
+                if Path(f"{given}{end}").is_file():
+                    shutil.copyfile(f"{given}{end}", f"{own}{end}")
+            tape["path"] = str(own)
         return config
 
     @cached_property

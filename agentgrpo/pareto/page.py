@@ -29,8 +29,15 @@ align-items:start}
 figure{margin:0;padding:10px;background:var(--card);border-radius:8px}figcaption{font-weight:600}
 svg{display:block;width:100%;height:auto}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:4px 10px 4px 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--rule);white-space:nowrap}
-th{font-weight:600}td.wide,th.wide{text-align:left;white-space:normal;min-width:12em;max-width:26em}
+th,td{padding:4px 12px 4px 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--rule)}
+th{font-weight:600}td.wide,th.wide{text-align:left;min-width:9em;max-width:26em;overflow-wrap:anywhere}
+td small{display:block;white-space:nowrap;color:var(--dim);font-size:12px}
+@media (max-width:700px){table,tbody{display:block}tr:first-child{display:none}
+tr{display:block;padding:6px 0;border-bottom:1px solid var(--rule)}
+td,td.wide{display:flex;gap:1em;justify-content:space-between;max-width:none;padding:1px 0;border:0}
+td span{text-align:right}td::before{content:attr(data-name);color:var(--dim);text-align:left;flex:none}
+td small{display:inline}td[data-name=""]{display:block;text-align:left;font-weight:600}
+td[data-name=""]::before{content:none}}
 ul.key{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:2px 16px;margin:.5em 0}
 .grid{stroke:var(--rule);stroke-width:1}.tick{font-size:13px;fill:var(--dim)}.name{font-size:14px;fill:var(--ink)}
 .number{font-size:13px;font-weight:600;fill:var(--ink)}.bar{stroke-width:1.6;opacity:.75}.one{fill:var(--dim);opacity:.7}
@@ -218,12 +225,22 @@ def _interval(found: Sequence[float | None] | None, *, signed: bool = False) -> 
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, wide: Sequence[int]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        kind = dict.fromkeys(wide, ' class="wide"')
-        return "<tr>" + "".join(f"<{tag}{kind.get(i, '')}>{text(c)}</{tag}>" for i, c in enumerate(cells)) + "</tr>"
+    """On a narrow screen each row is a list, in which a cell has the name of its column before it."""
+    kind = dict.fromkeys(wide, ' class="wide"')
+    names = "".join(f"<th{kind.get(i, '')}>{text(name)}</th>" for i, name in enumerate(head))
 
-    body = "\n".join(row(cells, "td") for cells in rows)
-    return f'<div class="scroll"><table>\n{row(head, "th")}\n{body}\n</table></div>'
+    def cell(i: int, said: str) -> str:
+        inside = text(said) if i in wide else _figure(said)
+        return f'<td{kind.get(i, "")} data-name="{text(head[i])}"><span>{inside}</span></td>'
+
+    body = "\n".join(f"<tr>{''.join(map(cell, range(len(row)), row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table>\n<tr>{names}</tr>\n{body}\n</table></div>'
+
+
+def _figure(said: str) -> str:
+    """Its interval is on a line of its own."""
+    mean, bracket, interval = said.partition(" [")
+    return text(said) if not bracket else f"{text(mean)} <small>[{text(interval)}</small>"
 
 
 def _dim(said: str) -> str:

@@ -15,7 +15,8 @@ from agentgrpo.recipes.drift import SOFT, SOFT_GROUPS
 from agentgrpo.recipes.recorded import MODES, Recorded, read_recorded
 from agentgrpo.records.card import flatten
 from agentgrpo.records.metrics import METRICS
-from agentgrpo.records.run_dir import CONFIG, RunDir
+from agentgrpo.records.run_dir import CONFIG, EVAL, RunDir
+from agentgrpo.records.stopped import STOPPED, stop_sentence
 
 _OWN = ({*SOFT} - {"run.max_steps"}) | {"run.seed", "counterfactual.name"}
 """Keys that make no other setting of two runs."""
@@ -77,17 +78,19 @@ def find(root: Path) -> tuple[list[Found], list[tuple[str, str]]]:
 
 
 def _evaluated(root: Path) -> Iterator[Path]:
-    """Folders with eval.json, in order."""
+    """Folders with eval.json, in order, and those of runs that were stopped before."""
     for folder, inside, files in os.walk(root):
         inside[:] = sorted(name for name in inside if name not in _INSIDE)
-        if "eval.json" in files and CONFIG in files:
+        if {EVAL, STOPPED} & {*files} and CONFIG in files:
             yield Path(folder)
 
 
 def _read(name: str, run: RunDir) -> Found:
     flat = flatten(run.config)
     state, said = run.checkpoint_state(), run.evaluated
-    evaluation = run.evaluation or {}
+    if run.evaluation is None:
+        raise ConfigError(f"not evaluated: {stop_sentence(run.stopped or {})}")
+    evaluation = run.evaluation
     policies = ("end", "start", *evaluation.get("baselines", {}))
     cards = {mode: {p: card for p in policies if (card := _card(run, p, mode))} for mode in MODES}
     if not any("end" in of_mode for of_mode in cards.values()):

@@ -27,7 +27,9 @@ __all__ = ["plan"]
 
 
 def plan(config: dict[str, Any], command: Command) -> Outcome:
-    """Print it. Raises ConfigError where the model's shape cannot be known."""
+    """Print it; exit code 1 where the run does not fit into the memory of its device. What else may be too much, such
+    as a disk, is said: it may be of another machine than this one, and a run that finds too little ends in order.
+    Raises ConfigError where the model's shape cannot be known."""
     launch, given = Launch.of(), command.arguments["processes"]
     if launch.rank:
         return Outcome()
@@ -37,7 +39,7 @@ def plan(config: dict[str, Any], command: Command) -> Outcome:
         print(json.dumps({**made.to_json(), "knobs": [knob.to_json() for knob in advice]}, indent=2))
     else:
         print("\n".join(lines(made, advice)))
-    return Outcome()
+    return Outcome(exit_code=0 if made.fits else 1)
 
 
 def _count(given: str) -> int:

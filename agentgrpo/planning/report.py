@@ -104,7 +104,7 @@ def _time(plan: Plan) -> Iterator[str]:
     parts = plan.seconds
     total = sum(parts.values())
     shares = ", ".join(f"{name} {duration(value)}" for name, value in parts.items() if value)
-    yield f"  time: {duration(total)} for so many tokens: {shares} ({ESTIMATE}, by {plan.rate.basis})"
+    yield f"  time: {duration(total)} for so many tokens: {shares} ({ESTIMATE}, from {plan.rate.basis})"
     yield (
         f"  {plan.run.max_steps:,} steps: {duration(total * plan.run.max_steps)} ({ESTIMATE}; evaluations, and what is "
         "waited for of tools, judges and searches, come on top)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from agentgrpo.durable import set_aside
 from agentgrpo.errors import DataError
 from agentgrpo.records.card import flatten
-from agentgrpo.records.run_dir import EVAL, RunDir
+from agentgrpo.records.run_dir import EVAL, TRAJECTORIES, RunDir
 from agentgrpo.records.trajectories import read_summary
 from agentgrpo.settings import RunSettings
+from agentgrpo.training.checkpoint import CheckpointStore
 
 _CHANGES_NOTHING = ("run.", "guards.")
 """Of a run that is over; but for _CHANGES_RESULTS."""
@@ -37,14 +39,28 @@ def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[
     return dict(result) if is_same else None
 
 
-def give_up_result(run: RunSettings) -> None:
-    """The run goes on, and there will be another evaluation: what there is goes to orphans/, so that it is never taken
-    for that one."""
-    if run.final_eval:
-        set_result_aside(Path(run.dir))
+def give_up_result(run: RunSettings, step: int) -> bool:
+    """The run goes on after `step` steps. Where there will be another evaluation, or other weights, what there is goes
+    to orphans/ with its episodes, so that it is never taken for that of the end; whether there was one."""
+    run_dir = Path(run.dir)
+    if not run.final_eval and step >= run.max_steps:  # nothing comes that it would not be of
+        return False
+    had_result = (run_dir / EVAL).is_file()
+    set_result_aside(run_dir)
+    if step < run.max_steps:
+        for path in sorted((run_dir / TRAJECTORIES).glob("eval-end-*.jsonl")):  # with their clocks
+            set_aside(path, run_dir / "orphans")
+    return had_result
 
 
 def set_result_aside(run_dir: Path) -> None:
     """What `agentgrpo eval` found in this directory before: it is not of what is evaluated now."""
     if (run_dir / EVAL).is_file():
         set_aside(run_dir / EVAL, run_dir / "orphans")
+
+
+def next_commands(run: RunSettings, step: int) -> list[str]:
+    """To look at a run that is over after `step` steps, and to evaluate its last checkpoint."""
+    last = CheckpointStore(run_dir=Path(run.dir)).path(step)
+    look = [f"agentgrpo view {shlex.quote(run.dir)}"]
+    return [*look, f"agentgrpo eval --ckpt {shlex.quote(str(last))}"] if last.is_dir() else look

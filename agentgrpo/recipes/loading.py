@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from agentgrpo.durable import MANIFEST, verify_directory
 from agentgrpo.errors import ConfigError
@@ -17,24 +26,104 @@ from agentgrpo.training.checkpoint import LoadedCheckpoint
 from agentgrpo.training.policy import Policy, load_policy
 from agentgrpo.training.reference import Reference
 
+_snapshot = partial(
+    snapshot_download,
+    allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"],
+    ignore_patterns=["original/*", "consolidated*"],  # the same weights once more
+)
+"""The folder of the hub's cache with what is ever loaded of a model: no pickles, no formats of other programs."""
+
 
 def local_folder(path: str, revision: str | None = None) -> Path:
     """The folder that a user means: a path, or where the hub's cache holds the model of that name (at that commit, tag
     or branch). Raises ConfigError for the revision of a folder, and for one that is not in the cache."""
+    folder = _folder_of(path, revision)
+    if folder.exists():
+        return folder
+    try:
+        cached = _cached(path, revision)
+    except HFValidationError:
+        cached = None
+    if cached is None and revision is not None:
+        raise ConfigError(
+            f"model.path={path}, model.revision={revision}: the hub's cache does not hold it; download it: "
+            f"hf download {path} --revision {revision}"
+        )
+    return cached or folder  # whoever loads it says what is wrong with it
+
+
+def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[str], None]) -> Path:
+    """local_folder, for a model whose weights are needed now: one of the hub that its cache does not hold whole is
+    downloaded, which `tell` is told before. Raises ConfigError where there is no such model, or no way to it."""
+    folder = _folder_of(path, revision)
+    if folder.exists():
+        return folder
+    try:
+        cached = _cached(path, revision)
+    except HFValidationError as e:
+        raise ConfigError(
+            f"model.path={path}: there is no such folder, and no model of the hub is called so; give a folder with "
+            "config.json and safetensors, or a name as Qwen/Qwen2.5-0.5B-Instruct is one"
+        ) from e
+    if cached is not None and _is_whole(cached):
+        return cached
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(_not_fetched(path, revision, None))
+    tell(f"note: {path} is no folder, nor is all of it in the hub's cache; downloading it from {constants.ENDPOINT}")
+    try:
+        fetched = Path(_snapshot(path, revision=revision))
+    except Exception as e:  # of the library's HTTP client, of the disk, ...: whatever it is, there is no model
+        raise ConfigError(_not_fetched(path, revision, e)) from e
+    if not _is_whole(fetched):
+        raise ConfigError(_not_fetched(path, revision, None))
+    return fetched
+
+
+def _folder_of(path: str, revision: str | None) -> Path:
     folder = Path(path).expanduser()
     if folder.exists() and revision is not None:
         raise ConfigError(f"model.revision={revision}, but model.path={path} is a folder; leave one of them out")
-    if folder.exists():
-        return folder.absolute()
+    return folder.absolute()
+
+
+def _cached(path: str, revision: str | None) -> Path | None:
+    """Raises HFValidationError for what is no name."""
     try:
-        return Path(snapshot_download(path, revision=revision, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError) as e:
-        if revision is not None:
-            raise ConfigError(
-                f"model.path={path}, model.revision={revision}: the hub's cache does not hold it; download it: "
-                f"hf download {path} --revision {revision}"
-            ) from e
-    return folder.absolute()  # load_policy says what is wrong with it
+        return Path(_snapshot(path, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError as e:
+        found = getattr(e, "snapshot_path", None)  # files are missing, which need not be weights
+        return None if found is None else Path(found)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all weights are there: what is loaded elsewhere may have brought the tokenizer alone."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return any(folder.glob("*.safetensors"))
+    return all((folder / name).is_file() for name in json.loads(index.read_bytes())["weight_map"].values())
+
+
+def _not_fetched(path: str, revision: str | None, error: Exception | None) -> str:
+    command = f"hf download {path}" + (f" --revision {revision}" if revision else "")
+    other = f"download it where there is a network ({command}), or give a folder: model.path=FOLDER"
+    given = f"model.path={path}" + (f", model.revision={revision}" if revision else "")
+    if constants.HF_HUB_OFFLINE:
+        why, remedy = "and HF_HUB_OFFLINE forbids to ask the hub for it", other
+    elif error is None:
+        why, remedy = "and the hub did not give all of its weights as safetensors", other
+    elif isinstance(error, GatedRepoError):
+        why = "and the hub gives it only to those who have accepted its terms"
+        remedy = f"do so at {constants.ENDPOINT}/{path}, then hf auth login"
+    elif isinstance(error, RevisionNotFoundError):
+        why, remedy = "and the model on the hub has no such revision", "give one that it has, or leave it out"
+    elif isinstance(error, RepositoryNotFoundError):
+        why = "and the hub shows no model of that name"
+        remedy = "give a folder or a name that it has; for a model that is private first hf auth login"
+    else:
+        cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
+        reason = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+        why, remedy = f"and the hub did not give it ({reason})", other
+    return f"{given}: there is no such folder, the hub's cache does not hold it whole, {why}; {remedy}"
 
 
 def open_policy(folder: Path, hardware: Hardware, *, code: Path | None = None) -> Policy:

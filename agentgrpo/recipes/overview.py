@@ -17,6 +17,7 @@ from agentgrpo.recipes.report import report_mode, verdict_line
 from agentgrpo.records.pace import clock
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
+from agentgrpo.records.stopped import stop_sentence
 from agentgrpo.records.stretch import LEARNING, OUTCOME
 from agentgrpo.records.trajectories import read_trajectories
 
@@ -81,6 +82,8 @@ def _head(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | N
     state = f"{done:,} of {of:,} steps" if isinstance(of, int) else counted(done, "step")
     verdict = f"; verdict: {result.get('verdict')}" if result is not None else "; not evaluated yet"
     yield Line(f"trained: {state}{verdict}")
+    if run.stopped is not None:
+        yield Line(one_line(stop_sentence(run.stopped)), FAILED)
 
 
 def _name(config: Mapping[str, Any], group: str) -> str:
@@ -166,7 +169,9 @@ def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] 
     done = rows[-1]["step"] + 1 if rows else 0
     if isinstance(of, int):
         if done < of or result is None:
-            yield "go on with it, unless it is under way", f"agentgrpo resume {where}"
+            raised = (run.stopped or {}).get("raised")
+            more = f" {shlex.quote(str(raised))}" if raised else ""
+            yield "go on with it, unless it is under way", f"agentgrpo resume {where}{more}"
         else:
             yield "train 50 steps more", f"agentgrpo resume {where} run.max_steps={of + 50}"
 

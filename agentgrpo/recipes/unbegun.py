@@ -1,4 +1,4 @@
-"""A run that is refused leaves its directory as it found it."""
+"""A run that is refused, or interrupted before it has begun, leaves its directory as it found it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 
 from agentgrpo.durable import write_atomic
 from agentgrpo.errors import ConfigError, DataError, StorageError
+from agentgrpo.interrupts import is_of_interrupt
 from agentgrpo.records.run_dir import CONFIG, EVALUATED
 
 LOCK = "run.lock"
@@ -17,9 +18,9 @@ OURS = frozenset({CONFIG, EVALUATED, LOCK})
 
 class Unbegun:
     """A context manager around the run, made before its directory is and entered once that is locked: where it is left
-    by a refusal (ConfigError, DataError) and nothing but OURS has come or changed since, that goes again, with the
-    directories that were made for it. What was there before stays, OURS as they were, and so does everything once there
-    is more. is_ours: the directory has just been made for this run, though it is there already."""
+    by a refusal (ConfigError, DataError) or Ctrl-C and nothing but OURS has come or changed since, that goes again,
+    with the directories that were made for it. What was there before stays, OURS as they were, and so does everything
+    once there is more. is_ours: the directory has just been made for this run, though it is there already."""
 
     def __init__(self, run_dir: Path, *, is_ours: bool) -> None:
         self._run_dir = run_dir
@@ -35,7 +36,7 @@ class Unbegun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(error, ConfigError | DataError):
+        if error is None or not (isinstance(error, ConfigError | DataError) or is_of_interrupt(error)):
             return
         with suppress(OSError, StorageError):  # what cannot be tidied is no reason to hide why the run was refused
             before, now = self._before, _entries(self._run_dir)

@@ -88,8 +88,8 @@ def rate_of(hardware: Hardware, *, hidden: int, intermediate: int) -> Rate | Non
     own, trainer = DTYPES[hardware.dtype], mixed or DTYPES[hardware.dtype]
     if hardware.peak_tflops is not None and hardware.bandwidth_gib_s is not None:
         shares = {d: REACHED * (IN_FLOAT32 if d is torch.float32 else 1) for d in (own, trainer)}
-        said = " and ".join(f"{share:.2g} in {_name(d)}" for d, share in shares.items())
-        basis = f"of hardware.peak_tflops={hardware.peak_tflops:g} {said}, and "
+        said = " and ".join(f"{100 * share:.3g}% in {_name(d)}" for d, share in shares.items())
+        basis = f"hardware.peak_tflops={hardware.peak_tflops:g}, of which {said} are counted on, and "
         basis += f"hardware.bandwidth_gib_s={hardware.bandwidth_gib_s:g}"
         peak = hardware.peak_tflops * 1e12
         return Rate(
@@ -108,7 +108,7 @@ def rate_of(hardware: Hardware, *, hidden: int, intermediate: int) -> Rate | Non
     finally:
         torch.set_num_threads(threads)
     mixing = "" if trainer is own else f", the trainer's {trained / 1e12:.3g} in {_name(trainer)}"
-    basis = f"measured here just now: {flops / 1e12:.3g} TFLOP/s{mixing}, {bandwidth / 2**30:.3g} GiB/s"
+    basis = f"what was measured here just now: {flops / 1e12:.3g} TFLOP/s{mixing}, {bandwidth / 2**30:.3g} GiB/s"
     return Rate(flops=flops, trainer_flops=trained, bandwidth=bandwidth, basis=basis)
 
 

@@ -4,6 +4,7 @@
     metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
     trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
     eval.json             the comparison, once there is one; evaluated.json, of which weights (agentgrpo eval)
+    stopped.json          records.stopped: why it ended before its end, until it goes on
     checkpoints/          model folders: step-000040 holds the weights after 40 steps
 
 Nothing is locked, so that a run may be under way: what it is about to write is not there yet, and a last row that is
@@ -24,6 +25,7 @@ import yaml
 
 from agentgrpo.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
+from agentgrpo.records.stopped import STOPPED
 
 CONFIG = "config.yaml"
 TRAJECTORIES = "trajectories"
@@ -110,6 +112,11 @@ class RunDir:
     def evaluated(self) -> Mapping[str, Any]:
         """{"ckpt","baseline"}: absolute paths, null = the start weights; {} but for what `agentgrpo eval` wrote."""
         return self._json(EVALUATED) or {}
+
+    @property
+    def stopped(self) -> Mapping[str, Any] | None:
+        """stopped.json; None of a run that has ended, is under way, or was killed."""
+        return self._json(STOPPED)
 
     def checkpoint_state(self) -> Mapping[str, Any]:
         """What the newest checkpoint says of the run: start, fingerprints, versions, ...; {} without one that can be

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,14 @@ def view(config: Mapping[str, Any], command: Command) -> Outcome:
 
 
 def _write(runs: Sequence[RunDir], out: Path, *, ratio: str | None) -> Outcome:
+    from agentgrpo.records.bar import Bar
     from agentgrpo.viewing.embedding import write_page
     from agentgrpo.viewing.page import page_of
 
     sources, ratios = _opened(runs, ratio)
-    written = write_page(out, sources, page_of("embedded"), ratios=ratios, ratio_of=ratio)
+    with Bar(what="episodes") as bar:
+        reached = partial(bar.reached, "reading")
+        written = write_page(out, sources, page_of("embedded"), ratios=ratios, ratio_of=ratio, reached=reached)
     for line in written.damage[:_SAID]:
         _warn(f"{line} (what could be read is shown)")
     if len(written.damage) > _SAID:

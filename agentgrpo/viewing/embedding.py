@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from agentgrpo.durable import atomic_stream
 from agentgrpo.errors import DataError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from agentgrpo.viewing.ratios import Ratios
 
 
+Reached: TypeAlias = Callable[[int, int, int], None]
+
+
 class Written(NamedTuple):
     num_episodes: int
     num_bytes: int
@@ -27,23 +31,34 @@ class Written(NamedTuple):
 
 
 def write_page(
-    out: Path, sources: Sequence[Source], page: Page, *, ratios: Ratios | None = None, ratio_of: str | None = None
+    out: Path,
+    sources: Sequence[Source],
+    page: Page,
+    *,
+    ratios: Ratios | None = None,
+    ratio_of: str | None = None,
+    reached: Reached = lambda done, position, total: None,
 ) -> Written:
-    """Replaces `out` (StorageError). What is damaged is left out and said; what is not is shown."""
+    """Replaces `out` (StorageError). What is damaged is left out and said; what is not is shown. reached: told now and
+    then how far it is: episodes, and bytes of files behind and in all."""
+    found = [(number, source, file) for number, source in enumerate(sources) for file in source.run.trajectory_files()]
+    sizes = (file.path.stat().st_size if file.path.exists() else 0 for _, _, file in found)
+    behind = [0, *accumulate(sizes)]
     with atomic_stream(out) as write:
         chunks = _Chunks(write, ratios)
         write(page.head)
         files, rows, damage = list[ShownFile](), list[Row](), list[str]()
         has_tokens: set[str] = set()
-        for number, source in enumerate(sources):
-            for file in source.run.trajectory_files():
-                before, said = len(rows), len(damage)
-                for shown in _whole(source, file, damage):
-                    rows.append(shown.row)
-                    if shown.record.branches:
-                        has_tokens.add(source.name)
-                    chunks.add(source, shown)
-                files.append(ShownFile(number, file, len(rows) - before, next(iter(damage[said:]), None)))
+        for i, (number, source, file) in enumerate(found):
+            before, said = len(rows), len(damage)
+            for shown in _whole(source, file, damage):
+                rows.append(shown.row)
+                if shown.record.branches:
+                    has_tokens.add(source.name)
+                if chunks.add(source, shown):
+                    reached(len(rows), behind[i], behind[-1])
+            files.append(ShownFile(number, file, len(rows) - before, next(iter(damage[said:]), None)))
+            reached(len(rows), behind[i + 1], behind[-1])
         chunks.flush()
         scored = ratios.scored if ratios else set()
         runs = [
@@ -73,10 +88,13 @@ class _Chunks:
         self._waiting: list[tuple[Source, Shown]] = []
         self._number = 0
 
-    def add(self, source: Source, shown: Shown) -> None:
+    def add(self, source: Source, shown: Shown) -> bool:
+        """Whether that made a chunk."""
         self._waiting.append((source, shown))
-        if len(self._waiting) == CHUNK:
+        is_full = len(self._waiting) == CHUNK
+        if is_full:
             self.flush()
+        return is_full
 
     def flush(self) -> None:
         if self._waiting:

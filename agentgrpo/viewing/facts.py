@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 from agentgrpo.errors import ConfigError, DataError
 from agentgrpo.records.run_dir import CONFIG, RunDir
+from agentgrpo.records.stopped import stop_sentence
 
 T = TypeVar("T")
 _COMPOSED = re.compile(r"^# composed from (.*)$", re.MULTILINE)
 _QUALITY, _COST = "correctness", "cost/episode"
 """Metrics that figures have other names for."""
+_CHECKPOINT = "time/checkpoint"
 
 
 def facts_of(run: RunDir, name: str, *, has_tokens: bool, ratio_of: str | None) -> dict[str, Any]:
@@ -42,11 +44,12 @@ def facts_of(run: RunDir, name: str, *, has_tokens: bool, ratio_of: str | None) 
         "max_steps": max_steps,
         "steps_done": steps_done,
         "finished": evaluation is not None or (settings.get("final_eval") is False and steps_done == max_steps),
+        "stopped": read(lambda: stop_sentence(run.stopped) if run.stopped is not None else None, None),
         "verdict": evaluation.get("verdict") if evaluation else None,
         "config": text,
         "environment": read(lambda: run.environment, nothing),
         "metrics": curves,
-        "timings": columns(read(run.timings, no_rows)),
+        "timings": columns(_within(read(run.timings, no_rows), steps_done)),
         "profile": columns(read(run.profile, no_rows)),
         "evaluation": evaluation,
         "labels": _labels(config, evaluation or {}, curves["tags"]),
@@ -77,6 +80,15 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     steps = sorted(by_step)
     tags = sorted({tag for row in by_step.values() for tag in row} - {"step"})
     return {"step": steps, "tags": {tag: [by_step[step].get(tag) for step in steps] for tag in tags}}
+
+
+def _within(clocks: Sequence[Mapping[str, Any]], steps_done: int) -> Sequence[Mapping[str, Any]]:
+    """A checkpoint is timed at the step that comes after it. The last one has none: it is of the last step there is."""
+    last = steps_done - 1
+    if not steps_done or all(row["step"] <= last for row in clocks):
+        return clocks
+    checkpoint = sum(row.get(_CHECKPOINT) or 0.0 for row in clocks if row["step"] >= last)
+    return [*(row for row in clocks if row["step"] <= last), {"step": last, _CHECKPOINT: checkpoint}]
 
 
 def names_of(runs: Sequence[RunDir]) -> list[str]:

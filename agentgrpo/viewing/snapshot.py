@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from agentgrpo.errors import DataError
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS
 from agentgrpo.records.run_dir import CONFIG, TrajectoryFile
+from agentgrpo.records.stopped import STOPPED
 from agentgrpo.viewing.blocks import CHUNK, ShownFile, index, overview
 from agentgrpo.viewing.embedding import chunk
 from agentgrpo.viewing.episode import Row
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _CHUNK = re.compile(r"chunk-([0-9]{1,9})")
 _KEPT_CHUNKS = 32
-_READ = (CONFIG, "environment.json", "eval.json", METRICS, TIMINGS, PROFILE)
+_READ = (CONFIG, "environment.json", "eval.json", METRICS, TIMINGS, PROFILE, STOPPED)
 _Stamp: TypeAlias = tuple[tuple[int, int], ...]
 """(time of change, bytes) of files."""
 

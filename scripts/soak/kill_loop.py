@@ -26,10 +26,14 @@ import agentgrpo.verbs
 from agentgrpo.cli import main
 
 WORLDS = {
-    "almanac": ["task.num_companies=12", "task.dev_companies=4", "task.test_companies=4"],
+    "almanac": [
+        *("task.num_companies=12", "task.dev_companies=4", "task.test_companies=4"),
+        *("rollout=almanac_tiny", "optimizer=tiny"),
+    ],
     "memory": [
         *("task.train_diaries=24", "task.dev_diaries=6", "task.test_diaries=11", "task.long_days=12"),
         *("model.renderer=tags", "model.describe_tools=false", "agent.instructions=null"),
+        *("rollout=diary_tiny", "optimizer=diary_tiny"),
     ],
 }
 """Experiment -> what makes its world a small one, and what its model was warm-started with."""

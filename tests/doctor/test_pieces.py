@@ -22,7 +22,8 @@ from agentgrpo.doctor.witness import Witness
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
 from agentgrpo.errors import ConfigError, RetrieverError
 from agentgrpo.grpo.packing import pack
-from agentgrpo.metering import CassetteMiss
+from agentgrpo.metering import Budget, CassetteMiss, CassetteSettings, Form, Meter
+from agentgrpo.metering.cassette import Cassette, Request
 from agentgrpo.types import FinishReason
 from tests import builders
 from tests.doctor.conftest import Diagnose
@@ -160,6 +161,33 @@ def test_a_budget_that_the_run_would_spend(diagnose: Diagnose) -> None:
     given = ("agent=search", "retriever=http", "budget.prices.vdb=1", "budget.per_run.money=5")
     [what] = diagnose(*given, "agent.reranker=none", only=("prices",)).problems["prices"]
     assert what == "the run may take 1800 of money, and budget.per_run.money allows 5"
+
+
+async def test_nothing_is_recorded_on_the_cassette_of_the_run(tmp_path: Path) -> None:
+    tape, folder = tmp_path / "tape", tmp_path / "folder"
+    folder.mkdir()
+    asked = [Request.of("web", {"query": query}) for query in ("the run's", "the doctor's")]
+
+    async def ask(path: Path, request: Request, answer: str) -> str:
+        meter = Meter(cassette=CassetteSettings(mode="fill", path=path), budget=Budget(), run_dir=folder)
+
+        async def live() -> str:
+            return answer
+
+        try:
+            form = Form(read=str, write=str, error=RetrieverError)
+            return (await meter.ask("web", json.loads(request.text), live, form)).value
+        finally:
+            await meter.close()
+
+    await ask(tape, asked[0], "kept")
+    config = {"run": {"dir": "runs/x"}, "cassette": {"mode": "fill", "path": str(tape)}}
+    tried = Case(config=config, snapshot="", folder=folder).tried
+    own = Path(tried["cassette"]["path"])
+    assert await ask(own, asked[0], "asked again") == "kept"
+    await ask(own, asked[1], "made up")
+    found = [Cassette(path, read_only=True).find_each([request.key for request in asked]) for path in (own, tape)]
+    assert [[answer is not None for answer in answers] for answers in found] == [[True, True], [True, False]]
 
 
 def test_only_what_a_run_asks_is_missed_on_a_cassette(tmp_path: Path) -> None:

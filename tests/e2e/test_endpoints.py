@@ -47,6 +47,7 @@ def settings(model: Path, run_dir: Path) -> list[str]:
         "agent.require_sufficient_evidence_before_answer=false",
         "+reward.terms.overlong={weight: -1.0, max_tokens: 128, buffer_tokens: 128}",  # what random weights differ in
         "rollout.max_tokens=32",
+        "optimizer=tiny",
         "rollout.tasks_per_step=2",
         "rollout.group_size=8",
         "run.max_steps=3",

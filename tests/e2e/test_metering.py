@@ -158,8 +158,13 @@ def test_a_budget_stops_a_run_at_its_last_whole_step_and_a_larger_one_goes_on(
         assert message.rstrip().endswith(f"budget.per_run.money={2 * limit}")
         assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
         assert (run_dir / "checkpoints" / "step-000001").is_dir()
+        assert main(["show", str(run_dir)]) == 0
+        said = capsys.readouterr().out
+        assert f"\nstopped after step 1 of 3: the budget is spent: budget.per_run.money={limit}, {limit} of" in said
+        assert said.rstrip().endswith(f" budget.per_run.money={2 * limit}")
         needed = [a for a in live.arguments if a.startswith("judge.completer")]
         assert main(["resume", str(run_dir), *needed, f"budget.per_run.money={limit}"]) == 11
         assert len(queries_of(live.vdb)) + len(queries_of(live.web)) - before == limit
         assert main(["resume", str(run_dir), *needed, "budget.per_run.money=1000000"]) == 0
+    assert not (run_dir / "stopped.json").exists()
     assert (run_dir / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

@@ -57,6 +57,7 @@ SETTINGS = [
     "rollout.tasks_per_step=2",
     "rollout.group_size=2",
     "rollout.max_tokens=6",
+    "optimizer=tiny",
     "run.max_steps=1",
     "run.checkpoint_every=1",
     "run.eval_every=0",
@@ -170,6 +171,7 @@ def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The hub's cache with a model whose class comes with it; the file that its code writes to."""
     hub, ran = tmp_path / "hub", tmp_path / "ran"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setenv("RAN", str(ran))
     folder = made("qwen2", hub / "models--someone--odd" / "snapshots" / COMMIT)
@@ -208,7 +210,7 @@ def test_code_of_a_model_never_runs_unasked(cached: Path, capsys: pytest.Capture
     refused = {
         "model.revision=main": "it needs a hub name and the commit",
         "model.path=copy": "it needs a hub name and the commit",
-        f"model.revision={OTHER}": "the hub's cache does not hold it; download it: hf download someone/odd",
+        f"model.revision={OTHER}": f"(hf download someone/odd --revision {OTHER}), or give a folder",
     }
     capsys.readouterr()
     for changed, reason in refused.items():

@@ -33,6 +33,8 @@ def own(folder: Path, start: Path, run_dir: Path) -> list[str]:
         "model=path",
         f"model.path='{start}'",
         "agent.top_k=2",
+        "rollout=almanac_tiny",
+        "optimizer=tiny",
         f"run.dir='{run_dir}'",
         *QUIET,
     ]

@@ -115,7 +115,7 @@ def test_two_processes_train_as_one_does_and_speak_with_one_voice(
     alone = train(*RUN, *short, name="alone")
     output, errors = processes.launch(*arguments, *short).communicate(timeout=200)
     [run_dir] = (tmp_path / "runs").iterdir()  # nobody has named it: the first process has
-    assert output.count(str(run_dir.name)) == 1, errors
+    assert [output.count(f"{said}: ") for said in ("run directory", "next")] == [1, 1], errors
     assert output.count("training step 2/3") == 1
     assert_same_run(run_dir, alone, steps=3)
     for step in (0, 1, 2):

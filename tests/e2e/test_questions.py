@@ -56,6 +56,8 @@ def test_two_formats_are_mixed_trained_on_and_evaluated(
         "model=path",
         f"model.path={start}",
         "agent.top_k=2",
+        "rollout=almanac_tiny",
+        "optimizer=tiny",
         "hardware.threads=1",
         "run.log_with=[]",
         "run.screen=plain",

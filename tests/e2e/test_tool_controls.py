@@ -37,6 +37,8 @@ from agentgrpo.types import Task
 SHORT = [
     "experiment=tools",
     "task.test_tasks=240",
+    "rollout=workshop_tiny",
+    "optimizer=tiny",
     "hardware.threads=1",
     "run.screen=quiet",
     "run.log_with=[]",

@@ -40,6 +40,7 @@ SETTINGS = [
     "rollout.tasks_per_step=6",
     "rollout.group_size=4",
     "rollout.max_tokens=20",
+    "optimizer=tiny",
     "run.max_steps=2",
     "run.checkpoint_every=2",
     "run.eval_every=0",

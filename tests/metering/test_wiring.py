@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from agentgrpo.cli import configs_dir, main
-from agentgrpo.commands import VERBS, Command, Outcome, Verb
+from agentgrpo.commands import VERBS, Command, Outcome
 from agentgrpo.equipment import Equipment, build_part
 from agentgrpo.errors import CheckpointError, ConfigError
 from agentgrpo.judges.llm.metered import MeteredCompleter
@@ -147,15 +148,7 @@ def old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a run from before there was a meter."""
     monkeypatch.chdir(tmp_path)
     for name in ("train", "resume", "eval"):
-        verb = VERBS[name]
-        kept = Verb(
-            summary="",
-            entry="tests.metering.test_wiring:keep",
-            positional=verb.positional,
-            flags=verb.flags,
-            resumes=verb.resumes,
-        )
-        monkeypatch.setitem(VERBS, name, kept)
+        monkeypatch.setitem(VERBS, name, replace(VERBS[name], entry="tests.metering.test_wiring:keep"))
     JOBS.clear()
     assert main(["train", "run.dir=old"]) == 0
     config = JOBS.pop()

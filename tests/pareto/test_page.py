@@ -76,6 +76,7 @@ def test_nothing_runs_and_nothing_is_fetched(source: str) -> None:
     assert {element[0] for element in found.found} == {
         "html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "div", "figure", "figcaption", "svg",
         "line", "text", "path", "polyline", "circle", "rect", "ul", "li", "b", "table", "tr", "th", "td",
+        "span", "small",
     }  # fmt: skip
     names = {name for element in found.found for name in element[1:]}
     assert {name for name in names if name.startswith("on") or name in ("style", "src", "href", "action")} == set()
@@ -101,6 +102,16 @@ def test_it_says_what_was_found(source: str) -> None:
         "dominated by",
     ):
         assert part in whole, part
+
+
+def test_a_cell_has_the_name_of_its_column_for_narrow_screens_and_an_interval_a_line_of_its_own(source: str) -> None:
+    table = source[source.index("<table>") : source.index("</table>")]
+    heads = re.findall(r"<th[^>]*>(.*?)</th>", table)
+    rows = [
+        re.findall(r'<td[^>]* data-name="(.*?)"><span>(.*?)</span></td>', row) for row in table.split("</tr>")[1:-1]
+    ]
+    assert [[name for name, _ in row] for row in rows] == [heads] * len(rows)
+    assert all(re.fullmatch(r"\S+ <small>\[\S+, \S+\]</small>", dict(row)["correctness"]) for row in rows[:1])
 
 
 def test_equal_reports_are_equal_bytes(tmp_path: Path) -> None:

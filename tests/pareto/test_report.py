@@ -17,7 +17,7 @@ from agentgrpo.pareto.prices import sentence
 from agentgrpo.recipes.bootstrap import paired_difference
 from tests import builders
 from tests.pareto.sweep import evaluated, priced, scored
-from tests.run_folders import record
+from tests.run_folders import folder, record
 
 RIGHT, WRONG = 1.0, 0.0
 ALL = ((RIGHT, 1),) * 4
@@ -406,6 +406,14 @@ def test_a_run_of_a_version_that_counted_no_calls_has_the_cost_of_its_comparison
         ([0.25, None, None], True),
         ([0.5, None, None], False),
     ]
+
+
+def test_a_run_that_was_stopped_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    evaluated(tmp_path / "run", priced(0.1), ALL)
+    stopped = folder(tmp_path / "stopped")
+    (stopped / "stopped.json").write_text('{"step":3,"max_steps":8,"reason":"the budget is spent","raised":""}')
+    why = "not evaluated: stopped after step 3 of 8: the budget is spent"
+    assert compared(tmp_path)["skipped"] == [{"name": "stopped", "reason": why}]
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,25 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def plan(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
     before = sorted(Path().rglob("*"))
-    assert main(["plan", *settings]) == 0
+    code, text = main(["plan", *settings]), capsys.readouterr().out
     assert sorted(Path().rglob("*")) == before
-    return capsys.readouterr().out
+    fits = json.loads(text)["memory"]["fits"] if "--json" in settings else "DOES NOT FIT" not in text
+    assert code == (1 if fits is False else 0)
+    return text
 
 
 def figures(capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(plan(capsys, *settings, "--json"))
     return found
+
+
+def test_what_does_not_fit_is_known_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    for memory_gib, code in ((0.001, 1), (64, 0)):
+        assert (
+            main(["plan", "hardware.peak_tflops=1", "hardware.bandwidth_gib_s=1", f"hardware.memory_gib={memory_gib}"])
+            == code
+        )
+        assert ("DOES NOT FIT" in capsys.readouterr().out) is bool(code)
 
 
 @pytest.mark.parametrize("name", [n for n in presets()["model"] if n != "path" and not n.endswith("_tiny")])

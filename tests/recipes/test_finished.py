@@ -61,13 +61,22 @@ def test_trajectories_of_another_version_are_no_error(tmp_path: Path) -> None:
     assert kept(tmp_path) is None
 
 
-@pytest.mark.parametrize(("final_eval", "where"), [(True, "orphans/eval.json"), (False, "eval.json")])
-def test_a_result_that_will_be_another_is_set_aside(final_eval: bool, where: str, tmp_path: Path) -> None:
-    finished(tmp_path)
-    give_up_result(RunSettings(dir=str(tmp_path), final_eval=final_eval))
-    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("eval.json")] == [where]
-    (tmp_path / where).unlink()
-    give_up_result(RunSettings(dir=str(tmp_path), final_eval=final_eval))
+@pytest.mark.parametrize(
+    ("max_steps", "final_eval", "moved"),
+    [
+        (4, True, ["orphans/eval.json"]),
+        (4, False, []),
+        (6, True, ["orphans/eval-end-sampled.jsonl", "orphans/eval-end-sampled.timings.jsonl", "orphans/eval.json"]),
+        (6, False, ["orphans/eval-end-sampled.jsonl", "orphans/eval-end-sampled.timings.jsonl", "orphans/eval.json"]),
+    ],
+)
+def test_a_result_of_weights_that_will_not_be_the_last_is_set_aside(
+    max_steps: int, final_eval: bool, moved: list[str], tmp_path: Path
+) -> None:
+    run = RunSettings(dir=str(finished(tmp_path)), max_steps=max_steps, final_eval=final_eval)
+    assert [give_up_result(run, 4), give_up_result(run, 4)] == [bool(moved), False]
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("orphans/*")) == moved
+    assert (tmp_path / "eval.json").exists() is (not moved)
 
 
 def test_an_evaluation_in_the_place_of_another_sets_its_result_aside_whatever_the_run_evaluates(tmp_path: Path) -> None:

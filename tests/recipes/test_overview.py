@@ -14,10 +14,12 @@ import pytest
 from rich.console import Console
 
 from agentgrpo.cli import configs_dir, main
+from agentgrpo.errors import BudgetSpent, GuardHalt, Preempted
 from agentgrpo.recipes.curves import Curve, curve_lines, curves_of
 from agentgrpo.recipes.overview import overview
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
+from agentgrpo.records.stopped import stop_sentence, write_stop
 
 CONFIG = "task: {name: almanac}\nagent: {name: search}\nalgorithm: {max_staleness: 0}\nrun: {max_steps: 4, seed: 7}\n"
 
@@ -135,6 +137,40 @@ def test_in_a_pipe_it_is_ascii_curves_and_whole_lines(run: Path, capsys: pytest.
         "  train 50 steps more",
         f"    agentgrpo resume '{run}' run.max_steps=54",
     ]
+
+
+def test_a_run_that_was_stopped_says_by_what_and_how_it_goes_on(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "eval.json").unlink()
+    spent = "the budget is spent: budget.per_run.calls.web=3, 3 calls were made"
+    try:
+        try:
+            raise BudgetSpent(spent, "budget.per_run.calls.web=6")
+        except BudgetSpent as e:
+            raise BudgetSpent(f"{e}; the run stops; go on with: agentgrpo resume x {e.raised}", e.raised) from e
+    except BudgetSpent as e:
+        write_stop(run, e, step=3, max_steps=4)
+    assert main(["show", str(run)]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2:4] == ["trained: 4 of 4 steps; not evaluated yet", f"stopped after step 3 of 4: {spent}"]
+    assert lines[-1] == f"agentgrpo resume '{run}' budget.per_run.calls.web=6"
+
+
+@pytest.mark.parametrize(
+    ("step", "max_steps", "error", "said"),
+    [
+        (0, 4, BudgetSpent("spent"), "stopped before its first step: spent"),
+        (4, 4, Preempted("stopped by SIGTERM; go on with: x"), "stopped after its last step, 4: SIGTERM"),
+        (2, 4, KeyError("k"), "stopped after step 2 of 4: KeyError: 'k'"),
+        (None, None, GuardHalt("kl is\n2"), "stopped: kl is 2"),
+    ],
+)
+def test_why_a_run_was_stopped(
+    step: int | None, max_steps: int | None, error: Exception, said: str, tmp_path: Path
+) -> None:
+    write_stop(tmp_path, error, step=step, max_steps=max_steps)
+    stopped = RunDir(a_run(tmp_path, config_yaml=CONFIG)).stopped
+    assert stopped is not None
+    assert stop_sentence(stopped) == said
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

@@ -191,7 +191,7 @@ def test_a_stated_rate_is_a_share_of_the_peak() -> None:
         flops=0.4e14,
         trainer_flops=0.4e14,
         bandwidth=1000 * 2**30,
-        basis="of hardware.peak_tflops=100 0.4 in bfloat16, and hardware.bandwidth_gib_s=1000",
+        basis="hardware.peak_tflops=100, of which 40% in bfloat16 are counted on, and hardware.bandwidth_gib_s=1000",
     )
     slower = rate_of(replace(stated, dtype="float32"), hidden=64, intermediate=96)
     assert slower is not None
@@ -201,14 +201,15 @@ def test_a_stated_rate_is_a_share_of_the_peak() -> None:
         flops=0.4e14 / 16,
         trainer_flops=0.4e14,
         bandwidth=1000 * 2**30,
-        basis="of hardware.peak_tflops=100 0.025 in float32 and 0.4 in bfloat16, and hardware.bandwidth_gib_s=1000",
+        basis="hardware.peak_tflops=100, of which 2.5% in float32 and 40% in bfloat16 are counted on, and "
+        "hardware.bandwidth_gib_s=1000",
     )
 
 
 def test_this_machine_is_measured() -> None:
     rate = rate_of(Hardware(), hidden=512, intermediate=1024)
     assert rate is not None
-    assert rate.basis.startswith("measured here just now: ")
+    assert rate.basis.startswith("what was measured here just now: ")
     left, right = torch.rand(512, 512), torch.rand(512, 1024)
     fastest = min(timeit.repeat(lambda: left @ right, number=20, repeat=5)) / 20
     assert rate.flops < 1.5 * 2 * 512 * 512 * 1024 / fastest  # never faster than the best there was

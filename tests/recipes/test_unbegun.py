@@ -1,4 +1,4 @@
-"""A run that is refused leaves its directory as it found it, and nothing of anybody else's goes."""
+"""A run that is refused or interrupted leaves its directory as it found it, and nothing of anybody else's goes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgrpo.errors import AgentGrpoError, ConfigError, DataError, TrainingErr
 from agentgrpo.recipes.unbegun import Unbegun
 
 
-def refused(run_dir: Path, error: AgentGrpoError, *more: str, is_ours: bool = False) -> None:
+def refused(run_dir: Path, error: BaseException, *more: str, is_ours: bool = False) -> None:
     def begin() -> None:
         unbegun = Unbegun(run_dir, is_ours=is_ours)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -104,3 +104,8 @@ def test_a_refused_run_leaves_no_directory_of_its_own(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert main(["train", "run.max_steps=-5"]) == 2
     assert [*(tmp_path / "runs").iterdir()] == []
+
+
+def test_what_ctrl_c_ends_before_it_has_begun_goes_too(tmp_path: Path) -> None:
+    refused(tmp_path / "runs" / "x", KeyboardInterrupt())
+    assert left(tmp_path) == []

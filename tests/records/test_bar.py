@@ -93,12 +93,13 @@ def test_a_narrow_terminal_gets_a_shorter_line(width: int, shown: str) -> None:
 
 
 PROGRAM = """
-import sys
+import time
 from agentgrpo.records.bar import Bar
 with Bar(what="passages") as bar:
     bar.reached("stored", 100, 100, 400)
     bar.say("ready")
-    sys.stdin.readline()
+    while True:
+        time.sleep(0.02)  # a call that waits for good could begin just behind the signal, and not see it
 """
 
 

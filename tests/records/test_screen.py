@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 import unicodedata
 
 import pytest
@@ -183,8 +184,9 @@ class Terminal:
         termios.tcsetwinsize(self.ours, (lines, columns))
 
     def until(self, text: str, at: int = 0) -> None:
-        """Read until `text` is there after the first `at` bytes, or all there is."""
-        while text.encode() not in self.seen[at:] and select.select([self.ours], [], [], 60)[0]:
+        """Read until `text` is there after the first `at` bytes, or all there is; not for ever."""
+        end = time.monotonic() + 60
+        while text.encode() not in self.seen[at:] and select.select([self.ours], [], [], end - time.monotonic())[0]:
             try:
                 chunk = os.read(self.ours, 65536)
             except OSError:  # Linux: the other side is closed
@@ -199,7 +201,8 @@ class Terminal:
 
 
 def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
-    terminal = Terminal(READY.format(mode="auto"))
+    waits = "while True: time.sleep(0.02)"  # a call that waits for good could begin just behind the signal
+    terminal = Terminal(READY.format(mode="auto").replace("sys.stdin.readline()", waits))
     terminal.until("ready")
     os.write(terminal.ours, b"\x03")  # as typed: the terminal makes the signal
     if terminal.child.poll() is None:

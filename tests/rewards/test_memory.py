@@ -25,12 +25,12 @@ JUDGE = Questions(judge=ExactMatch())
 # of GOOD, FLAWED, EVERYTHING, SILENT: each chunk's reward
 GOLDEN: Mapping[str, Sequence[Sequence[float]]] = {
     "memory": (
-        # 1 + 0.3·0.8, a call 0.1, validity 0.5; the rightly skipped chunk has both
-        (1.84, 1.84, 1.84, 1.84),
+        # 1 + 0.3·0.8, a call 0.2, validity 0.5; the rightly skipped chunk has both
+        (1.94, 1.94, 1.94, 1.94),
         # half the calls, half of what was wanted, text
-        (1.84, 1.84, 1.84, 1.24 + 0.1 / 2 + 0.5 / 2 - 0.2),
-        # 0.5 - 0.5·0.3·0.1 + 0.1, and 0.5 of 2/4, 0/2, 1/3, 2/4
-        (0.585 + 0.25, 0.585, 0.585 + 0.5 / 3, 0.585 + 0.25),
+        (1.94, 1.94, 1.94, 1.24 + 0.2 / 2 + 0.5 / 2 - 0.2),
+        # 0.5 - 0.5·0.3·0.1 + 0.2, and 0.5 of 2/4, 0/2, 1/3, 2/4
+        (0.685 + 0.25, 0.685, 0.685 + 0.5 / 3, 0.685 + 0.25),
         (-0.2,) * 4,
     ),
     "mem_alpha": (

@@ -151,6 +151,7 @@ def test_every_block_of_a_run(tmp_path: Path) -> None:
                 "max_steps": 4,
                 "steps_done": 2,
                 "finished": False,
+                "stopped": None,
                 "verdict": None,
                 "config": made.CONFIG,
                 "environment": {},
@@ -191,6 +192,18 @@ def test_every_block_of_a_run(tmp_path: Path) -> None:
             },
         ],
     }
+
+
+def test_the_last_checkpoint_is_of_the_last_step_and_a_stop_is_said(tmp_path: Path) -> None:
+    run = made.make_run(tmp_path / "x")
+    (run / "metrics.jsonl").write_text('{"step":0}\n{"step":1}\n')
+    rows = [{"step": 0, "time/train": 2.0}, {"step": 1, "time/checkpoint": 0.5}, {"step": 1, "time/train": 3.0}]
+    rows.append({"step": 2, "time/checkpoint": 0.25})
+    (run / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "stopped.json").write_text(json.dumps({"step": 2, "max_steps": 4, "reason": "SIGTERM", "raised": ""}))
+    [facts] = made.written(tmp_path, run)[0]["overview"]["runs"]
+    assert facts["timings"] == {"step": [0, 1], "tags": {"time/checkpoint": [None, 0.75], "time/train": [2.0, 3.0]}}
+    assert (facts["stopped"], facts["damage"]) == ("stopped after step 2 of 4: SIGTERM", [])
 
 
 def test_an_evaluation_alone(tmp_path: Path) -> None:

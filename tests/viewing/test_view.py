@@ -38,6 +38,18 @@ def test_a_page_and_where_it_is(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["view", str(run)]) == 0  # in place of the page that is there
 
 
+def test_while_a_page_is_made_it_is_said_how_far_it_is(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[object, ...]] = []
+    monkeypatch.setattr("agentgrpo.records.bar.Bar.reached", lambda bar, *far: said.append(far))
+    monkeypatch.setattr("agentgrpo.viewing.embedding.CHUNK", 1)
+    assert main(["view", str(run)]) == 0
+    first, second = (
+        (run / "trajectories" / f"{name}.jsonl").stat().st_size for name in ("train-000002", "eval-end-greedy")
+    )
+    far = [(1, 0), (2, 0), (2, first), (3, first), (3, first + second)]
+    assert said == [("reading", done, behind, first + second) for done, behind in far]
+
+
 def test_several_runs_and_a_place(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other, out = made.make_run(tmp_path / "b" / "a run"), tmp_path / "both.html"
     assert main(["view", str(run), str(other), "--out", str(out)]) == 0

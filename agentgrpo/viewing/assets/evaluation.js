@@ -79,7 +79,7 @@ function tiles(runs) {
   const run = runs[0], eval_ = run.evaluation, mode = eval_ && (eval_.greedy || eval_.sampled);
   const made = [];
   const tile = (name, value, ...more) => made.push(h("div", { class: "tile" }, h("span", { class: "name" }, name), h("strong", null, value), h("span", { class: "more" }, more)));
-  tile("Steps", `${num(run.steps_done)}`, run.max_steps ? `of ${num(run.max_steps)}` : "", run.finished ? "" : " \u00b7 under way");
+  tile("Steps", `${num(run.steps_done)}`, run.max_steps ? `of ${num(run.max_steps)}` : "", run.finished ? "" : run.stopped ? [" \u00b7 ", h("span", { title: run.stopped }, "stopped")] : " \u00b7 under way");
   if (mode && mode.difference) {
     const keys = [...new Set(["correctness", "success", "reward", ...Object.keys(run.labels || {}).map((t) => t.split("/").pop()), "cost"])];
     for (const key of keys.filter((k) => Array.isArray(mode.difference[k])).slice(0, 7)) {
@@ -87,7 +87,7 @@ function tiles(runs) {
       tile(figureName(run, key), num(mode.trained[key]), "was ", num(mode.baseline[key]), h("em", null, intervalText(d)));
     }
   } else {
-    for (const tag of ["reward/mean", "correctness", ...Object.keys(run.labels || {}), "cost/episode"].filter((t) => run.metrics.tags[t]).slice(0, 7)) {
+    for (const tag of [...new Set(["reward/mean", "correctness", ...Object.keys(run.labels || {}), "cost/episode"])].filter((t) => run.metrics.tags[t]).slice(0, 7)) {
       const values = known(run.metrics.tags[tag]);
       if (values.length) tile(run.labels?.[tag] || (tag === "reward/mean" ? "reward" : words(tag)), num(mean(values.slice(-5))), "was ", num(mean(values.slice(0, 5))), h("em", null, "means of five steps"));
     }

@@ -21,6 +21,7 @@ function overviewView() {
   ].filter(Boolean);
   add(page, [
     damageNote(runs),
+    stopNote(runs),
     runs.length > 1 ? runsTable(runs) : tiles(runs),
     heading(2, "Learning", controls),
     outcome.length ? h("div", { class: "grid" }, outcome, figureCharts(runs, smooth)) : nothingYet(),
@@ -41,6 +42,13 @@ function damageNote(runs) {
   if (!lines.length) return null;
   return h("div", { class: "panel damage", role: "note" }, h("b", null, `${count(lines.length, "file")} could not be read whole`), ": what could be is shown.",
     details("which", () => h("ul", { class: "plain" }, lines.slice(0, 200).map((line) => h("li", null, h("code", null, line))))));
+}
+
+/** Why runs ended before their end. */
+function stopNote(runs) {
+  const said = runs.filter((run) => run.stopped);
+  if (!said.length) return null;
+  return h("div", { class: "panel damage", role: "note" }, said.map((run) => h("div", null, runs.length > 1 ? [h("b", null, run.name), ": "] : null, run.stopped)));
 }
 
 function nothingYet() {
@@ -100,7 +108,7 @@ function runsTable(runs) {
     h("thead", null, h("tr", null, ["run", "task", "agent", "model", "steps", "reward", "correctness", "verdict"].map((t) => h("th", { scope: "col" }, t)))),
     h("tbody", null, runs.map((run, i) => h("tr", { class: tone(i) }, h("th", { scope: "row" }, h("i", { class: "key" }), run.name), h("td", null, run.task || NONE),
       h("td", null, run.agent || NONE), h("td", null, run.model || NONE), h("td", { class: "n" }, num(run.steps_done)), keys.map((k) => h("td", { class: "n" }, last(run, k))),
-      h("td", null, verdictPill(run.verdict) || (run.finished ? NONE : "under way")))))));
+      h("td", null, verdictPill(run.verdict) || (run.finished ? NONE : run.stopped ? h("span", { title: run.stopped }, "stopped") : "under way")))))));
 }
 
 function allMetrics(runs) {

@@ -1,0 +1,46 @@
+"""Ctrl-C before anything is under way: one line and exit code 130, whatever is being imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentgrpo
+from agentgrpo.interrupts import is_of_interrupt
+from agentgrpo.jobs import report
+
+ROOT = Path(agentgrpo.__file__).parents[1]
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    import time; time.sleep(60)
+except BaseException:  # as some libraries have it
+    raise ModuleNotFoundError("something else")
+"""
+
+
+def test_while_a_library_is_imported(tmp_path: Path) -> None:
+    """It is interrupted in the middle of its import, which makes another error of KeyboardInterrupt."""
+    (tmp_path / "argparse.py").write_text(SWALLOWS)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from agentgrpo.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "agentgrpo: interrupted\n")
+
+
+def test_what_a_library_makes_of_it_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    errors: list[BaseException] = []
+    for turned in (ImportError, ValueError):
+        try:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as e:
+                raise turned("cannot be imported") from (e if turned is ImportError else None)
+        except turned as e:
+            errors.append(e)
+    assert [report(error) for error in errors] == [130, 130]
+    assert capsys.readouterr().err == "agentgrpo: interrupted\n" * 2
+    assert not is_of_interrupt(ValueError("mine"))
