@@ -30,7 +30,7 @@ class AdamW:
         self,
         *,
         model: nn.Module,
-        lr: float = 1e-3,
+        lr: float = 1e-6,
         betas: Sequence[float] = (0.9, 0.99),
         weight_decay: float = 0.0,
         eps: float = 1e-8,

@@ -78,7 +78,7 @@ def test_it_steps_like_torchs_adamw_on_clipped_gradients() -> None:
 
 def test_small_gradients_are_not_scaled() -> None:
     model = network()
-    optimizer = AdamW(model=model, betas=(0.0, 0.0), max_grad_norm=1.0)
+    optimizer = AdamW(lr=1e-3, model=model, betas=(0.0, 0.0), max_grad_norm=1.0)
     for _ in gradients(model, 1, scale=1e-3):
         first = next(model.parameters()).grad.clone()
         optimizer.step(lr=0.1, gradient_norm=optimizer.gradient_norm())
@@ -87,13 +87,13 @@ def test_small_gradients_are_not_scaled() -> None:
 
 def test_the_state_survives_a_file_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole, model = network(), network()
-    straight, first = AdamW(model=whole), AdamW(model=model)
+    straight, first = AdamW(lr=1e-3, model=whole), AdamW(lr=1e-3, model=model)
     run(whole, straight, 3)
     run(whole, straight, 4, seed=2)
 
     run(model, first, 3)
     save_file(first.state_tensors(), tmp_path / "optimizer.safetensors")
-    resumed = AdamW(model=model)
+    resumed = AdamW(lr=1e-3, model=model)
     resumed.load_state_tensors(load_file(tmp_path / "optimizer.safetensors"))
     run(model, resumed, 4, seed=2)
 
@@ -106,16 +106,16 @@ def test_the_state_survives_a_file_and_goes_on_bit_for_bit(tmp_path: Path) -> No
 
 def test_without_the_state_it_would_go_on_differently() -> None:
     whole, model = network(), network()
-    straight = AdamW(model=whole)
+    straight = AdamW(lr=1e-3, model=whole)
     run(whole, straight, 3)
     run(whole, straight, 1, seed=2)
-    run(model, AdamW(model=model), 3)
-    run(model, AdamW(model=model), 1, seed=2)
+    run(model, AdamW(lr=1e-3, model=model), 3)
+    run(model, AdamW(lr=1e-3, model=model), 1, seed=2)
     assert not torch.equal(next(whole.parameters()), next(model.parameters()))
 
 
 def test_the_state_has_the_same_names_before_the_first_step() -> None:
-    optimizer = AdamW(model=network())
+    optimizer = AdamW(lr=1e-3, model=network())
     names = [f"{p}.{k}" for p in ("0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias")
              for k in ("exp_avg", "exp_avg_sq", "step")]  # fmt: skip
     assert list(optimizer.state_tensors()) == names
@@ -123,7 +123,7 @@ def test_the_state_has_the_same_names_before_the_first_step() -> None:
 
 
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded() -> None:
-    optimizer = AdamW(model=network())
+    optimizer = AdamW(lr=1e-3, model=network())
     good = {n: torch.ones_like(t) for n, t in optimizer.state_tensors().items()}
     for bad, message in (
         (
@@ -153,7 +153,7 @@ def test_updates_too_small_for_half_precision_are_not_lost() -> None:
     nn.init.constant_(model.weight, 0.3)
     model.bfloat16()
     start = model.weight.detach().float().clone()
-    optimizer = AdamW(model=model, warmup_steps=0)
+    optimizer = AdamW(lr=1e-3, model=model, warmup_steps=0)
     plain = torch.optim.AdamW([bare], lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0)
     for step in range(2000):
         model.weight.grad = torch.ones_like(model.weight)
@@ -171,7 +171,7 @@ def test_updates_too_small_for_half_precision_are_not_lost() -> None:
 
 def test_a_master_steps_like_float32_weights_and_its_weight_is_the_rounded_copy() -> None:
     half, single = half_and_not(), half_and_not().float()
-    ours, theirs = AdamW(model=half, weight_decay=0.1), AdamW(model=single, weight_decay=0.1)
+    ours, theirs = AdamW(lr=1e-3, model=half, weight_decay=0.1), AdamW(lr=1e-3, model=single, weight_decay=0.1)
     for step, (_, _) in enumerate(zip(gradients(half, 5), gradients(single, 5), strict=True)):
         for p, q in zip(half.parameters(), single.parameters(), strict=True):
             q.grad = p.grad.float().clone()
@@ -209,13 +209,13 @@ def test_a_master_survives_a_file(tmp_path: Path) -> None:
 def test_the_norm_of_half_precision_gradients_has_full_precision() -> None:
     model = nn.Linear(1000, 1, bias=False).bfloat16()
     model.weight.grad = torch.full((1, 1000), 0.25, dtype=torch.bfloat16)
-    assert AdamW(model=model).gradient_norm() == pytest.approx(0.25 * 1000**0.5, rel=1e-6)
+    assert AdamW(lr=1e-3, model=model).gradient_norm() == pytest.approx(0.25 * 1000**0.5, rel=1e-6)
 
 
 def test_frozen_parameters_have_no_state() -> None:
     model = network()
     model[0].requires_grad_(False)
-    assert {n.split(".")[0] for n in AdamW(model=model).state_tensors()} == {"1", "2"}
+    assert {n.split(".")[0] for n in AdamW(lr=1e-3, model=model).state_tensors()} == {"1", "2"}
 
 
 @pytest.mark.parametrize(
