@@ -221,6 +221,25 @@ async def test_kept_connections_are_used_again_and_end_with_close() -> None:
         await judge.close()
 
 
+async def test_many_at_once_share_few_pools_and_all_their_connections_are_used_again() -> None:
+    """A pool takes time with the square of its requests."""
+    many, shares = asyncio.Barrier(40), set[tuple[int, ...]]()
+
+    async def when_all_are_there(request: Any, writer: asyncio.StreamWriter) -> None:
+        await many.wait()
+        shares.add(tuple(pool.live for pool in judge._connections.get()._pools))
+        await say({"ok": 1})(request, writer)
+
+    async with Server(when_all_are_there, keep_alive=True) as server:
+        judge = client(server.url, keep_alive_s=30.0)
+        for _ in range(2):
+            assert await asyncio.gather(*(judge.get({}, same) for _ in range(40))) == [{"ok": 1}] * 40
+        assert (server.connections, server.live, max(shares)) == (40, 40, (8, 8, 8, 8, 8))
+        await judge.close()
+        async with asyncio.timeout(2):
+            await server.until(lambda: server.live == 0)
+
+
 async def test_a_connection_that_idled_for_too_long_is_not_used_again() -> None:
     async with Server(say({"ok": 1}), keep_alive=True) as server:
         judge = client(server.url, keep_alive_s=0.05)
