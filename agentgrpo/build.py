@@ -48,8 +48,9 @@ class ModelPath:
     """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
     renderer: str = "auto"
     """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
-    describe_tools: bool = True
-    """With renderer react or tags: open with the tools and the format of calls, for a policy not trained on them."""
+    describe_tools: bool | None = None
+    """Open with what there is to do and how it is written: the instructions of search and memory agents, and the tools
+    where the renderer is react or tags. null = unless demonstrations have taught it (Policy.knows_format)."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()

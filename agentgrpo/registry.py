@@ -204,7 +204,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
-    "agent": frozenset({"prices", "call_prices", "warm_started"}),
+    "agent": frozenset({"prices", "call_prices", "describe_tools"}),
     "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
     "reranker": frozenset({"thesaurus"}),
 }

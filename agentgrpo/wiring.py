@@ -152,9 +152,14 @@ class Wiring:
             tools = [t.spec for t in self.equipment.for_agent["tools"].values()] if name == "tags" else ()
         else:
             return choose(name, tokenizer=tokenizer)
-        # a warm start teaches the format
-        described = isinstance(self.model, ModelPath) and self.model.describe_tools
-        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=described, tools=tools)
+        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=self._describe_tools, tools=tools)
+
+    @property
+    def _describe_tools(self) -> bool:
+        """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
+        if isinstance(self.model, WarmStart):
+            return False
+        return not self.policy.knows_format if self.model.describe_tools is None else self.model.describe_tools
 
     @property
     def _calls(self) -> Clock | None:
@@ -175,7 +180,7 @@ class Wiring:
             thesaurus=self.dataset.thesaurus(),
             prices=self.run.eval.prices,
             call_prices=self.meter.budget.prices.by_kind,
-            warm_started=isinstance(self.model, WarmStart),
+            describe_tools=self._describe_tools,
             **equipment,
         )
         agent.figures.priced(self._prices(agent))  # these raise here, before a warm start and not after it

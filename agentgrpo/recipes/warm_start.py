@@ -205,6 +205,7 @@ class WarmStart:
             muon_lr=self.muon_lr,
             on_step=on_step,
         )
+        policy.knows_format = True
         policy.save(directory)
 
     def _tokenizer(self, texts: Iterable[str], language: Language) -> PreTrainedTokenizerBase:

@@ -36,6 +36,7 @@ from agentgrpo.training.remote_code import trusted_class, trusted_options
 from agentgrpo.types import TrainingSample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+KNOWS_FORMAT = "agentgrpo_knows_format"
 
 
 class Policy:
@@ -102,6 +103,16 @@ class Policy:
     def saved(self) -> list[Tensor]:
         """The weights that `save` writes."""
         return list(adapter_tensors(self.model).values()) or list(self.model.parameters())
+
+    @property
+    def knows_format(self) -> bool:
+        """Whether demonstrations have taught it what there is to do and how it is written. In its config.json, so that
+        whoever trains it further finds it there."""
+        return bool(getattr(self.model.config, KNOWS_FORMAT, False))
+
+    @knows_format.setter
+    def knows_format(self, value: bool) -> None:
+        setattr(self.model.config, KNOWS_FORMAT, value)
 
     def save(self, directory: Path | str, weights: Mapping[str, Tensor] | None = None) -> None:
         """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads; of a model with an

@@ -17,7 +17,8 @@ Ask = Callable[[str], Awaitable[Any]]
 async def load(
     ask: Ask, queries: Iterator[str], clients: int, seconds: float, cpu: Callable[[], float]
 ) -> dict[str, float]:
-    """`clients` at a time for so long, after a tenth of it that warms up. cpu: seconds so far of all who take part."""
+    """`clients` at a time for so long, after a tenth of it that warms up, and longer where not as many queries as there
+    are clients have been asked since. cpu: seconds so far of all who take part."""
     waited: list[float] = []
     asked_in_all = 0
     began, cpu_before = time.perf_counter(), cpu()
@@ -25,7 +26,7 @@ async def load(
 
     async def client() -> None:
         nonlocal asked_in_all
-        while (asked := time.perf_counter()) < began + 1.1 * seconds:
+        while (asked := time.perf_counter()) < began + 1.1 * seconds or len(waited) < clients:
             await ask(next(queries))
             asked_in_all += 1
             if asked >= measured:

@@ -253,7 +253,11 @@ async def play(
     async def on_turn(turn: int, tool_name: str | None, num_docs: int) -> None:
         turns.append((turn, tool_name, num_docs))
 
-    defaults: dict[str, object] = {"evidence_plateau_min_gain": None, "show_search_evaluation": False}
+    defaults: dict[str, object] = {
+        "describe_tools": False,
+        "evidence_plateau_min_gain": None,
+        "show_search_evaluation": False,
+    }
     agent = SearchAgent(
         engine=engine,
         renderer=renderer(),

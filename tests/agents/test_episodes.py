@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentgrpo import registry
 from agentgrpo.agents.search import SearchAgent
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.errors import ConfigError, EngineError, JudgeError
@@ -231,7 +232,8 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "configs/agent/search.yaml").read_text())
-    parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn", "call_prices"}
+    parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
+    parts |= registry.PROVIDED["agent"]
     parameters = inspect.signature(SearchAgent).parameters
     assert node.pop("name") == "search"
     assert node.pop("evidence")["name"] == "heuristic"

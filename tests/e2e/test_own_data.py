@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,25 @@ def test_two_files_train_and_evaluate(folder: Path, start: Path, tmp_path: Path)
     assert main(["train", *own(folder, start, run_dir), *SHORT]) == 0
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1]
     assert json.loads((run_dir / "eval.json").read_text())["n"] == 20
+    assert opening(run_dir).startswith("Answer with searches.\nQuestion: ")  # its warm start taught it all the rest
     again = tmp_path / "again"
     checkpoint = run_dir / "checkpoints" / "step-000002"
     assert main(["eval", "--ckpt", str(checkpoint), *own(folder, start, again), "run.eval.tasks=20"]) == 0
     assert (again / "eval.json").read_bytes() == (run_dir / "eval.json").read_bytes()
+
+
+def opening(run_dir: Path) -> str:
+    """What the first episode begins with."""
+    return str(rows(run_dir / "trajectories" / "train-000000.jsonl")[1]["rendered_prompt"])
+
+
+def test_a_model_that_does_not_know_the_tags_is_told_them_and_refused_where_that_leaves_no_room(
+    folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start weights have 512 positions."""
+    told = "model.describe_tools=true"
+    assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, told]) == 2
+    assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: none is left", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequenc
         retrievers=embedded(corpora=corpora),
         evidence=HeuristicEvidence(min_total_results=1),
         reranker=LexicalReranker(thesaurus=thesaurus()),
+        describe_tools=False,
         max_turns=5,
         max_search_limit=4,
         top_k=2,

@@ -38,6 +38,7 @@ def searcher(rows: Mapping[str, Sequence[Passage] | Exception], *script: str) ->
         renderer=renderer(),
         retrievers={"vdb": ScriptedRetriever(rows), "web": ScriptedRetriever(rows)},
         evidence=ScriptedJudge(),
+        describe_tools=False,
         evidence_plateau_min_gain=None,
         show_search_evaluation=False,
     )

@@ -37,12 +37,12 @@ class MemoryOptions:
     renderer: ToolRenderer
     reader: Reader
     validity: EntryJudge
-    warm_started: bool = False
-    """The policy learned the schema from demonstrations, and needs no instructions."""
+    describe_tools: bool = True
+    """False: the policy has learned the schema from demonstrations."""
 
     schema: str = "three_part"
     instructions: str | None = "auto"
-    """A system message; auto = the schema's own, for a policy that was not warm-started; null = none."""
+    """A system message; auto = the schema's own, where the policy has not learned them; null = none."""
     shown_entries: int = 20
     """Of each kind, the policy sees so many."""
     shown_by: str = "newest"
@@ -133,7 +133,7 @@ class MemoryOptions:
     def _instructions(self) -> str | None:
         if self.instructions != "auto":
             return self.instructions
-        return None if self.warm_started else instructions_for(self._schema)
+        return instructions_for(self._schema) if self.describe_tools else None
 
     def _opening(self, entries: Sequence[Entry], chunk: str) -> tuple[int, ...]:
         messages = prompt.messages(self._schema, self._instructions, entries, chunk)

@@ -29,7 +29,7 @@ from agentgrpo.agents.search.state import SearchState
 from agentgrpo.agents.search.tool_turns import ToolTurns
 from agentgrpo.agents.transcript import Transcript
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.types import Episode, Exit, Message, Task
+from agentgrpo.types import Episode, Exit, Task
 
 
 class Attempt:
@@ -59,7 +59,7 @@ class Attempt:
 
     async def run(self) -> Episode:
         try:
-            self._open()
+            self.transcript.open(self.options.opening(self.task))
             exit = await self._turns()
         finally:
             self.transcript.release()
@@ -87,15 +87,6 @@ class Attempt:
         return await self._dead_end(Exit.MAX_TURNS)
 
     # --- tokens
-
-    def _open(self) -> None:
-        """System prompt, the task's own messages, the question as "Question: ..."."""
-        messages = list(self.task.messages)
-        question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
-        messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
-        if self.options.system_prompt is not None:
-            messages.insert(0, Message(role="system", content=self.options.system_prompt))
-        self.transcript.open(self.options.renderer.open(messages))
 
     async def _sample(self) -> ParsedTurn | None:
         """The next turn; None where not one token would fit. A turn may be cut short by the end of the context."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from agentgrpo.agents.search.actions import Planner
+from agentgrpo.agents.search.instructions import LEARNED, instructions_for
 from agentgrpo.agents.search.tags import Tags
 from agentgrpo.engines.base import Engine
 from agentgrpo.errors import ConfigError
 from agentgrpo.judges.base import EvidenceJudge
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.retrievers.base import PageFetcher, Reranker, Retriever
+from agentgrpo.types import Message, Task
 
 OnTurn: TypeAlias = Callable[[int, str | None, int], Awaitable[None]]
 
@@ -52,8 +54,12 @@ class SearchOptions:
     """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
     after an accepted or forced answer. Turns count from 0."""
 
-    system_prompt: str | None = "Answer with searches."
-    """Put before the task's own messages as a system message; null = none. The question follows as "Question: ..."."""
+    describe_tools: bool = True
+    """False: the policy has learned from demonstrations what there is to do and how it is written."""
+
+    system_prompt: str | None = "auto"
+    """A system message before the task's own messages; auto = instructions, or one line where the policy has learned
+    them; null = none. The question follows as "Question: ..."."""
     tags: Mapping[str, str] | None = None
     """Other names for tags, by their own name: {search: find}; null = none."""
     max_turns: int = 5
@@ -111,6 +117,41 @@ class SearchOptions:
     @cached_property
     def planner(self) -> Planner:
         return Planner(Tags.named(self.tags or {}))
+
+    def opening(self, task: Task) -> tuple[int, ...]:
+        """System message, the task's own messages, the question as "Question: ..."."""
+        messages = list(task.messages)
+        question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
+        messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
+        if self.system_message is not None:
+            messages.insert(0, Message(role="system", content=self.system_message))
+        return self.renderer.open(messages)
+
+    def rehearse(self, task: Task) -> None:
+        """See agents.base.Rehearsing."""
+        held, taken = self.engine.max_context, len(self.opening(task))
+        if taken >= held:
+            raise ConfigError(
+                f"task {task.id} opens with {taken} tokens, and the engine holds {held}: none is left for a turn; "
+                "raise engine.max_context (no model holds more than its own positions) or shorten agent.system_prompt "
+                "(model.describe_tools=false does where the model has learned the tags)"
+            )
+
+    @cached_property
+    def system_message(self) -> str | None:
+        if self.system_prompt != "auto":
+            return self.system_prompt
+        if not self.describe_tools:
+            return LEARNED
+        return instructions_for(
+            self.planner.tags,
+            web="web" in self.retrievers,
+            rerank=self.reranker is not None,
+            fetch=self.fetcher is not None,
+            evaluates=self.show_search_evaluation,
+            max_turns=self.max_turns,
+            max_queries=self.base_search_limit,
+        )
 
     @property
     def base_search_limit(self) -> int:

@@ -2,10 +2,10 @@
 
     vllm serve MODEL --logprobs-mode processed_logprobs [--enable-lora --max-lora-rank RANK]
     VLLM_MAX_STOP_STRINGS=16             agents stop at more than the four that it takes by default
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1   an adapter is trained: loaded under a new name for each version, so that a
-                                         server that has another one, or none, cannot answer
-    VLLM_SERVER_DEV_MODE=1               a whole model is trained: reloaded from disk, and named by its version, for
-                                         which the server is asked again after each turn
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1   an adapter is trained
+    VLLM_SERVER_DEV_MODE=1               a whole model is trained
+    --worker-extension-cls agentgrpo.engines.remote.transfer.WeightReceiver
+                                         and is sent over the network: engine.sync=gloo or nccl
 
 Tied embeddings are written as two (WeightFiles): of a model with tied ones, vLLM 0.32 on a CPU answers a reload with
 200 and goes on with the old output layer.
@@ -24,11 +24,10 @@ from agentgrpo.engines.remote.dialect import Sampled, Version
 from agentgrpo.engines.remote.engine import RemoteEngine
 from agentgrpo.engines.remote.server import Access, Server
 from agentgrpo.engines.remote.tempered import PROBED, is_tempered
+from agentgrpo.engines.remote.vllm_weights import VLLMWeights, refuse_sync
 from agentgrpo.errors import ConfigError, EngineError
 from agentgrpo.types import FinishReason
 
-LOADING = "agentgrpo-loading"
-"""Name of the weights of a server that is being given others."""
 STOPS = 4
 """Stop strings that a server takes where its environment says nothing else."""
 _ID = "token_id:"
@@ -56,12 +55,13 @@ class Since:
 
 
 class VLLM:
-    """The Dialect. served_model: the name that the servers give the model; None = the first that they list."""
+    """The Dialect. served_model: the name that the servers give the model; None = the first that they list. sync: see
+    VLLMWeights."""
 
     trainable = True
 
-    def __init__(self, *, served_model: str | None = None) -> None:
-        self._served_model = served_model
+    def __init__(self, *, served_model: str | None = None, sync: str = "disk") -> None:
+        self._served_model, self._weights = served_model, VLLMWeights(sync)
 
     async def look(self, server: Server) -> int | None:
         await server.get("/health", lambda _: None, is_json=False)
@@ -82,35 +82,11 @@ class VLLM:
     async def holds(self, server: Server, version: Version) -> bool:
         if version.is_adapter:
             return version.name in await server.get("/v1/models", lambda body: [c["id"] for c in _cards(body)])
-        return await self._weights_of(server) == version.name
+        return await self._weights.of(server) == version.name
 
     async def install(self, server: Server, version: Version) -> None:
-        try:
-            if version.is_adapter:
-                await self._load_adapter(server, version)
-            else:
-                await self._reload(server, version)
-        except EngineError as e:
-            if "HTTP 404" in str(e) and e.kind == "http_4xx":
-                raise ConfigError(_missing(server, version, str(e))) from e
-            if e.kind == "http_4xx":  # which would not be the server's fault
-                raise EngineError(str(e), kind="refused") from e
-            raise
-
-    async def _load_adapter(self, server: Server, version: Version) -> None:
-        if await self.holds(server, version):
-            await server.order("/v1/unload_lora_adapter", {"lora_name": version.name})
-        await server.order("/v1/load_lora_adapter", {"lora_name": version.name, "lora_path": str(version.folder)})
-        older, server.memory["adapter"] = server.memory.get("adapter"), version.name
-        if older not in (None, version.name):
-            await server.order("/v1/unload_lora_adapter", {"lora_name": older})
-
-    async def _reload(self, server: Server, version: Version) -> None:
-        await server.order("/update_weight_version", {"new_version": LOADING})
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(version.folder)}}
-        await server.order("/collective_rpc", reload)
-        await server.order("/reset_prefix_cache", {})
-        await server.order("/update_weight_version", {"new_version": version.name})
+        has_adapter = version.is_adapter and await self.holds(server, version)
+        await self._weights.install(server, version, has_adapter=has_adapter)
 
     async def sample(
         self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, seed: int, version: Version | None
@@ -132,7 +108,7 @@ class VLLM:
         if version is None or version.is_adapter:
             return found
         since: Since = server.memory.setdefault("since", Since())
-        if (now := await since.ask(lambda: self._weights_of(server))) != version.name:
+        if (now := await since.ask(lambda: self._weights.of(server))) != version.name:
             raise EngineError(f"{server.shown} has the weights {now}, and should have {version.name}", kind="stale")
         return found
 
@@ -171,16 +147,6 @@ class VLLM:
                 ) from e
             raise
 
-    async def _weights_of(self, server: Server) -> str:
-        """Raises ConfigError where the server does not say it."""
-        try:
-            timeout_s = server.access.timeout_s  # the model's process answers, between its steps
-            return await server.get("/weight_info", lambda body: str(body["weight_version"]), timeout_s=timeout_s)
-        except EngineError as e:
-            if e.kind != "http_4xx":
-                raise
-            raise ConfigError(f"{server.shown} does not say which weights it has; {_DEV_MODE}") from e
-
     async def _refuse_raw(
         self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
     ) -> None:
@@ -210,6 +176,7 @@ def vllm(
     rank: int,
     urls: tuple[str, ...] = ("http://127.0.0.1:8000",),
     served_model: str | None = None,
+    sync: str = "disk",
     max_context: int | None = None,
     api_key_env: str | None = None,
     timeout_s: float = 600.0,
@@ -220,6 +187,7 @@ def vllm(
     trust_env: bool = True,
 ) -> RemoteEngine:
     """`engine: vllm`. context_limit: the model's own. Raises ConfigError."""
+    refuse_sync(sync, weights)
     access = Access(
         api_key_env=api_key_env,
         timeout_s=timeout_s,
@@ -228,7 +196,7 @@ def vllm(
         trust_env=trust_env,
     )
     return RemoteEngine(
-        dialect=VLLM(served_model=served_model),
+        dialect=VLLM(served_model=served_model, sync=sync),
         servers=[Server(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,
@@ -239,16 +207,6 @@ def vllm(
         wait_s=wait_s,
         sync_timeout_s=sync_timeout_s,
     )
-
-
-_DEV_MODE = "a whole model is trained, so start it with VLLM_SERVER_DEV_MODE=1, or train an adapter: model.lora.rank=16"
-
-
-def _missing(server: Server, version: Version, error: str) -> str:
-    if version.is_adapter:
-        how = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, on a file system that holds run.dir"
-        return f"{server.shown} takes no adapters: {error}; {how}"
-    return f"{server.shown} takes no weights: {error}; {_DEV_MODE}"
 
 
 def _cards(body: Any) -> list[Mapping[str, Any]]:

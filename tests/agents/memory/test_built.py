@@ -26,13 +26,13 @@ NODE = yaml.safe_load((Path(__file__).parents[3] / "configs/agent/memory.yaml").
 def built(**changes: Any) -> Any:
     # what the wiring injects into every agent, whether it asks for it or not
     rest = {"thesaurus": {}, "prices": {}, "retrievers": {}, "tools": {}, "environments": None}
-    return build_node("agent", NODE | changes, engine=ScriptedEngine([]), renderer=tags(), warm_started=True, **rest)
+    return build_node("agent", NODE | changes, engine=ScriptedEngine([]), renderer=tags(), describe_tools=False, **rest)
 
 
 def test_reader_and_judge_are_nodes_of_their_own() -> None:
     agent = built()
     assert isinstance(agent, MemoryAgent)
-    assert (type(agent.reader), type(agent.validity), agent.warm_started) == (ClozeReader, NoValidity, True)
+    assert (type(agent.reader), type(agent.validity), agent.describe_tools) == (ClozeReader, NoValidity, False)
     other = built(schema="keyed", shown_by="matching", validity={"name": "asserted"})
     assert (type(other.validity), other.schema, other.shown_by) == (AssertedValidity, "keyed", "matching")
     assert all(isinstance(agent, protocol) for protocol in (Rehearsing, Counting, Measured, Closing))
@@ -66,7 +66,7 @@ def test_the_accounts_of_reader_and_judge_stand_side_by_side() -> None:
         ({"schema": "three"}, r"agent\.schema 'three': .* are allowed\. Did you mean 'three_part'\?"),
         ({"reader": {"name": "clozed"}}, r"agent\.reader\.name=clozed; registered are .*\. Did you mean 'cloze'\?"),
         ({"shown": 3}, r"unknown key agent\.shown; allowed are .*\. Did you mean 'shown_by'\?"),
-        ({"warm_started": False}, r"unknown key agent\.warm_started; allowed are "),
+        ({"describe_tools": False}, r"unknown key agent\.describe_tools; allowed are "),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:

@@ -202,10 +202,10 @@ def test_a_task_that_is_no_memory_task_is_refused(missing: str) -> None:
     ("options", "told"),
     [
         ({}, INSTRUCTED),
-        ({"warm_started": True}, None),
+        ({"describe_tools": False}, None),
         ({"instructions": None}, None),
         ({"instructions": "Be brief."}, "Be brief."),
-        ({"instructions": "Be brief.", "warm_started": True}, "Be brief."),
+        ({"instructions": "Be brief.", "describe_tools": False}, "Be brief."),
     ],
 )
 def test_who_is_told_what_to_do(options: dict[str, object], told: str | None) -> None:

@@ -12,7 +12,8 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-VLLM = Path(__file__).parents[3] / ".bench" / "vllm" / "bin" / "vllm"
+ROOT = Path(__file__).parents[3]
+VLLM = ROOT / ".bench" / "vllm" / "bin" / "vllm"
 START_S = 600.0
 ENVIRONMENT = {
     "VLLM_TARGET_DEVICE": "cpu",
@@ -24,6 +25,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),  # of the worker extension
 }
 
 

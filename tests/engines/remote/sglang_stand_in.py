@@ -15,7 +15,7 @@ from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.errors import EngineError
 from agentgrpo.training.adapters import load_adapter
-from tests.engines.remote.stand_in import Refused, StandIn
+from tests.engines.remote.stand_in import Refused, StandIn, tensors_of
 
 
 class SGLangStandIn(StandIn):
@@ -56,7 +56,7 @@ class SGLangStandIn(StandIn):
             return "Cache flushed."
         if path == "/update_weights_from_disk" and self.dev_mode:
             assert self.is_paused
-            self._reload(Path(body["model_path"]))
+            self._reload(tensors_of(Path(body["model_path"])))
             self.weights = body["weight_version"]
             return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
         if path == "/load_lora_adapter":

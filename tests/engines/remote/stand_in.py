@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
+from agentgrpo.engines.remote.transfer import WeightReceiver
 from agentgrpo.errors import EngineError
 from agentgrpo.training.adapters import load_adapter
 
@@ -35,6 +36,8 @@ class StandIn:
     faults         one for each completion that samples, the first first; see `_before` and `_broken`
     lasts          after so many completions every request is answered by 503
     is_stale       a reload answers 200 and changes nothing
+    receives       it is started with --worker-extension-cls, by which weights can be sent to it
+    workers        processes that it has; lost_workers of them never call
     logprobs_mode  as vLLM's option
     restart        the process dies and comes back as it was started; with stay_down only once `start` is called
 
@@ -53,6 +56,7 @@ class StandIn:
     ) -> None:
         self.faults: list[str] = []
         self.is_stale = False
+        self.receives, self.workers, self.lost_workers = True, 1, 0
         self.lasts = 10**9
         self.logprobs_mode, self.dev_mode, self.lora, self.max_model_len = logprobs_mode, dev_mode, lora, max_model_len
         self.orders: list[tuple[str, Any]] = []
@@ -132,7 +136,7 @@ class StandIn:
                 reply = json.dumps(await self._unless_left(self._completion(body, writer), reader)).encode()
             else:
                 self.orders.append((path, body))
-                reply = self._obey(path, body)
+                reply = await self._obey(path, body)
         except Refused as e:
             status, reply = e.status, json.dumps({"error": {"message": str(e)}}).encode()
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(reply)}\r\n\r\n".encode() + reply)
@@ -156,7 +160,7 @@ class StandIn:
             leaving.cancel()
             await asyncio.gather(working, leaving, return_exceptions=True)
 
-    def _obey(self, path: str, body: Any) -> bytes:
+    async def _obey(self, path: str, body: Any) -> bytes:
         if path == "/health":
             return b""
         if path == "/v1/models":
@@ -183,15 +187,30 @@ class StandIn:
         if self.dev_mode and path == "/reset_prefix_cache":
             return b'{"success": true}'
         if self.dev_mode and path == "/collective_rpc":
-            assert body["method"] == "reload_weights"
-            self._reload(Path(body["kwargs"]["weights_path"]))
+            if body["method"] == "reload_weights":
+                self._reload(tensors_of(Path(body["kwargs"]["weights_path"])))
+            else:
+                await self._receive(body["method"], body["kwargs"])
             return b'{"results": [null]}'
+        if self.dev_mode and path == "/get_world_size":
+            return json.dumps({"world_size": self.workers}).encode()
         raise Refused("404 Not Found", "Not Found")
 
-    def _reload(self, folder: Path) -> None:
-        """Every tensor of the files into the live model; a tied output layer only from one of its own, as vLLM's CPU
-        kernels have it."""
-        found = {k: v for file in sorted(folder.glob("*.safetensors")) for k, v in load_file(file).items()}
+    async def _receive(self, method: str, call: dict[str, Any]) -> None:
+        """By what a worker of vLLM inherits, in a thread for each."""
+        if not self.receives:
+            raise Refused("500 Internal Server Error", f"Worker failed with error 'no attribute {method!r}'")
+        workers = [Worker() for _ in range(self.workers - self.lost_workers)]
+        try:
+            await asyncio.gather(*(asyncio.to_thread(getattr(worker, method), **call) for worker in workers))
+        except RuntimeError as e:
+            raise Refused("500 Internal Server Error", str(e)) from e
+        assert all(worker.tensors.keys() == workers[0].tensors.keys() for worker in workers)
+        self._reload(workers[-1].tensors)
+
+    def _reload(self, found: dict[str, torch.Tensor]) -> None:
+        """Every tensor into the live model; a tied output layer only from one of its own, as vLLM's CPU kernels have
+        it."""
         if self.is_stale:
             return
         model = copy.deepcopy(self._as_started)
@@ -259,6 +278,20 @@ class StandIn:
             logprobs = (await engine.score([*body["prompt"], *tokens]))[len(body["prompt"]) - 1 :]
         found = {"tokens": [f"token_id:{t}" for t in tokens], "token_logprobs": logprobs}
         return tokens, {"logprobs": found, "finish_reason": str(done.finish_reason)}
+
+
+class Worker(WeightReceiver):
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def reload_weights(self, *, weights_iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.tensors = dict(weights_iterator)
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {k: v for file in sorted(folder.glob("*.safetensors")) for k, v in load_file(file).items()}
 
 
 def _broken(fault: str, choice: dict[str, Any]) -> dict[str, Any]:

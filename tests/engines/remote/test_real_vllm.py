@@ -13,6 +13,7 @@ import torch
 
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.remote.engine import RemoteEngine
+from agentgrpo.engines.remote.transfer import WeightReceiver, _Group
 from agentgrpo.engines.remote.vllm import vllm
 from agentgrpo.errors import TrainingError
 from agentgrpo.recipes.canary import refuse_stale_weights
@@ -45,7 +46,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(base: Path) -> Iterator[RealServer]:
-    real = RealServer(base, base.with_name("log"), "--enable-lora", "--max-lora-rank", "16")
+    receiver = f"{WeightReceiver.__module__}.{WeightReceiver.__qualname__}"
+    options = ("--enable-lora", "--max-lora-rank", "16", "--worker-extension-cls", receiver)
+    real = RealServer(base, base.with_name("log"), *options)
     real.start()
     try:
         real.wait()
@@ -62,7 +65,9 @@ def qwen3(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level("CRITICAL")
 
 
-def engine(server: RealServer, tmp_path: Path, trained: Policy, files: PolicyFiles | None = None) -> RemoteEngine:
+def engine(
+    server: RealServer, tmp_path: Path, trained: Policy, files: PolicyFiles | None = None, sync: str = "disk"
+) -> RemoteEngine:
     return vllm(
         run_seed=7,
         context_limit=512,
@@ -71,6 +76,7 @@ def engine(server: RealServer, tmp_path: Path, trained: Policy, files: PolicyFil
         rank=0,
         urls=(server.url,),
         wait_s=60.0,
+        sync=sync,
     )
 
 
@@ -78,11 +84,12 @@ async def gap(found: RemoteEngine, trained: Policy) -> float:
     return (await refuse_stale_weights(found, trained, PROMPT, 0))["policy/canary_gap"]
 
 
-async def test_whole_models_are_exact_after_every_reload_and_so_is_what_is_sampled(
-    server: RealServer, tmp_path: Path
+@pytest.mark.parametrize("sync", ["disk", "gloo"])
+async def test_whole_models_are_exact_after_every_sync_and_so_is_what_is_sampled(
+    server: RealServer, tmp_path: Path, sync: str
 ) -> None:
     trained = Policy(model=tiny.model(), tokenizer=tiny.tokenizer())
-    found = engine(server, tmp_path, trained)
+    found = engine(server, tmp_path, trained, sync=sync)
     for step in range(3):
         trained.model.load_state_dict(moved(trained.model).state_dict())
         await found.load_weights(step)
@@ -149,8 +156,33 @@ async def test_what_stops_a_turn_is_part_of_it(server: RealServer, tmp_path: Pat
     await found.close()
 
 
-async def test_a_run_trains_resumes_and_outlives_the_death_of_its_server(server: RealServer, tmp_path: Path) -> None:
-    run = ServedRun(run_dir=tmp_path / "run", servers=(server,), run={"max_steps": 2})
+async def test_weights_that_stop_coming_leave_the_server_out_until_they_are_sent_whole(
+    server: RealServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender is lost when half of the tensors are there."""
+    trained = Policy(model=moved(tiny.model(), 0.1), tokenizer=tiny.tokenizer())
+    found = engine(server, tmp_path, trained, sync="gloo")
+    whole, sent = _Group.broadcast, 0
+
+    def breaks_once(group: _Group, tensor: torch.Tensor) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 10:
+            raise RuntimeError("the cable was pulled")
+        whole(group, tensor)
+
+    monkeypatch.setattr(_Group, "broadcast", breaks_once)
+    await found.load_weights(0)
+    assert sent > 20
+    assert await gap(found, trained) < 1e-4
+    await found.close()
+
+
+@pytest.mark.parametrize("sync", ["disk", "gloo"])
+async def test_a_run_trains_resumes_and_outlives_the_death_of_its_server(
+    server: RealServer, tmp_path: Path, sync: str
+) -> None:
+    run = ServedRun(run_dir=tmp_path / "run", servers=(server,), run={"max_steps": 2}, sync=sync)
     await run.go()
     killed: list[str] = []
 

@@ -45,6 +45,7 @@ class ServedRun(TinyRun):
     servers: Sequence[Served] = ()
     wait_s: float = 10.0
     attempts: int = 3
+    sync: str = "disk"
 
     def parts(self, checkpoint: LoadedCheckpoint | None = None) -> Parts:
         parts = super().parts(checkpoint)
@@ -57,6 +58,7 @@ class ServedRun(TinyRun):
             urls=tuple(server.url for server in self.servers),
             wait_s=self.wait_s,
             attempts=self.attempts,
+            sync=self.sync,
         )
         return replace(parts, engine=engine, agent=OneTurn(engine, self.before))
 
@@ -92,7 +94,10 @@ async def test_a_run_trains_on_what_servers_sample_from_its_own_weights(tmp_path
         assert min(sampled) >= 4 * 4
 
 
-async def test_a_server_that_is_killed_and_comes_back_with_old_weights_spoils_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sync", ["disk", "gloo"])
+async def test_a_server_that_is_killed_and_comes_back_with_old_weights_spoils_nothing(
+    tmp_path: Path, sync: str
+) -> None:
     async with other_model(tmp_path) as one:
 
         async def restarts(stream: str, task: Task, sample_index: int) -> None:
@@ -101,7 +106,9 @@ async def test_a_server_that_is_killed_and_comes_back_with_old_weights_spoils_no
                 await one.restart()
 
         restarted: list[str] = []
-        run = ServedRun(run_dir=tmp_path / "run", servers=(one,), before=restarts, rollout={"episode_retries": 2})
+        run = ServedRun(
+            run_dir=tmp_path / "run", servers=(one,), before=restarts, rollout={"episode_retries": 2}, sync=sync
+        )
         await run.go()
         assert restarted
         refuse_stale_steps(run, 4)
