@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from agentgrpo.types import FinishReason
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,8 @@ class WeightFiles(Protocol):
     """What is trained, for engines that sample elsewhere."""
 
     is_adapter: bool
+    device: torch.device
+    """That the weights are on."""
 
     def write(self, folder: Path) -> str:
         """A whole model as transformers loads it, with output embeddings of its own, or the adapter alone as peft does;

@@ -28,7 +28,7 @@ class PolicyFiles:
 
     def __init__(self, policy: Policy, world: World) -> None:
         self._policy, self._world = policy, world
-        self.is_adapter = has_adapter(policy.model)
+        self.is_adapter, self.device = has_adapter(policy.model), policy.model.device
 
     def write(self, folder: Path) -> str:
         """Of a sharded policy a collective. Raises StorageError, on every process."""

@@ -55,13 +55,12 @@ class Since:
 
 
 class VLLM:
-    """The Dialect. served_model: the name that the servers give the model; None = the first that they list. sync: see
-    VLLMWeights."""
+    """The Dialect. served_model: the name that the servers give the model; None = the first that they list."""
 
     trainable = True
 
-    def __init__(self, *, served_model: str | None = None, sync: str = "disk") -> None:
-        self._served_model, self._weights = served_model, VLLMWeights(sync)
+    def __init__(self, *, served_model: str | None = None, weights: VLLMWeights) -> None:
+        self._served_model, self._weights = served_model, weights
 
     async def look(self, server: Server) -> int | None:
         await server.get("/health", lambda _: None, is_json=False)
@@ -177,6 +176,7 @@ def vllm(
     urls: tuple[str, ...] = ("http://127.0.0.1:8000",),
     served_model: str | None = None,
     sync: str = "disk",
+    sync_host: str | None = None,
     max_context: int | None = None,
     api_key_env: str | None = None,
     timeout_s: float = 600.0,
@@ -196,7 +196,7 @@ def vllm(
         trust_env=trust_env,
     )
     return RemoteEngine(
-        dialect=VLLM(served_model=served_model, sync=sync),
+        dialect=VLLM(served_model=served_model, weights=VLLMWeights(sync, sync_host, weights.device)),
         servers=[Server(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,

@@ -9,6 +9,9 @@ a whole model    in place of the server's own, from disk (sync=disk) or over the
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import torch
@@ -16,20 +19,23 @@ import torch
 from agentgrpo.engines.base import WeightFiles
 from agentgrpo.engines.remote.dialect import Version
 from agentgrpo.engines.remote.server import Server
-from agentgrpo.engines.remote.transfer import BACKENDS, Sending, TransferError, WeightReceiver
+from agentgrpo.engines.remote.transfer import BACKENDS, GivenUp, Sending, TransferError, WeightReceiver
 from agentgrpo.errors import ConfigError, EngineError
 
 LOADING = "agentgrpo-loading"
 """Name of the weights of a server that is being given others."""
 SYNCS = ("disk", *BACKENDS)
+GIVE_UP_S = 5.0
+"""For a transfer that nobody waits for to end by itself; one that does not is left alone."""
 RECEIVE = WeightReceiver.agentgrpo_receive.__name__
 
 
 class VLLMWeights:
-    """sync: one of SYNCS."""
+    """sync: one of SYNCS. sync_host: the address of this machine that servers call for weights; None = the one on the
+    way to each of them. device: that the weights are on."""
 
-    def __init__(self, sync: str = "disk") -> None:
-        self._sync = sync
+    def __init__(self, sync: str = "disk", sync_host: str | None = None, device: torch.device | None = None) -> None:
+        self._sync, self._sync_host, self._device = sync, sync_host, device or torch.device("cpu")
 
     async def of(self, server: Server) -> str:
         """The name of the whole model that it has. Raises ConfigError where the server does not say it."""
@@ -74,34 +80,84 @@ class VLLMWeights:
         await server.order("/update_weight_version", {"new_version": version.name})
 
     async def _send(self, server: Server, version: Version) -> None:
+        """Raises EngineError (transfer) where they did not arrive, ConfigError where the server cannot take any."""
         receivers = await server.get("/get_world_size", lambda body: int(body["world_size"]))
-        host, timeout_s = urlsplit(server.url).hostname or "", server.access.sync_timeout_s
         try:
             sending = Sending(
-                version.folder, server_host=host, receivers=receivers, backend=self._sync, timeout_s=timeout_s
+                version.folder,
+                server_host=urlsplit(server.url).hostname or "",
+                receivers=receivers,
+                backend=self._sync,
+                timeout_s=server.access.sync_timeout_s,
+                device=self._device,
+                host=self._sync_host,
             )
         except TransferError as e:
             raise EngineError(str(e), kind="transfer") from e
-        running = asyncio.create_task(asyncio.to_thread(sending.run))
+        order = asyncio.ensure_future(server.order("/collective_rpc", {"method": RECEIVE, "kwargs": sending.call}))
+        sent = _in_thread(sending.run)
+        for ending in (order, sent):
+            ending.add_done_callback(_look_at)
         try:
-            await server.order("/collective_rpc", {"method": RECEIVE, "kwargs": sending.call})
-        except EngineError as e:
-            if RECEIVE in str(e):  # as the name of a method that its workers have not
-                raise ConfigError(f"{server.shown} cannot be sent weights; {_RECEIVER}: {e}") from e
-            raise
+            await asyncio.wait((order, sent), return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            sending.give_up()  # what has been sent has been received
-            [outcome] = await asyncio.gather(running, return_exceptions=True)
-        if isinstance(outcome, BaseException):
-            raise EngineError(f"{server.shown} was not sent the weights: {outcome}", kind="transfer") from outcome
+            sending.give_up()
+            order.cancel()
+            await asyncio.wait((order, sent), timeout=GIVE_UP_S)
+        _refuse_failed(server, order, sent)
+
+
+def _refuse_failed(server: Server, order: asyncio.Future[None], sent: asyncio.Future[None]) -> None:
+    told = None if order.cancelled() else order.exception()
+    if told is not None and RECEIVE in str(told):  # as the name of a method that its workers have not
+        raise ConfigError(f"{server.shown} cannot be sent weights; {_RECEIVER}: {told}") from told
+    failure = sent.exception() if sent.done() else TransferError("the transfer hangs")
+    if failure is not None and not isinstance(failure, GivenUp):
+        raise EngineError(f"{server.shown} was not sent the weights: {failure}", kind="transfer") from failure
+    if told is not None:
+        raise told
+
+
+def _look_at(ended: asyncio.Future[None]) -> None:
+    """So that a failure that nobody waits for any longer is not reported as forgotten."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _in_thread(run: Callable[[], None]) -> asyncio.Future[None]:
+    """What `run` comes to, in a thread that keeps no program from ending: one that hangs can only be forgotten."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        error: BaseException | None = None
+        try:
+            run()
+        except Exception as e:
+            error = e
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=work, name="agentgrpo-transfer", daemon=True).start()
+    return outcome
 
 
 def refuse_sync(sync: str, weights: WeightFiles) -> None:
     """Raise ConfigError where these weights do not go that way."""
     if sync not in SYNCS:
         raise ConfigError(f"engine.sync={sync}; {', '.join(SYNCS)} are allowed")
-    if sync == "nccl" and not torch.cuda.is_available():
-        raise ConfigError("engine.sync=nccl, and this process has no CUDA device; engine.sync=gloo needs none")
+    if sync == "nccl" and weights.device.type != "cuda":
+        raise ConfigError(
+            f"engine.sync=nccl, and the model is on {weights.device}; engine.sync=gloo needs no CUDA device"
+        )
     if weights.is_adapter and sync != "disk":
         raise ConfigError(
             f"engine.sync={sync}, and an adapter is trained, which vLLM loads from disk: engine.sync=disk"

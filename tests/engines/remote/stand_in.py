@@ -201,12 +201,10 @@ class StandIn:
         if not self.receives:
             raise Refused("500 Internal Server Error", f"Worker failed with error 'no attribute {method!r}'")
         workers = [Worker() for _ in range(self.workers - self.lost_workers)]
-        try:
-            await asyncio.gather(*(asyncio.to_thread(getattr(worker, method), **call) for worker in workers))
-        except RuntimeError as e:
-            raise Refused("500 Internal Server Error", str(e)) from e
-        assert all(worker.tensors.keys() == workers[0].tensors.keys() for worker in workers)
-        self._reload(workers[-1].tensors)
+        await asyncio.gather(*(asyncio.to_thread(getattr(worker, method), **call) for worker in workers))
+        if all(worker.tensors for worker in workers):
+            assert all(worker.tensors.keys() == workers[0].tensors.keys() for worker in workers)
+            self._reload(workers[-1].tensors)
 
     def _reload(self, found: dict[str, torch.Tensor]) -> None:
         """Every tensor into the live model; a tied output layer only from one of its own, as vLLM's CPU kernels have

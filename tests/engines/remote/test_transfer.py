@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentgrpo.engines.remote import pool as pool_module
-from agentgrpo.engines.remote.transfer import Sending, TransferError, WeightReceiver
+from agentgrpo.engines.remote import transfer
+from agentgrpo.engines.remote.transfer import GivenUp, Sending, TransferError, WeightReceiver
 from agentgrpo.engines.remote.vllm import vllm
 from agentgrpo.errors import ConfigError, NoServer
 from agentgrpo.recipes.weight_files import PolicyFiles
@@ -56,8 +57,8 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def sending(folder: Path, receivers: int = 1, timeout_s: float = 20.0) -> Sending:
-    return Sending(folder, server_host="127.0.0.1", receivers=receivers, backend="gloo", timeout_s=timeout_s)
+def sending(folder: Path, receivers: int = 1) -> Sending:
+    return Sending(folder, server_host="127.0.0.1", receivers=receivers, backend="gloo", timeout_s=20.0)
 
 
 def failure(found: Future[None], within_s: float) -> BaseException | None:
@@ -80,49 +81,105 @@ def test_every_worker_is_given_every_tensor_to_the_last_bit(
 
 
 class Failing(Worker):
+    """After so many tensors."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
     def reload_weights(self, *, weights_iterator: Iterable[tuple[str, Tensor]]) -> None:
-        next(iter(weights_iterator))
+        for number, _ in enumerate(weights_iterator, 1):
+            if number == self.after:
+                break
         raise ValueError("size mismatch")
 
 
-def test_a_worker_that_fails_in_the_middle_ends_the_transfer_at_once(folder: Path, threads: ThreadPoolExecutor) -> None:
-    more_than_waits_on_the_way = {f"wide{i}": torch.zeros(4000, 2000) for i in range(4)}
+@pytest.mark.parametrize("after", [1, 2, 10**9])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_worker_that_fails_ends_the_transfer_and_says_why(
+    folder: Path, threads: ThreadPoolExecutor, after: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle, or when all tensors are there. Another worker may wait for its tensor as long as for any."""
+    monkeypatch.setattr(transfer, "PATIENCE_S", 3.0)
+    more_than_waits_on_the_way = {f"wide{i}": torch.zeros(4000, 1000) for i in range(4)}
     save_file(more_than_waits_on_the_way, folder / "model-0.safetensors")
-    sent = sending(folder)
-    worker, sender = threads.submit(Failing().agentgrpo_receive, **sent.call), threads.submit(sent.run)
-    assert str(failure(worker, 10)) == "size mismatch"
-    assert isinstance(failure(sender, 10), TransferError)
+    sent = sending(folder, 1 + others)
+    workers = [Failing(after), *(Worker() for _ in range(others))]
+    received = [threads.submit(worker.agentgrpo_receive, **sent.call) for worker in workers]
+    assert "ValueError: size mismatch" in str(failure(threads.submit(sent.run), 10))
+    assert [failure(found, 10) for found in received] == [None] * len(workers)
 
 
-def test_a_sender_that_is_lost_in_the_middle_ends_the_worker_at_once(folder: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_sender_that_fails_ends_all_workers_at_once(
+    folder: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When some have what comes and wait for the next."""
+    monkeypatch.setattr(transfer, "PATIENCE_S", 3.0)
+    announced = Sending._announced
+
+    def breaks(self: Sending) -> Iterator[Tensor]:
+        for number, tensor in enumerate(announced(self)):
+            if number == 2:
+                raise OSError("Input/output error")
+            yield tensor
+
+    monkeypatch.setattr(Sending, "_announced", breaks)
+    sent = sending(folder, 2)
+    workers = [Worker(), Worker()]
+    received = [threads.submit(worker.agentgrpo_receive, **sent.call) for worker in workers]
+    assert "Input/output error" in str(failure(threads.submit(sent.run), 10))
+    assert [failure(found, 10) for found in received] == [None, None]
+    assert [worker.tensors for worker in workers] == [{}, {}]
+
+
+def test_a_sender_that_is_killed_ends_its_workers_at_once(folder: Path, threads: ThreadPoolExecutor) -> None:
     code = (
         "import json, os, sys\n"
         "from pathlib import Path\n"
         "from agentgrpo.engines.remote.transfer import Sending, _Group\n"
-        "sent = Sending(Path(sys.argv[1]), server_host='127.0.0.1', receivers=1, backend='gloo', timeout_s=30)\n"
+        "sent = Sending(Path(sys.argv[1]), server_host='127.0.0.1', receivers=2, backend='gloo', timeout_s=30)\n"
         "print(json.dumps(sent.call), flush=True)\n"
         "_Group.broadcast = lambda group, tensor: os._exit(9)\n"
         "sent.run()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        worker = threads.submit(Worker().agentgrpo_receive, **json.loads(process.stdout.readline()))
-        assert isinstance(failure(worker, 20), RuntimeError)
+        call = json.loads(process.stdout.readline())
+        workers = [Worker(), Worker()]
+        received = [threads.submit(worker.agentgrpo_receive, **call) for worker in workers]
+        assert [failure(found, 20) for found in received] == [None, None]
+        assert [worker.tensors for worker in workers] == [{}, {}]
         assert process.wait(10) == 9
 
 
-def test_a_transfer_that_is_given_up_ends_its_thread(folder: Path, threads: ThreadPoolExecutor) -> None:
-    sent = sending(folder)
+class Slow(Worker):
+    def reload_weights(self, *, weights_iterator: Iterable[tuple[str, Tensor]]) -> None:
+        for _ in weights_iterator:
+            time.sleep(0.3)
+        self.tensors = {"all": torch.zeros(1)}
+
+
+@pytest.mark.parametrize("joined", [0, 1, 2])
+def test_a_transfer_that_is_given_up_ends_with_its_workers(
+    folder: Path, threads: ThreadPoolExecutor, joined: int
+) -> None:
+    sent = sending(folder, receivers=2)
+    workers = [Slow() for _ in range(joined)]
+    received = [threads.submit(worker.agentgrpo_receive, **sent.call) for worker in workers]
     found = threads.submit(sent.run)
-    time.sleep(0.1)
+    time.sleep(0.5)
     assert not found.done()
     sent.give_up()
-    assert isinstance(failure(found, 2), TransferError)
+    assert isinstance(failure(found, 10), GivenUp)
+    del sent, found
+    assert [failure(one, 10) for one in received] == [None] * joined
+    assert [worker.tensors for worker in workers] == [{}] * joined
 
 
-def test_workers_that_never_call_are_counted(folder: Path) -> None:
-    with pytest.raises(TransferError, match="0 of 2 workers"):
-        sending(folder, receivers=2, timeout_s=0.2).run()
+def test_workers_that_never_call_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PATIENCE_S", 0.2)
+    with pytest.raises(TransferError, match=r"0 of its 2 workers have called 127\.0\.0\.1 port \d+ within 0\.2 s"):
+        sending(folder, receivers=2).run()
 
 
 def test_what_runs_in_the_server_needs_torch_and_safetensors_alone() -> None:
@@ -163,14 +220,19 @@ async def test_a_server_that_comes_back_is_sent_the_weights_again(tmp_path: Path
         assert ("/collective_rpc" in dict(server.orders), server.weights[:12]) == (True, "agentgrpo-v4")
 
 
-async def test_a_server_whose_workers_do_not_all_call_is_left_out(tmp_path: Path) -> None:
-    async with serving(tmp_path, 2, sync="gloo", sync_timeout_s=1.0) as (found, servers, trained):
+async def test_a_server_whose_workers_do_not_all_call_is_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transfer, "PATIENCE_S", 1.0)
+    caplog.set_level("WARNING")
+    async with serving(tmp_path, 2, sync="gloo") as (found, servers, trained):
         servers[0].workers, servers[0].lost_workers = 2, 1
         began = time.monotonic()
         await found.load_weights(0)
         assert time.monotonic() - began < 10
         assert [s.url for s in found.pool.serving] == [servers[1].url]
         assert await canary(found, trained) < 1e-4
+    assert "1 of its 2 workers have called" in caplog.text
 
 
 async def test_a_reload_that_fails_leaves_the_server_out_and_says_why(
@@ -197,14 +259,11 @@ async def test_a_server_that_cannot_receive_is_told_how_to_be_started(tmp_path: 
     ("sync", "lora", "says"),
     [
         ("http", False, r"engine\.sync=http; disk, gloo, nccl are allowed"),
-        ("nccl", False, r"engine\.sync=nccl, and this process has no CUDA device; engine\.sync=gloo needs none"),
+        ("nccl", False, r"engine\.sync=nccl, and the model is on cpu; engine\.sync=gloo needs no CUDA device"),
         ("gloo", True, r"engine\.sync=gloo, and an adapter is trained, which vLLM loads from disk"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(
-    tmp_path: Path, sync: str, lora: bool, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_what_cannot_be_sent_is_refused(tmp_path: Path, sync: str, lora: bool, says: str) -> None:
     weights = PolicyFiles(policy(lora=lora), Alone())
     with pytest.raises(ConfigError, match=says):
         vllm(run_seed=0, context_limit=512, weights=weights, sync_dir=tmp_path, rank=0, sync=sync)
