@@ -50,7 +50,7 @@ class ModelPath:
     """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
     describe_tools: bool | None = None
     """Open with what there is to do and how it is written: the instructions of search and memory agents, and the tools
-    where the renderer is react or tags. null = unless demonstrations have taught it (Policy.knows_format)."""
+    where the renderer is react or tags. null = unless demonstrations have taught it just that (Policy.knows_format)."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()

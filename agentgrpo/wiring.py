@@ -7,6 +7,7 @@ Heavy objects are built once, here, and injected by keyword; no object below kno
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -144,7 +145,7 @@ class Wiring:
         counterfactual = build_node("counterfactual", node, **given)
         return Equipment(self.config, self.dataset.corpora(), self._calls, self.meter, counterfactual)
 
-    def _make_renderer(self, tokenizer: FastTokenizer) -> Renderer:
+    def _make_renderer(self, tokenizer: FastTokenizer, *, describes: bool | None = None) -> Renderer:
         name, agent = self.model.renderer, self.config["agent"]
         if takes("agent", agent, "schema"):
             tools: Sequence[ToolSpec] = schema_of(agent.get("schema", MemoryOptions.schema)).specs
@@ -152,14 +153,23 @@ class Wiring:
             tools = [t.spec for t in self.equipment.for_agent["tools"].values()] if name == "tags" else ()
         else:
             return choose(name, tokenizer=tokenizer)
-        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=self._describe_tools, tools=tools)
+        describes = self._describe_tools if describes is None else describes
+        return choose_for_tools(name, tokenizer=tokenizer, describe_tools=describes, tools=tools)
 
     @property
     def _describe_tools(self) -> bool:
         """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
-        if isinstance(self.model, WarmStart):
-            return False
-        return not self.policy.knows_format if self.model.describe_tools is None else self.model.describe_tools
+        if isinstance(self.model, ModelPath) and self.model.describe_tools is not None:
+            return self.model.describe_tools
+        if "model" in self.config["engine"]:  # an endpoint's, which has had no warm start
+            return True
+        return isinstance(self.model, ModelPath) and self.policy.knows_format != self._format
+
+    @property
+    def _format(self) -> str:
+        """The name of what the agent wants written."""
+        agent = self.config["agent"]
+        return json.dumps({key: agent[key] for key in ("name", "schema", "tags") if agent.get(key)})
 
     @property
     def _calls(self) -> Clock | None:
@@ -167,9 +177,13 @@ class Wiring:
         return self.clock if self.run.profile else None
 
     def make_agent(
-        self, engine: Engine, renderer: Renderer, equipment: Mapping[str, Any], node: Mapping[str, Any] | None = None
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        equipment: Mapping[str, Any],
+        node: Mapping[str, Any] | None = None,
     ) -> Agent:
-        """node: None = the configuration's, whose calls are metered."""
+        """node: None = the configuration's, whose calls are metered; another one demonstrates."""
         agent: Agent = build_part(
             "agent",
             node or self.config["agent"],
@@ -180,7 +194,7 @@ class Wiring:
             thesaurus=self.dataset.thesaurus(),
             prices=self.run.eval.prices,
             call_prices=self.meter.budget.prices.by_kind,
-            describe_tools=self._describe_tools,
+            describe_tools=node is None and self._describe_tools,
             **equipment,
         )
         agent.figures.priced(self._prices(agent))  # these raise here, before a warm start and not after it
@@ -223,8 +237,9 @@ class Wiring:
             make = partial(
                 model.folder,
                 dataset=self.dataset,
-                make_renderer=self._make_renderer,
+                make_renderer=partial(self._make_renderer, describes=False),
                 make_agent=self._demonstrating_agent,
+                teaches=self._format,
                 agent_key=repr([writing, *(self.config[group] for group in ("tools", "retriever")), self._versions()]),
                 seed=self.run.seed,
                 progress=show_stages(self.screen),

@@ -111,7 +111,7 @@ def test_your_own_data() -> None:
             "revision": None,
             "trust_remote_code": False,
             "renderer": "auto",
-            "describe_tools": True,
+            "describe_tools": None,
             "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
             "freeze": [],
             "shape": None,

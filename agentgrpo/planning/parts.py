@@ -69,7 +69,8 @@ def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
 
 def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
     node, own = config["engine"], int(model.config.get_text_config().max_position_embeddings)
-    limits = (node.get("max_context"), config["agent"].get("max_context"), own)
+    of_node = None if "model" in node else node.get("max_context")  # an endpoint's model is another one
+    limits = (of_node, config["agent"].get("max_context"), own)
     contexts = [int(limit) for limit in limits if limit is not None]
     _refuse_longer(model, contexts, own)
     urls = node.get("urls") if takes("engine", node, "urls") else None

@@ -137,6 +137,7 @@ class WarmStart:
         make_renderer: MakeRenderer,
         make_agent: MakeAgent,
         agent_key: str,
+        teaches: str | None = None,
         seed: int = 0,
         cache: Path | None = None,
         progress: Progress | None = None,
@@ -145,6 +146,7 @@ class WarmStart:
 
         `make_agent(engine, renderer, corpora)`: the agent that will be trained, for a demonstration world's corpora;
         `agent_key` names all that it and `make_renderer` depend on besides the source, such as their settings.
+        `teaches`: Policy.knows_format.
         `seed` draws the initial weights and the order of training; the demonstrations are the same for all seeds."""
         home = (cache or default_cache()) / "warm_start" / self.key(dataset.demonstration_fingerprint, agent_key, seed)
         model = home / "model"
@@ -152,7 +154,7 @@ class WarmStart:
             if not _is_whole(model):
                 sweep_leftovers(home)
                 with atomic_directory(model) as directory:
-                    self._make(directory, dataset, make_renderer, make_agent, seed, progress or _silent)
+                    self._make(directory, dataset, make_renderer, make_agent, teaches, seed, progress or _silent)
         return model
 
     def _make(
@@ -161,6 +163,7 @@ class WarmStart:
         dataset: Demonstrated,
         make_renderer: MakeRenderer,
         make_agent: MakeAgent,
+        teaches: str | None,
         seed: int,
         progress: Progress,
     ) -> None:
@@ -205,7 +208,7 @@ class WarmStart:
             muon_lr=self.muon_lr,
             on_step=on_step,
         )
-        policy.knows_format = True
+        policy.knows_format = teaches
         policy.save(directory)
 
     def _tokenizer(self, texts: Iterable[str], language: Language) -> PreTrainedTokenizerBase:

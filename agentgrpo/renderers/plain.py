@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgrpo.errors import ConfigError
+from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.template import ChatTemplate
 from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, encode_pieces
 from agentgrpo.types import Message, Piece
@@ -52,13 +53,14 @@ class PlainRenderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._trusted.decode(token_ids)
 
-    def takes_system(self) -> bool:
-        """Whether the chat template, where there is one, has a system role."""
-        try:
-            self.open((Message(role="system", content="s"), Message(role="user", content="u")))
-        except ConfigError:
-            return False
-        return True
+
+def takes_system(renderer: Renderer) -> bool:
+    """Whether the chat template, where there is one, has a system role."""
+    try:
+        renderer.open((Message(role="system", content="s"), Message(role="user", content="u")))
+    except ConfigError:
+        return False
+    return True
 
 
 def _leading_bos(tokenizer: FastTokenizer) -> tuple[int, ...]:

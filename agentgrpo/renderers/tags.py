@@ -21,7 +21,7 @@ from agentgrpo.errors import ConfigError
 from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers import describe
 from agentgrpo.renderers.calls import Unreadable, malformed, read_object, shown
-from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.renderers.plain import PlainRenderer, takes_system
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.types import Message, Piece, ToolCall
 
@@ -79,7 +79,7 @@ class TagsRenderer:
                 )
         self._forms: Mapping[str, str | None] = {tool.name: _form(tool) for tool in tools}
         self._describes = describe_tools
-        self._system_role = describe_tools and self._plain.takes_system()
+        self._system_role = describe_tools and takes_system(self._plain)
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._plain.open(messages)

@@ -105,14 +105,14 @@ class Policy:
         return list(adapter_tensors(self.model).values()) or list(self.model.parameters())
 
     @property
-    def knows_format(self) -> bool:
-        """Whether demonstrations have taught it what there is to do and how it is written. In its config.json, so that
-        whoever trains it further finds it there."""
-        return bool(getattr(self.model.config, KNOWS_FORMAT, False))
+    def knows_format(self) -> str | None:
+        """The name of what demonstrations have taught it: what there is to do and how it is written. In its
+        config.json, so that whoever trains it further finds it there."""
+        return getattr(self.model.config, KNOWS_FORMAT, None)
 
     @knows_format.setter
-    def knows_format(self, value: bool) -> None:
-        setattr(self.model.config, KNOWS_FORMAT, value)
+    def knows_format(self, name: str | None) -> None:
+        setattr(self.model.config, KNOWS_FORMAT, name)
 
     def save(self, directory: Path | str, weights: Mapping[str, Tensor] | None = None) -> None:
         """A plain transformers folder (safetensors and tokenizer) that AutoModelForCausalLM loads; of a model with an

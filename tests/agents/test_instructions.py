@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.search import SearchAgent
+from agentgrpo.agents.search import SearchAgent, options
 from agentgrpo.agents.search.actions import AnswerAction, FetchAction, Query, RerankAction, SearchAction
 from agentgrpo.agents.search.tags import Tags
 from agentgrpo.engines.base import SamplingParams
@@ -57,11 +57,12 @@ def test_what_it_is_told_to_write_is_what_is_read(tags: dict[str, str] | None) -
     made = agent(tags=tags)
     parse = made.planner.parse
     assert made.system_message is not None
-    search, web, rerank, several, fetch, answer = [line.split(";")[0] for line in listed(made.system_message)]
+    search, web, rerank, fetch, answer = [line.split(";")[0] for line in listed(made.system_message)]
     assert parse(search).action == SearchAction(queries=(Query(text="query"),))
     assert parse(web).action == SearchAction(queries=(Query(text="query", retriever="web"),))
     assert parse(rerank).action == SearchAction(queries=(Query(text="query", rerank=True),))
-    assert isinstance(parse(several).action, SearchAction)
+    several = made.system_message.partition("a line of its own:")[2].partition("Do not repeat")[0]
+    assert parse(several).action == SearchAction(queries=(Query(text="first query"), Query(text="second query")))
     assert parse(fetch).action == FetchAction(urls=("URL",))
     assert parse(answer).action == AnswerAction(text="answer [R1Q1D1]")
     assert (
@@ -85,7 +86,30 @@ def test_nothing_is_offered_that_is_not_there() -> None:
     assert [("web" in told()), ("rerank" in told()), ("<fetch>" in told())] == [True] * 3
     bare = told(retrievers={"vdb": ScriptedRetriever({})}, reranker=None, fetcher=None, show_search_evaluation=False)
     assert not [word for word in ("web", "rerank", "fetch", "search_evaluation") if word in bare]
-    assert len(listed(bare)) == 3
+    assert len(listed(bare)) == 2
+
+
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize("direct", [True, False])
+async def test_what_it_says_of_answers_is_what_the_gate_does(gate: bool, direct: bool) -> None:
+    rules = {"require_sufficient_evidence_before_answer": gate, "allow_internal_knowledge_answer": direct}
+    text = told(**rules)
+    offered = ["<search_decision>answer</search_decision><answer>Roka</answer>"]
+    played = await play(*offered, *([] if direct or not gate else [HOP_1, ANSWER]), **rules)
+    first = played.episode.metrics["answer_rejections"] == 0
+    assert ("unless you are certain" in text) == direct
+    assert ("is rejected while" in text) == gate
+    assert first == (direct or not gate)
+
+
+def test_a_template_without_a_system_role_has_it_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = agent()
+    plain = renderer().decode(made.opening(builders.task()))
+    monkeypatch.setattr(options, "takes_system", lambda _: False)
+    assert plain == f"{made.system_message}\nQuestion: {builders.task().question}\n"
+    assert renderer().decode(made.opening(builders.task())) == (
+        f"{made.system_message}\n\nQuestion: {builders.task().question}\n"
+    )
 
 
 def test_the_limits_are_those_of_the_agent() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from agentgrpo.cli import main
+from agentgrpo.durable import MANIFEST
 from agentgrpo.tasks.almanac import Almanac
 from agentgrpo.tasks.jsonl import export
+from agentgrpo.training.policy import KNOWS_FORMAT
 from tests.e2e.conftest import rows
 
 QUIET = ["hardware.threads=1", "run.screen=quiet", "run.log_with=[]"]
@@ -58,12 +61,22 @@ def opening(run_dir: Path) -> str:
     return str(rows(run_dir / "trajectories" / "train-000000.jsonl")[1]["rendered_prompt"])
 
 
+@pytest.mark.parametrize("why", ["it is no warm start", "it learned other tags", "it is to be told"])
 def test_a_model_that_does_not_know_the_tags_is_told_them_and_refused_where_that_leaves_no_room(
-    folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
 ) -> None:
     """The start weights have 512 positions."""
-    told = "model.describe_tools=true"
-    assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, told]) == 2
+    told: list[str] = []
+    if why == "it is no warm start":
+        start = Path(shutil.copytree(start, tmp_path / "start", ignore=shutil.ignore_patterns(MANIFEST)))
+        config = json.loads((start / "config.json").read_text())
+        assert json.loads(config.pop(KNOWS_FORMAT)) == {"name": "search"}
+        (start / "config.json").write_text(json.dumps(config))
+    elif why == "it learned other tags":
+        told = ["agent.tags={search: find}"]
+    else:
+        told = ["model.describe_tools=true"]
+    assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, *told]) == 2
     assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: none is left", capsys.readouterr().err)
 
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakSet
 
 Behaviour = Callable[[Any, asyncio.StreamWriter], Awaitable[None]]
 """Gets the parsed request body and answers on the stream, however it likes."""
@@ -30,7 +31,7 @@ class Server:
         self.live = self.most_live = self.connections = 0
         self._change = asyncio.Condition()
         self._connections: set[asyncio.Task[None]] = set()
-        self._writers: list[asyncio.StreamWriter] = []
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # alive while their connections are
 
     async def __aenter__(self) -> Server:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -62,7 +63,7 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        self._writers.append(writer)
+        self._writers.add(writer)
         self.connections += 1
         await self._count(1)
         try:
@@ -74,7 +75,7 @@ class Server:
                 if not self.keep_alive:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
-            return  # the client left; it has the right to
+            writer.transport.abort()  # the client left; it has the right to
         finally:
             await self._count(-1)
             self._connections.discard(task)

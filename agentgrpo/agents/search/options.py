@@ -15,6 +15,7 @@ from agentgrpo.engines.base import Engine
 from agentgrpo.errors import ConfigError
 from agentgrpo.judges.base import EvidenceJudge
 from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.plain import takes_system
 from agentgrpo.retrievers.base import PageFetcher, Reranker, Retriever
 from agentgrpo.types import Message, Task
 
@@ -123,8 +124,11 @@ class SearchOptions:
         messages = list(task.messages)
         question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
         messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
-        if self.system_message is not None:
-            messages.insert(0, Message(role="system", content=self.system_message))
+        text = self.system_message
+        if text is not None and self.system_prompt == "auto" and not takes_system(self.renderer):
+            messages[question] = replace(messages[question], content=f"{text}\n\n{messages[question].content}")
+        elif text is not None:
+            messages.insert(0, Message(role="system", content=text))
         return self.renderer.open(messages)
 
     def rehearse(self, task: Task) -> None:
@@ -149,6 +153,8 @@ class SearchOptions:
             rerank=self.reranker is not None,
             fetch=self.fetcher is not None,
             evaluates=self.show_search_evaluation,
+            gate=self.require_sufficient_evidence_before_answer,
+            direct=self.allow_internal_knowledge_answer,
             max_turns=self.max_turns,
             max_queries=self.base_search_limit,
         )

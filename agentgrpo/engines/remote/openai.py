@@ -67,7 +67,7 @@ class OpenAIEngine:
         mode: Literal["chat", "completions"] = "chat",
         api_key_env: str | None = "OPENAI_API_KEY",
         extra: Mapping[str, Any] | None = None,
-        max_context: int | None = None,
+        max_context: int | None = 8192,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
         requests_per_minute: int | None = None,
