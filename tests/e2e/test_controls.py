@@ -36,7 +36,7 @@ def test_positive_control_a_short_run_passes(train: Run) -> None:
     "broken",
     [
         "reward.name=tests.e2e.controls:ShuffledReward",
-        "counterfactual=shuffled",
+        pytest.param("counterfactual=shuffled", marks=pytest.mark.slow),
         pytest.param("counterfactual=blank", marks=pytest.mark.slow),
         pytest.param("counterfactual=swapped", marks=pytest.mark.slow),
         pytest.param("judge.name=tests.e2e.controls:ConstantJudge", marks=pytest.mark.slow),

@@ -394,7 +394,7 @@ class Noted:
     """The WeightFiles of a process that is not the first: nothing is written."""
 
     def __init__(self, files: WeightFiles) -> None:
-        self.is_adapter, self._files = files.is_adapter, files
+        self.is_adapter, self.device, self._files = files.is_adapter, files.device, files
 
     def write(self, folder: Path) -> str:
         return self._files.write(folder.with_name("elsewhere"))
