@@ -114,8 +114,8 @@ def test_an_outage_stops_the_run_which_goes_on_when_it_is_over(
     searcher.fault, searcher.first = FAULTS["500"][0], 4
     run_dir = train(*SETTINGS, f"retriever.url='{searcher.url}'", "run.max_steps=3", code=8)
     assert "failed for infrastructure reasons (http_500: " in capsys.readouterr().err
-    done = len(rows(run_dir / "metrics.jsonl"))
-    assert done < 3
+    metrics = run_dir / "metrics.jsonl"
+    assert not metrics.exists() or len(rows(metrics)) < 3  # how far it came depends on how searches were batched
     searcher.fault = None
     assert main(["resume", str(run_dir)]) == 0
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1, 2]
