@@ -15,6 +15,7 @@ from agentgrpo.engines.base import Engine
 from agentgrpo.errors import ConfigError
 from agentgrpo.judges.base import EvidenceJudge
 from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.describe import put_first
 from agentgrpo.renderers.plain import takes_system
 from agentgrpo.retrievers.base import PageFetcher, Reranker, Retriever
 from agentgrpo.types import Message, Task
@@ -126,7 +127,7 @@ class SearchOptions:
         messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
         text = self.system_message
         if text is not None and self.system_prompt == "auto" and not takes_system(self.renderer):
-            messages[question] = replace(messages[question], content=f"{text}\n\n{messages[question].content}")
+            messages = [*put_first(text, messages, system_role=False)]
         elif text is not None:
             messages.insert(0, Message(role="system", content=text))
         return self.renderer.open(messages)

@@ -44,6 +44,7 @@ FAREWELL_S = 2.0
 """For workers to say what they have failed with."""
 POLL_S = 0.02
 _CPU = torch.device("cpu")
+_BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 class TransferError(RuntimeError):
@@ -210,9 +211,6 @@ class _Group:
 
     def broadcast(self, tensor: Tensor) -> None:
         self._group.broadcast(tensor, root=0).wait()
-
-
-_BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 def _received(group: _Group, store: Any, device: torch.device) -> Iterator[tuple[str, Tensor]]:

@@ -34,8 +34,8 @@ class VLLMWeights:
     """sync: one of SYNCS. sync_host: the address of this machine that servers call for weights; None = the one on the
     way to each of them. device: that the weights are on."""
 
-    def __init__(self, sync: str = "disk", sync_host: str | None = None, device: torch.device | None = None) -> None:
-        self._sync, self._sync_host, self._device = sync, sync_host, device or torch.device("cpu")
+    def __init__(self, sync: str, sync_host: str | None, device: torch.device) -> None:
+        self._sync, self._sync_host, self._device = sync, sync_host, device
 
     async def of(self, server: Server) -> str:
         """The name of the whole model that it has. Raises ConfigError where the server does not say it."""
