@@ -91,7 +91,7 @@ bench-retrieval: .venv/ready-dev ## Indexes of a million generated passages, in 
 bench-gpu: .venv/ready ## Models of real shapes on a GPU; ARGS="--shape 0.5b"
 	$(PY) -W ignore scripts/bench/gpu.py $(ARGS)
 
-half-billion: .venv/ready ## A random model of half a billion weights trains on this CPU, in minutes; ARGS="--steps 5"
+half-billion: .venv/ready-dev ## A random model of half a billion weights trains on this CPU, in minutes; ARGS="--steps 5"
 	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/half_billion.py $(ARGS)
 
 attack: .venv/ready bubblewrap ## The sandbox battery, as root and as an ordinary user; ARGS="--verbose"

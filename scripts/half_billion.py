@@ -38,6 +38,7 @@ SETTINGS = [
     "model=path",
     "model.lora.rank=8",
     "model.lora.targets=[q_proj,v_proj]",
+    "agent.system_prompt=Answer with searches.",
     "agent.max_turns=2",
     "agent.max_search_limit=1",
     "agent.top_k=1",

@@ -39,7 +39,7 @@ from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.episodes import run_episode
 from agentgrpo.tools.environment import Environments
 from agentgrpo.types import Episode, Message, Task
-from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEPT, called, draw, fate_of, tools
+from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
 
 BLOCK = 100
 """Episodes that run with or without those that hang beside them."""
@@ -199,13 +199,15 @@ def held() -> dict[str, int]:
 
 
 async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
-    """What has been left behind: tasks, workspaces and processes before all is closed, and a root after it."""
+    """What has been left behind: tasks, workspaces and processes before what hangs is closed, and a root after it."""
     try:
         await soak.run(episodes)
+        for name in KEEPS_PROCESSES:
+            await soak.tools[name].close()
         left = {
             "tasks": len(asyncio.all_tasks()) - 1,
             "workspaces": len(list(soak.parent.glob("*/*"))),
-            "hanging processes": max(0, held()["processes"] - KEPT),
+            "hanging processes": held()["processes"],
         }
     finally:
         await soak.close()

@@ -17,8 +17,8 @@ from agentgrpo.tools.python import PythonTool
 from scripts.soak.functions import greet, sleep_on, trouble
 
 DEADLINE_S = 1.5
-KEPT = 2 + 4
-"""Processes that functions which come back keep for their next calls."""
+KEEPS_PROCESSES = ("greet", "trouble")
+"""Functions that come back: their processes, two for each call at a time, are kept for the next calls."""
 HANGS = ("await_never", "swallowed_cancellation", "hanging_function", "hanging_program")
 SHARES: Mapping[str, int] = {
     "none": 630,
