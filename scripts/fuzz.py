@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from agentgrpo.protocol import MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers.base import ToolRenderer
-from agentgrpo.types import Message, ToolCall
+from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers import families
 
 ALL_CONTROLS = sorted({text for name in families.TOKENIZERS for text in families.tokenizer(name).get_added_vocab()})
@@ -193,7 +193,7 @@ class Target:
                 return "a call that was not sampled"
         if turn.answer is not None and (turn.calls or not turn.answer or ids[-1] not in self.renderer.stop_token_ids):
             return "an answer beside calls, empty, or of a turn that did not end"
-        told = self.renderer.tell("no", sampled=ids)
+        told = self.renderer.tell((Piece("no", True),), sampled=ids)
         replied = self.renderer.reply([ToolReply(call=c, text="no") for c in turn.calls[:2]], sampled=ids)
         if not told or bool(turn.calls) > bool(replied) or self.renderer.parse(ids) != turn:
             return "a second reading differs"

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 THREADS = torch.get_num_threads()
-FIRST = ("tests/test_docs.py", "tests/e2e/test_tool_controls.py", "tests/e2e/")
-"""Each of the first two makes a warm start, which everything after them finds in the cache."""
+FIRST = ("tests/test_docs.py", "tests/e2e/")
+"""The first makes warm starts, which everything after it finds in the cache."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

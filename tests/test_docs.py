@@ -89,9 +89,9 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
     if verb not in ("train", "doctor") or "--cfg" in arguments:
         return launch, arguments
     if "experiment=tools" in arguments:
-        arguments += ["task.test_tasks=24"]  # from its own start weights
+        arguments += ["task.test_tasks=24", "model.worlds=10", "model.tokenizer_worlds=8"]  # hasty start weights
     elif "experiment=memory" in arguments:
-        arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]  # from hasty ones of its own
+        arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]
     elif "agent=tool" in arguments:
         arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
     elif "experiment=none" not in arguments:

@@ -52,6 +52,11 @@ class Transcript:
         return self._max_context - len(self._context)
 
     @property
+    def sampled(self) -> tuple[int, ...]:
+        """The policy's last turn; empty before the first."""
+        return next((s.token_ids for s in reversed(self._segments) if s.sampled), ())
+
+    @property
     def branch(self) -> Branch:
         return Branch(segments=tuple(self._segments))
 

@@ -12,14 +12,23 @@ from agentgrpo.types import Message, Piece
 class Renderer(Protocol):
     stop_token_ids: tuple[int, ...]
     """Tokens that end a turn in this model family (its eos)."""
+    in_turns: bool
+    """What the environment says is a message of its own. False: an episode is one turn of the policy's, into which the
+    environment writes (as in Search-R1)."""
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of the opening context, ready for the policy's first token. Message text is untrusted."""
         ...
 
     def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
-        """Token ids of what the environment adds between two sampled turns. Trusted pieces may use the vocabulary's
-        added tokens; untrusted ones are encoded without any."""
+        """Token ids of the pieces as they are. Trusted ones may use the vocabulary's added tokens; untrusted ones are
+        encoded without any."""
+        ...
+
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        """Token ids to append after the turn `sampled` where the environment has a word that answers no call (what was
+        found, a format error, the last chance): the turn's end where it was cut short, the pieces, and the opening of
+        the policy's next turn."""
         ...
 
     def encode_action(self, text: str) -> tuple[int, ...]:
@@ -54,10 +63,6 @@ class ToolRenderer(Renderer, Protocol):
 
     def written(self, text: str) -> str:
         """The text of a reply as `reply` writes it between its markup: its tokens are what a result costs."""
-        ...
-
-    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
-        """The same for a word of the environment that answers no call (a format error, the last chance); trusted."""
         ...
 
     def write(self, turn: ParsedTurn) -> str:

@@ -20,7 +20,14 @@ from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers import describe
 from agentgrpo.renderers.family import Family, Markup, Splitter
 from agentgrpo.renderers.template import ChatTemplate, function
-from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, added_tokens, encode_pieces
+from agentgrpo.renderers.tokens import (
+    FastTokenizer,
+    OutsideEncoder,
+    TrustedEncoder,
+    added_tokens,
+    encode_pieces,
+    framed,
+)
 from agentgrpo.types import Message, Piece, ToolCall
 
 _ASK = {"role": "user", "content": "probe"}
@@ -36,6 +43,7 @@ class ChatRenderer:
     """Implements renderers.base.ToolRenderer for one family."""
 
     stop_strings: tuple[str, ...] = ()
+    in_turns = True
 
     def __init__(self, *, tokenizer: FastTokenizer, family: Family) -> None:
         """Raises ConfigError for a tokenizer that lacks the family's control tokens or its chat template, and where
@@ -95,9 +103,9 @@ class ChatRenderer:
     def written(self, text: str) -> str:
         return _written(self._markup, text)
 
-    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
         before, after = self._markup.word
-        return self.observe((*self._end(sampled), Piece(before + text + after + self._markup.opener, True)))
+        return self.observe((*self._end(sampled), *framed(before, pieces, after + self._markup.opener)))
 
     def write(self, turn: ParsedTurn) -> str:
         return self.family.write(turn, self._markup) + self._markup.end

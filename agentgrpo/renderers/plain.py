@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from agentgrpo.errors import ConfigError
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.template import ChatTemplate
-from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, encode_pieces
+from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, encode_pieces, framed
 from agentgrpo.types import Message, Piece
 
 
 class PlainRenderer:
     """Implements renderers.base.Renderer for any fast tokenizer."""
+
+    in_turns = False
 
     def __init__(self, *, tokenizer: FastTokenizer, chat_template: str = "auto") -> None:
         """`chat_template`: auto (use the tokenizer's where it has one), always, never. Raises ConfigError for another
@@ -46,6 +48,10 @@ class PlainRenderer:
 
     def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
         return encode_pieces(pieces, trusted=self._trusted, outside=self._outside)
+
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        """On lines of its own. The line ends are encoded with our own text beside them, whose tokens they join."""
+        return self.observe(framed("\n", pieces, "\n"))
 
     def encode_action(self, text: str) -> tuple[int, ...]:
         return self._trusted.encode(text)

@@ -23,7 +23,7 @@ from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, To
 from agentgrpo.renderers import describe
 from agentgrpo.renderers.calls import Unreadable, malformed, read_object, shown
 from agentgrpo.renderers.plain import PlainRenderer, takes_system
-from agentgrpo.renderers.tokens import FastTokenizer
+from agentgrpo.renderers.tokens import FastTokenizer, framed
 from agentgrpo.types import Message, Piece, ToolCall
 
 STOP = "\nObservation:"
@@ -40,6 +40,7 @@ class ReactRenderer:
     """Implements renderers.base.ToolRenderer for any fast tokenizer."""
 
     stop_strings: tuple[str, ...] = (STOP,)
+    in_turns = False
 
     def __init__(self, *, tokenizer: FastTokenizer, chat_template: str = "auto", describe_tools: bool = False) -> None:
         """`chat_template` as in PlainRenderer. `describe_tools`: the opening lists the tools and this format; a policy
@@ -104,8 +105,8 @@ class ReactRenderer:
     def written(self, text: str) -> str:
         return text
 
-    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
-        return self.observe((Piece(self._rest_of_stop(sampled), True), Piece(f" {text}\n", True)))
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        return self.observe((Piece(self._rest_of_stop(sampled), True), *framed(" ", pieces, "\n")))
 
     def write(self, turn: ParsedTurn) -> str:
         parts = [f"{turn.content}\n"] if turn.content else []

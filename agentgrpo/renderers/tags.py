@@ -22,7 +22,7 @@ from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, To
 from agentgrpo.renderers import describe
 from agentgrpo.renderers.calls import Unreadable, malformed, read_object, shown
 from agentgrpo.renderers.plain import PlainRenderer, takes_system
-from agentgrpo.renderers.tokens import FastTokenizer
+from agentgrpo.renderers.tokens import FastTokenizer, framed
 from agentgrpo.types import Message, Piece, ToolCall
 
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w.-]{0,63})[ \t]*(/?)>", re.ASCII)
@@ -52,6 +52,8 @@ def _from(tags: Sequence[re.Match[str]], start: int) -> re.Match[str] | None:
 
 class TagsRenderer:
     """Implements renderers.base.ToolRenderer for any fast tokenizer."""
+
+    in_turns = False
 
     stop_strings: tuple[str, ...] = ()
 
@@ -127,8 +129,8 @@ class TagsRenderer:
     def written(self, text: str) -> str:
         return text
 
-    def tell(self, text: str, *, sampled: Sequence[int]) -> tuple[int, ...]:
-        return self.observe((Piece(f"{self._end(sampled)}\n{text}\n", True),))
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        return self.observe(framed(f"{self._end(sampled)}\n", pieces, "\n"))
 
     def write(self, turn: ParsedTurn) -> str:
         """Bare text follows its tag after a space, so that its first word is encoded as anywhere else."""

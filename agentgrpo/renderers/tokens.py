@@ -158,3 +158,12 @@ class OutsideEncoder:
 def encode_pieces(pieces: Sequence[Piece], *, trusted: TrustedEncoder, outside: OutsideEncoder) -> tuple[int, ...]:
     """Each piece is encoded on its own, so that no token can span the border of trust."""
     return tuple(chain.from_iterable((trusted if piece.trusted else outside).encode(piece.text) for piece in pieces))
+
+
+def framed(before: str, pieces: Sequence[Piece], after: str) -> tuple[Piece, ...]:
+    """The pieces, one at least, between texts of ours. What of them is ours at either end is encoded together with
+    these, as if it had been written so."""
+    *rest, last = pieces
+    framing = [*rest, Piece(last.text + after, True)] if last.trusted else [*rest, last, Piece(after, True)]
+    first, *rest = framing
+    return (Piece(before + first.text, True), *rest) if first.trusted else (Piece(before, True), *framing)

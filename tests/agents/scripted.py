@@ -15,6 +15,7 @@ from agentgrpo.agents.search import SearchAgent
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.errors import RetrieverError
 from agentgrpo.judges.base import QueryResults, RoundVerdict
+from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.types import Episode, FinishReason, Passage, Task
 from tests import builders
@@ -51,10 +52,11 @@ class ScriptedEngine:
     samplings: list[SamplingParams] = field(default_factory=list)
     keys: list[SeedKey] = field(default_factory=list)
     released: list[tuple[str, str, int]] = field(default_factory=list)
+    speaks: Renderer = field(default_factory=lambda: renderer())
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
-        ids = renderer().encode_action(self.script[len(self.keys)])[: sampling.max_tokens]
-        self.contexts.append(renderer().decode(token_ids))
+        ids = self.speaks.encode_action(self.script[len(self.keys)])[: sampling.max_tokens]
+        self.contexts.append(self.speaks.decode(token_ids))
         self.samplings.append(sampling)
         self.keys.append(key)
         await asyncio.sleep(0)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.search import SearchAgent, options
+from agentgrpo.agents.search import SearchAgent, instructions, options
+from agentgrpo.agents.search import observations as say
 from agentgrpo.agents.search.actions import AnswerAction, FetchAction, Query, RerankAction, SearchAction
+from agentgrpo.agents.search.instructions import examples_for
 from agentgrpo.agents.search.tags import Tags
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.errors import ConfigError
+from agentgrpo.types import Passage
 from tests import builders
 from tests.agents.scripted import (
     ANSWER,
@@ -27,6 +30,8 @@ from tests.agents.scripted import (
     play,
     renderer,
 )
+from tests.renderers.families import renderer as chat_renderer
+from tests.renderers.families import tokenizer as chat_tokenizer
 
 
 def agent(**options: Any) -> SearchAgent:
@@ -68,8 +73,6 @@ def test_what_it_is_told_to_write_is_what_is_read(tags: dict[str, str] | None) -
     assert (
         parse(next(line for line in listed(made.system_message) if ";" in line).split(";")[1]).action == RerankAction()
     )
-    example = parse(made.system_message.partition("For example:")[2])
-    assert example.action == SearchAction(queries=(Query(text="founder of Acme"),))
     decided = re.search(r"then write (\S+) before the answer", made.system_message)
     assert decided is not None
     assert parse(decided[1]).decision == "answer"
@@ -103,10 +106,8 @@ async def test_what_it_says_of_answers_is_what_the_gate_does(gate: bool, direct:
 
 
 def test_a_template_without_a_system_role_has_it_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = agent()
-    plain = renderer().decode(made.opening(builders.task()))
+    made = agent(examples=False)
     monkeypatch.setattr(options, "takes_system", lambda _: False)
-    assert plain == f"{made.system_message}\nQuestion: {builders.task().question}\n"
     assert renderer().decode(made.opening(builders.task())) == (
         f"{made.system_message}\n\nQuestion: {builders.task().question}\n"
     )
@@ -121,10 +122,102 @@ async def test_it_stands_before_the_question_and_one_line_does_for_a_policy_that
     made = agent()
     await made.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
     [first, _] = made.engine.contexts  # type: ignore[attr-defined]
-    assert first == f"{made.system_message}\nQuestion: {builders.task().question}\n"
+    examples = [m.content for m in examples_for(Tags(), evaluates=True, in_turns=False)]
+    assert first == "\n".join([f"{made.system_message}", *examples, f"Question: {builders.task().question}\n"])
     learned = await play(HOP_1, ANSWER)
     assert learned.engine.contexts[0] == PROMPT
     assert (agent(system_prompt=None).system_message, agent(system_prompt="Look.").system_message) == (None, "Look.")
+
+
+@pytest.mark.parametrize("in_turns", [True, False])
+@pytest.mark.parametrize("evaluates", [True, False])
+@pytest.mark.parametrize("example", instructions.EXAMPLES)
+async def test_an_example_is_what_the_agent_makes_of_its_turns(
+    example: instructions.Shown, evaluates: bool, in_turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instructions, "EXAMPLES", (example,))
+    asked, *said = examples_for(Tags(), evaluates=evaluates, in_turns=in_turns)
+    rounds = [(query, [Passage(id=text, text=text) for text in texts]) for query, texts in example.rounds]
+    lines = "\n".join(m.content for m in said).splitlines()
+    policy = [line for line in lines if re.match("<(search|answer)>", line)]
+    policy[0] = f"<think>{example.thought}</think>\n{policy[0]}"
+    played = await play(
+        *policy,
+        question=example.question,
+        vdb=dict(rounds),
+        verdicts=[(True, 0.5)] * len(rounds),
+        show_search_evaluation=evaluates,
+    )
+    assert asked.content == f"Question: {example.question}"
+    assert played.episode.answer == example.answer.partition(" [")[0]
+    assert len(played.episode.citations) == 1
+    turns = [s.text.strip() for s in played.episode.branches[0].segments[1:]]
+    assert [m.content for m in said] == (turns if in_turns else ["\n".join(turns)])
+    roles = [("user" if i % 2 else "assistant") for i in range(len(turns))] if in_turns else ["assistant"]
+    assert [m.role for m in said] == roles
+
+
+def test_examples_have_the_names_of_the_tags_and_none_is_shown_to_whom_is_told_nothing() -> None:
+    names = {field.name: f"x-{field.name}" for field in fields(Tags)}
+    shown = "".join(m.content for m in examples_for(Tags.named(names), evaluates=True, in_turns=True))
+    assert set(re.findall(r"</?([A-Za-z_-]+)", shown)) <= set(names.values())
+    asked = instructions.EXAMPLES[0].question
+    unlike: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({"examples": False}, False),
+        ({"describe_tools": False}, False),
+        ({"system_prompt": "Look."}, False),
+        ({"system_prompt": None}, False),
+    ]
+    for changes, is_shown in unlike:
+        assert (asked in renderer().decode(agent(**changes).opening(builders.task()))) == is_shown, changes
+
+
+@pytest.mark.parametrize("tags", [None, {"search": "find", "answer": "final"}])
+async def test_what_is_asked_for_is_spelled_out_for_a_policy_that_has_not_learned_it(
+    tags: dict[str, str] | None,
+) -> None:
+    """And what is spelled out is parsed as just that."""
+    known = Tags.named(tags or {})
+    search, answer = f"<{known.search}>query</{known.search}>", f"<{known.answer}>answer</{known.answer}>"
+    asks = {
+        say.NO_ACTION: [search, answer],
+        **{sentence: [search] for sentence in (say.SEARCH_NOW, say.SEARCH_FIRST, say.INSUFFICIENT)},
+        **{sentence: [answer] for sentence in (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE)},
+    }
+    for sentence, forms in asks.items():
+        assert agent(tags=tags).spelled(sentence) == f"{sentence} Write {' or '.join(forms)}."
+        assert agent(tags=tags, describe_tools=False).spelled(sentence) == sentence
+    assert agent(tags=tags).spelled(say.NO_FETCHER) == say.NO_FETCHER
+    parse = agent(tags=tags).planner.parse
+    assert parse(search).action == SearchAction(queries=(Query(text="query"),))
+    assert parse(answer).action == AnswerAction(text="answer")
+    for told, feedback in ((True, agent(tags=tags).spelled(say.NO_ACTION)), (False, say.NO_ACTION)):
+        played = await play(
+            "Hm.", search, answer, describe_tools=told, tags=tags, vdb={"query": [Passage(id="a", text="b")]}
+        )
+        assert played.told[0].splitlines()[2] == feedback
+
+
+async def test_in_the_turns_of_a_chat_model_what_is_found_is_a_users_message() -> None:
+    """One that the template would have written, too."""
+    speaks = chat_renderer("chatml")
+    engine = ScriptedEngine([HOP_1, f"{ANSWER}<|im_end|>"], speaks=speaks)
+    made = agent(renderer=speaks, engine=engine, examples=False)
+    episode = await made.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
+    opening, first, found, answer = [s.text for s in episode.branches[0].segments]
+    told = found.removeprefix("<|im_end|>\n<|im_start|>user\n").removesuffix("<|im_end|>\n<|im_start|>assistant\n")
+    assert told.startswith("<information>")
+    assert told.endswith("</search_evaluation>")
+    turns = [
+        {"role": "system", "content": made.system_message},
+        {"role": "user", "content": f"Question: {builders.task().question}"},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": told},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    rendered = chat_tokenizer("chatml").apply_chat_template(turns, tokenize=False)
+    assert opening + first + found + answer == str(rendered).removesuffix("\n")
 
 
 def test_a_question_that_leaves_no_room_for_a_turn_is_refused_before_any_episode() -> None:

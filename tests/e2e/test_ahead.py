@@ -25,7 +25,7 @@ def compared(a: Path, b: Path) -> list[str]:
     return [name for name in names if (a / name).read_bytes() != (b / name).read_bytes()]
 
 
-@pytest.mark.parametrize("settings", [AHEAD, CARRIED], ids=["ahead", "all"])
+@pytest.mark.parametrize("settings", [pytest.param(AHEAD, marks=pytest.mark.slow), CARRIED], ids=["ahead", "all"])
 def test_resumed_anywhere_it_is_the_same_run(train: Run, tmp_path: Path, settings: list[str]) -> None:
     whole = train(*SHORT, *STEP, *settings)
     for step in (1, 2, 3):

@@ -14,7 +14,7 @@ LEARNING = [
     "run.max_steps=24",
     "run.checkpoint_every=24",
     "run.eval_every=0",
-    "run.eval.tasks=200",
+    "run.eval.tasks=120",
     "run.max_error_fraction=1.0",
 ]
 

@@ -212,7 +212,7 @@ def test_a_killed_run_goes_back_again_to_the_byte(start: Path, tmp_path: Path) -
     assert rows(killed / "metrics.jsonl")[3]["guard/rolled_back_to"] == 0
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_that_overlap_go_back_and_are_resumed_the_same(
     train: Run, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
@@ -281,7 +281,7 @@ def test_a_step_refused_by_the_trainer_is_skipped_and_no_number_of_it_stays(
     assert moments(run_dir, 2) == moments(run_dir, 1)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_two_processes_go_back_together(start: Path, tmp_path: Path, strategy: str) -> None:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     settings = ["model=path", f"model.path='{start}'", *SHORT, *ROLLBACK, f"hardware.strategy={strategy}"]

@@ -76,6 +76,7 @@ def verdict(start: Path, tmp_path: Path) -> Train:
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_positive_control_a_short_run_passes(verdict: Train) -> None:
     result = verdict()

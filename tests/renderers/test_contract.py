@@ -129,8 +129,9 @@ def test_a_turn_is_ended_once_wherever_it_was_cut(name: str, answers_calls: bool
 
     def appended(sampled: tuple[int, ...]) -> str:
         replies = [ToolReply(call=call, text="41") for call in calls]
+        told = (Piece("4", True), Piece("1", False))
         return speaks.decode(
-            speaks.reply(replies, sampled=sampled) if answers_calls else speaks.tell("41", sampled=sampled)
+            speaks.reply(replies, sampled=sampled) if answers_calls else speaks.tell(told, sampled=sampled)
         )
 
     whole, end = appended(ids), speaks.decode(ids[-1:])

@@ -12,7 +12,7 @@ import pytest
 from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.template import function
-from agentgrpo.types import Branch, Message, Segment, ToolCall
+from agentgrpo.types import Branch, Message, Piece, Segment, ToolCall
 from scripts.fuzz import MARKUP, Target, hostile
 from tests.renderers.families import TOKENIZERS, family_of, renderer, tokenizer
 
@@ -53,7 +53,7 @@ def converse(speaks: ToolRenderer, says: Says) -> tuple[Branch, list[ParsedTurn]
         added = (
             speaks.reply(replies, sampled=sampled)
             if replies
-            else speaks.tell("Call a tool or answer.", sampled=sampled)
+            else speaks.tell((Piece("Call a tool or answer.", True),), sampled=sampled)
         )
         if turn.answer is None:
             segments.append(Segment(role="tool", token_ids=added, sampled=False))
@@ -159,7 +159,7 @@ def test_reasoning_stays_in_the_context_although_the_template_strips_it() -> Non
     appended, anew = conversation("qwen3", ["first", "second"])
     assert appended == anew
     sampled = speaks.encode_action(speaks.write(ParsedTurn(content="Hm.")))
-    context = appended + speaks.decode((*sampled, *speaks.tell("Answer now.", sampled=sampled)))
+    context = appended + speaks.decode((*sampled, *speaks.tell((Piece("Answer now.", True),), sampled=sampled)))
     turns = [
         {"role": "user", "content": ASK[0].content},
         {"role": "assistant", "content": "<think>\nfirst\n</think>\n\nHm."},
@@ -175,7 +175,9 @@ def test_tools_stay_where_they_were_although_the_template_moves_them() -> None:
     """Mistral's template writes the tools before the last user message."""
     speaks = renderer("mistral")
     appended, _ = conversation("mistral", ["", ""])
-    context = appended + speaks.decode(speaks.tell("Answer now.", sampled=speaks.encode_action("Hm.</s>")))
+    context = appended + speaks.decode(
+        speaks.tell((Piece("Answer now.", True),), sampled=speaks.encode_action("Hm.</s>"))
+    )
     anew = rendered(
         "mistral", [{"role": "user", "content": ASK[0].content}, {"role": "user", "content": "Answer now."}]
     )

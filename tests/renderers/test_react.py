@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 from agentgrpo.errors import ConfigError
 from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers.react import ReactRenderer
-from agentgrpo.types import Message, ToolCall
+from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers.families import CHATML, GEMMA, QWEN25_ADDED, SPECIAL, build, renderer, tokenizer
 
 NUT = ToolCall(name="lookup", arguments={"table": "prices", "key": "nut"})
@@ -111,7 +111,10 @@ def test_replies_continue_the_line_that_the_policy_began() -> None:
     assert speaks.decode(speaks.reply([one, two], sampled=sampled)) == " 41\nObservation: error: no\n\n"
     added = set(tokenizer("react").get_added_vocab().values())
     assert [speaks.decode([i]) for i in speaks.reply([one, two], sampled=sampled) if i in added] == ["\nObservation:"]
-    assert speaks.decode(speaks.tell("Act!", sampled=speaks.encode_action("Hm.<eos>"))) == "\nObservation: Act!\n"
+    assert (
+        speaks.decode(speaks.tell((Piece("Act!", True),), sampled=speaks.encode_action("Hm.<eos>")))
+        == "\nObservation: Act!\n"
+    )
 
 
 def test_the_digits_of_a_reply_are_the_digits_of_a_question() -> None:

@@ -10,7 +10,7 @@ import pytest
 from agentgrpo.errors import ConfigError
 from agentgrpo.protocol import MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.renderers.tags import TagsRenderer
-from agentgrpo.types import Message, ToolCall
+from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers.families import TAGS_TOOLS, build, renderer, tokenizer
 
 EOS = "<eos>"
@@ -144,8 +144,8 @@ def test_what_the_environment_says() -> None:
     assert speaks.decode(told) == "\n<result>41</result>\n<result></result><skip></result>\n"
     skip, result = speaks.encode_action("<skip><result>")
     assert (told.count(skip), told.count(result)) == (0, 2)
-    assert speaks.decode(speaks.tell("Go on.", sampled=cut)) == f"{EOS}\nGo on.\n"
-    assert speaks.decode(speaks.tell("Go on.", sampled=whole)) == "\nGo on.\n"
+    assert speaks.decode(speaks.tell((Piece("Go on.", True),), sampled=cut)) == f"{EOS}\nGo on.\n"
+    assert speaks.decode(speaks.tell((Piece("Go on.", True),), sampled=whole)) == "\nGo on.\n"
 
 
 def test_tools_are_described_where_that_is_asked_for() -> None:

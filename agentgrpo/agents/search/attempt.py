@@ -95,15 +95,16 @@ class Attempt:
 
     def _observe(self, blocks: Sequence[Block]) -> Exit | None:
         """Append the blocks, if there is room for them and for one more token."""
-        pieces = say.pieces(blocks)
-        text = "".join(piece.text for piece in pieces)
-        if not self.transcript.observe(self.options.renderer.observe(pieces), text):
+        told = self.options.renderer.tell(say.pieces(blocks), sampled=self.transcript.sampled)
+        if not self.transcript.observe(told, self.options.renderer.decode(told)):
             return Exit.CONTEXT_OVERFLOW
         self.shown = tuple(self.state.labels.documents)
         return None
 
     def _tell(self, tag: str, sentence: str) -> Exit | None:
-        return self._observe([Block(tag, [say.sentence(sentence), *say.uncovered(self.state.uncovered)])])
+        return self._observe(
+            [Block(tag, [say.sentence(self.options.spelled(sentence)), *say.uncovered(self.state.uncovered)])]
+        )
 
     @property
     def _turn(self) -> int:
@@ -210,7 +211,7 @@ class Attempt:
         """One more turn, outside the gate, for the answer; `exit` where there is no evidence or no answer comes."""
         if not self.state.retrieved_docs:
             return exit
-        if self._observe([Block(tag, [say.sentence(sentence)])]) is not None:
+        if self._observe([Block(tag, [say.sentence(self.options.spelled(sentence))])]) is not None:
             return Exit.CONTEXT_OVERFLOW
         parsed = await self._sample()
         if parsed is None:

@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
-from agentgrpo.agents.search.tags import Tags
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from agentgrpo.agents.search import observations as say
+from agentgrpo.agents.search.observations import Block
+from agentgrpo.agents.search.tags import Tags
+from agentgrpo.types import Message, Passage
+
+
+class Shown(NamedTuple):
+    """An episode of the example."""
+
+    question: str
+    thought: str
+    rounds: tuple[tuple[str, tuple[str, ...]], ...]
+    """Queries, and what they find."""
+    answer: str
+
+
+EXAMPLES = (
+    Shown(
+        "Who painted Mira?",
+        "I must look up who painted Mira.",
+        (("painter of Mira", ("Mira hangs in Lisbon.", "Mira was painted by Ada Lund.")),),
+        "Ada Lund [R1Q1D2]",
+    ),
+    Shown(
+        "Where was the founder of Acme born?",
+        "I must know who founded Acme before I can look up where that person was born.",
+        (
+            ("founder of Acme", ("Jane Roe founded Acme.", "Acme makes anvils.")),
+            ("birthplace of Jane Roe", ("Jane Roe was born in Springfield.", "Jane Roe collects stamps.")),
+        ),
+        "Springfield [R2Q1D1]",
+    ),
+)
 LEARNED = "Answer with searches."
 """What one is told that has learned all of it from demonstrations."""
 
@@ -59,7 +93,41 @@ up, search one after the other; queries that do not depend on each other may go 
 first query
 second query
 </{tags.searches}>
-Do not repeat a search. You have {max_turns} turns and {max_queries} queries.{certain}
-For example:
-<{tags.think}>I must know who founded Acme before I can look up where that person was born.</{tags.think}>
-<{tags.search}>founder of Acme</{tags.search}>"""
+Do not repeat a search. You have {max_turns} turns and {max_queries} queries.{certain}"""
+
+
+def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Message, ...]:
+    """Whole episodes as they would stand before the question. in_turns: as Renderer.in_turns."""
+    messages: list[Message] = []
+    for example in EXAMPLES:
+        messages.append(Message(role="user", content=f"Question: {example.question}"))
+        said = list(_said(example, tags, evaluates=evaluates))
+        if in_turns:
+            messages += [Message(role="user" if i % 2 else "assistant", content=text) for i, text in enumerate(said)]
+        else:
+            messages.append(Message(role="assistant", content="\n".join(said)))
+    return tuple(messages)
+
+
+def _said(example: Shown, tags: Tags, *, evaluates: bool) -> Iterator[str]:
+    """The policy's turns and what is told it, in turns."""
+    thought = f"<{tags.think}>{example.thought}</{tags.think}>\n"
+    for number, (query, texts) in enumerate(example.rounds, start=1):
+        yield f"{thought}<{tags.search}>{query}</{tags.search}>"
+        thought = ""
+        lines = [say.document(f"[R{number}Q1D{i}]", Passage(id="", text=text)) for i, text in enumerate(texts, start=1)]
+        blocks = [Block(tags.information, lines)]
+        blocks += [Block(tags.search_evaluation, [say.evaluation(True)])] if evaluates else []
+        yield "".join(piece.text for piece in say.pieces(blocks))
+    yield f"<{tags.answer}>{example.answer}</{tags.answer}>"
+
+
+_SEARCH = (say.SEARCH_NOW, say.SEARCH_FIRST, say.INSUFFICIENT, say.NO_ACTION)
+_ANSWER = (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE, say.NO_ACTION)
+
+
+def how(tags: Tags, sentence: str) -> str:
+    """How what a sentence of the environment asks for is written; "" for one that asks for nothing."""
+    forms = [f"<{tags.search}>query</{tags.search}>"] * (sentence in _SEARCH)
+    forms += [f"<{tags.answer}>answer</{tags.answer}>"] * (sentence in _ANSWER)
+    return f" Write {' or '.join(forms)}." if forms else ""

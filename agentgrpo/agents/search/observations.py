@@ -1,6 +1,6 @@
 """What the environment says: blocks of lines, as trusted and untrusted pieces.
 
-    \\n<information>\\n[R1Q1D1] (Title: t) text URL: u\\n[R1Q1D2] text\\n</information>\\n
+    <information>\\n[R1Q1D1] (Title: t) text URL: u\\n[R1Q1D2] text\\n</information>
 
 Tags, labels and our own sentences are trusted; everything a document or the policy wrote is not.
 """
@@ -48,18 +48,17 @@ def sentence(text: str) -> Line:
 
 
 def pieces(blocks: Iterable[Block]) -> tuple[Piece, ...]:
-    """The blocks one below the other, on a new line."""
+    """The blocks, one at least, one below the other."""
     result: list[Piece] = []
-    before = "\n"
     for tag, lines in blocks:
-        result.append(Piece(f"{before}<{tag}>\n", True))
+        result.append(Piece(f"<{tag}>\n", True))
         for i, line in enumerate(lines):
             if i:
                 result.append(_NEWLINE)
             result.extend(line)
         result.append(Piece(f"\n</{tag}>\n", True))
-        before = ""
-    return tuple(result)
+    *before, last = result
+    return (*before, Piece(last.text.removesuffix("\n"), True))
 
 
 def document(marker: str | None, passage: Passage, *, max_chars: int | None = None) -> Line:

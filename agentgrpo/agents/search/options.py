@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from agentgrpo.agents.search.actions import Planner
-from agentgrpo.agents.search.instructions import LEARNED, instructions_for
+from agentgrpo.agents.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.agents.search.tags import Tags
 from agentgrpo.engines.base import Engine
 from agentgrpo.errors import ConfigError
@@ -62,6 +62,8 @@ class SearchOptions:
     system_prompt: str | None = "auto"
     """A system message before the task's own messages; auto = instructions, or one line where the policy has learned
     them; null = none. The question follows as "Question: ..."."""
+    examples: bool = True
+    """Show two whole episodes before the question where instructions are told."""
     tags: Mapping[str, str] | None = None
     """Other names for tags, by their own name: {search: find}; null = none."""
     max_turns: int = 5
@@ -121,10 +123,13 @@ class SearchOptions:
         return Planner(Tags.named(self.tags or {}))
 
     def opening(self, task: Task) -> tuple[int, ...]:
-        """System message, the task's own messages, the question as "Question: ..."."""
+        """System message, the examples, the task's own messages, the question as "Question: ..."."""
         messages = list(task.messages)
         question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
         messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
+        if self._shows_examples:
+            tags, in_turns = self.planner.tags, self.renderer.in_turns
+            messages = [*examples_for(tags, evaluates=self.show_search_evaluation, in_turns=in_turns), *messages]
         text = self.system_message
         if text is not None and self.system_prompt == "auto" and not takes_system(self.renderer):
             messages = [*put_first(text, messages, system_role=False)]
@@ -159,6 +164,14 @@ class SearchOptions:
             max_turns=self.max_turns,
             max_queries=self.base_search_limit,
         )
+
+    def spelled(self, sentence: str) -> str:
+        """What a policy is told, and how to write what it asks for where it has not learned that."""
+        return sentence + how(self.planner.tags, sentence) * self.describe_tools
+
+    @property
+    def _shows_examples(self) -> bool:
+        return self.examples and self.describe_tools and self.system_prompt == "auto"
 
     @property
     def base_search_limit(self) -> int:

@@ -18,7 +18,7 @@ from agentgrpo.agents.transcript import Transcript
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.protocol import AnyCall
 from agentgrpo.tools.base import Environment
-from agentgrpo.types import Episode, Exit, Segment, Task
+from agentgrpo.types import Episode, Exit, Piece, Segment, Task
 
 NO_ACTION = "No tool call and no final answer was found. Call a tool or give the final answer."
 
@@ -83,7 +83,7 @@ class Attempt:
         self.state.format_errors += 1
         if self.state.format_errors >= self.options.max_consecutive_format_errors:
             return Exit.FORMAT_ERROR_LIMIT
-        return self._observe(self.options.renderer.tell(NO_ACTION, sampled=turn.token_ids))
+        return self._observe(self.options.renderer.tell((Piece(NO_ACTION, True),), sampled=turn.token_ids))
 
     async def _call(self, calls: Sequence[AnyCall], turn: Segment, environment: Environment) -> Exit | None:
         """Make the calls, as far as the limit of calls allows, and show what came of all of them."""
