@@ -48,6 +48,13 @@ async def look_at_signal(case: Case, found: Found) -> None:
         )
     elif share < FEW:
         found.note(what, why="most of what is sampled is thrown away; larger groups or dynamic sampling help", key=key)
+    if equal < len(whole) and not any(r.correctness for g in whole for r in g.rewards if r is not None):
+        found.note(
+            f"none of {sum(map(len, totals))} episodes is right at all",
+            why="what is learned is how to earn the other terms of the reward, until one is right by chance: choose "
+            "easier tasks, a larger model, a lower rollout.temperature for a small one, or warm-start it",
+            key="model",
+        )
 
 
 async def look_at_guards(case: Case, found: Found) -> None:

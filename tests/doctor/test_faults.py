@@ -236,6 +236,14 @@ def test_groups_without_variance(diagnose: Diagnose) -> None:
     assert found.problems == {"signal": ["in 3 of 3 groups of 3 all episodes have the same credit: mean reward 0"]}
 
 
+def test_groups_that_differ_with_nothing_right_in_any_are_noted(diagnose: Diagnose) -> None:
+    found = diagnose(only=("episodes", "signal"))
+    [finding] = found.check("signal")["findings"]
+    assert (finding["level"], finding["what"]) == ("note", "none of 9 episodes is right at all")
+    right = diagnose("judge.name=tests.e2e.controls:ConstantJudge", only=("episodes", "signal"))
+    assert "none of" not in str(right.check("signal")["findings"])
+
+
 def test_a_guard_that_would_end_the_run_at_once(diagnose: Diagnose) -> None:
     guard = "+guards.odd={metric: correctness, when: below, limit: 0.5, action: halt, hint: give it easier tasks}"
     found = diagnose(guard, only=("episodes", "guards"))
