@@ -22,7 +22,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -235,11 +235,20 @@ def _fresh_dir(name: str) -> str:
 
 
 def _hydra_main(job: Callable[[DictConfig], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
-    """The real hydra.main. It reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR."""
+    """hydra.main: it reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes
+    twice, the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
     saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
     try:
-        hydra.main(config_path=str(configs), config_name=name, version_base="1.3")(job)()
+        if any(text.startswith("-") or "hydra" in text for text in argv):
+            hydra.main(config_path=str(configs), config_name=name, version_base="1.3")(job)()
+        else:
+            with hydra.initialize_config_dir(str(configs), job_name="agentgrpo", version_base="1.3"):
+                cfg = hydra.compose(name, [*argv], return_hydra_config=True)
+                HydraConfig.instance().set_config(cfg)
+                with flag_override(cfg, ["struct", "readonly"], [False, False]):
+                    del cfg["hydra"]
+                job(cfg)
     except AgentGrpoError:
         raise
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
