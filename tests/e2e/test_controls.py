@@ -11,8 +11,8 @@ import pytest
 from tests.e2e.conftest import Run
 
 LEARNING = [
-    "run.max_steps=24",
-    "run.checkpoint_every=24",
+    "run.max_steps=14",
+    "run.checkpoint_every=14",
     "run.eval_every=0",
     "run.eval.tasks=120",
     "run.max_error_fraction=1.0",
