@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 VLLM = ROOT / ".bench" / "vllm" / "bin" / "vllm"
 START_S = 600.0
 ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",  # torch's compiler fails beneath a folder whose name has a space
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
