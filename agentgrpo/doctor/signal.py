@@ -52,7 +52,7 @@ async def look_at_signal(case: Case, found: Found) -> None:
         found.note(
             f"none of {sum(map(len, totals))} episodes is right at all",
             why="what is learned is how to earn the other terms of the reward, until one is right by chance: choose "
-            "easier tasks, a larger model, a lower rollout.temperature for a small one, or warm-start it",
+            "easier tasks, a larger model, or a lower rollout.temperature for a small one",
             key="model",
         )
 
