@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from agentgrpo.interrupts import end_at_once
+from agentgrpo.core.interrupts import end_at_once
 
 
 def main() -> int:
     """The exit code."""
     end_at_once()
-    from agentgrpo.cli import main as run
+    from agentgrpo.cli.main import main as run
 
     return run()
 

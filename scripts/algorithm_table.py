@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from agentgrpo.cli import presets
+from agentgrpo.cli.main import presets
+from agentgrpo.core.types import Branch, TrainingSample
 from agentgrpo.records.metrics import read_metrics
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.training.policy import Policy, load_policy
-from agentgrpo.types import Branch, TrainingSample
 
 SHOWN = 3
 """Of the columns that eval.json has by kind of task."""

@@ -32,11 +32,14 @@ sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 from attacks.catalogue import ATTACKS, PRELUDE, Attack  # noqa: E402
 from attacks.scene import SECRET_NAME, Scene  # noqa: E402
 
-from agentgrpo.errors import ConfigError  # noqa: E402
+from agentgrpo.core.errors import ConfigError  # noqa: E402
 from agentgrpo.tools.python import keep_files  # noqa: E402
-from agentgrpo.tools.sandbox.base import Limits, Program  # noqa: E402
-from agentgrpo.tools.sandbox.bubblewrap import NOBODY, BubblewrapSandbox  # noqa: E402
-from agentgrpo.tools.sandbox.interpreter import find_interpreter  # noqa: E402
+from agentgrpo.tools.sandbox.base import SandboxLimits, SandboxProgram  # noqa: E402
+from agentgrpo.tools.sandbox.bubblewrap import (  # noqa: E402
+    NOBODY,
+    BubblewrapSandbox,
+    find_interpreter,
+)
 from agentgrpo.tools.sandbox.plain import plain_text  # noqa: E402
 
 ORDINARY = 61_183
@@ -142,7 +145,7 @@ def contained(code: str, scene: Scene, sandbox: BubblewrapSandbox) -> Result:
     """The same program in the sandbox, what it leaves kept in a workspace, as the tool does it."""
     home = Path(tempfile.mkdtemp(dir=scene.folder))
     began = time.monotonic()
-    done = asyncio.run(sandbox.run(Program(code=code, is_reported=True)))
+    done = asyncio.run(sandbox.run(SandboxProgram(code=code, is_reported=True)))
     seconds = time.monotonic() - began
     if done.files is not None:
         keep_files(home, {}, done.files)
@@ -157,7 +160,7 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     """All attacks against this very process as the driver; prints a line each."""
     is_root = os.geteuid() == 0
     who = "root" if is_root else "user"
-    sandbox = BubblewrapSandbox(Limits(timeout_s=DEADLINE_S))
+    sandbox = BubblewrapSandbox(SandboxLimits(timeout_s=DEADLINE_S))
     interpreter = find_interpreter(None, NOBODY if is_root else None).executable
     scene = Scene(interpreter)
     passed = failed = 0

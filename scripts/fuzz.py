@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from agentgrpo.protocol import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.messages import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.base import ToolRenderer
-from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers import families
 
 ALL_CONTROLS = sorted({text for name in families.TOKENIZERS for text in families.tokenizer(name).get_added_vocab()})

@@ -26,9 +26,9 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM
 
-from agentgrpo.recipes.shape import config_of
+from agentgrpo.models.loading import config_of
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.worlds.almanac.dataset import Almanac
 
 ROOT = Path(__file__).parent.parent
 WORLD = ["task.num_companies=12", "task.dev_companies=4", "task.test_companies=4"]
@@ -73,7 +73,7 @@ SMALL = {
 }
 PROGRAM = """
 import sys
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 code = main(sys.argv[1:])
 line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(int(line.split()[1]) * 1024)

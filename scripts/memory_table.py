@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agentgrpo import dialogue
-from agentgrpo.recipes.memory_text import equals_one, task_of
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.reports.show import equals_one, task_of
+from agentgrpo.tasks import dialogue
 
 ORDER = ("current", "history", "forgotten", "rumoured", "never")
 """Kinds of questions that come first, in this order; others follow by name."""

@@ -23,8 +23,8 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from agentgrpo import verbs
-from agentgrpo.cli import main as agentgrpo
+from agentgrpo.cli import verbs
+from agentgrpo.cli.main import main as agentgrpo
 from agentgrpo.records.screen import Screen
 
 IMAGES = Path(__file__).parent.parent / "agentgrpo" / "docs" / "images"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from agentgrpo import registry
+from agentgrpo.config import registry
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agentgrpo.types import (
-    Branch,
-    Citation,
-    Episode,
-    EpisodeGroup,
-    Exit,
-    Message,
-    Passage,
-    Segment,
-    Task,
-)
+from agentgrpo.core.types import Branch, Citation, Episode, EpisodeGroup, Exit, Message, Passage, Segment, Task
 
 
 def task(question: str = "Who founded Velmor?", *references: str, id: str = "t0", **metadata: object) -> Task:

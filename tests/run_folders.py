@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from agentgrpo.core.types import Episode, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.trajectories import write_trajectories
-from agentgrpo.types import Episode, Failure, RewardResult, ScoredGroup, Task
 from tests import builders
 
 PRICES = {"web": 0.05, "vdb": 0.01, "rerank": 0.02}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.admission import needed_overrides, refuse_bare_addresses, refuse_unnamed
-from agentgrpo.errors import ConfigError
+from agentgrpo.config.admission import needed_overrides, refuse_bare_addresses, refuse_unnamed
+from agentgrpo.core.errors import ConfigError
 
 AT = "postgresql://u@evil/db"
 NAMED = [

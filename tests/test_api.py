@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import agentgrpo
-from agentgrpo import cli
-from agentgrpo.errors import AgentGrpoError, EpisodeError
-from agentgrpo.metering.cassette import CassetteMiss
+from agentgrpo.cli.main import main as cli
+from agentgrpo.core.errors import AgentGrpoError, EpisodeError
+from agentgrpo.services.cassette import CassetteMiss
 
 PACKAGE = Path(agentgrpo.__file__).parent
 ROOT = PACKAGE.parent

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 import pytest
 
-from agentgrpo import build, registry
-from agentgrpo.build import Child, admit_user_code, build_node, user_code, validate
-from agentgrpo.errors import ConfigError
-from agentgrpo.hardware import Hardware
+from agentgrpo.config import build, registry
+from agentgrpo.config.build import Child, admit_user_code, build_node, user_code, validate
+from agentgrpo.config.hardware import Hardware
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.judges.answers import Contains, ExactMatch
 from agentgrpo.judges.base import AnswerJudge
-from agentgrpo.judges.composite import Composite
+from agentgrpo.judges.composed import Composite
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.settings import RolloutSettings
 
 HERE = "tests.test_build:Custom"
 
@@ -279,8 +279,8 @@ def test_validate_asks_for_every_group_and_no_other() -> None:
 
 
 def test_an_agents_reranker_and_fetcher_are_chosen_by_name() -> None:
-    from agentgrpo.retrievers.http import HttpPageFetcher, HttpReranker
-    from agentgrpo.retrievers.rerank import LexicalReranker
+    from agentgrpo.retrieval.http import HttpPageFetcher, HttpReranker
+    from agentgrpo.retrieval.rerank import LexicalReranker
 
     url = {"name": "http", "url": "http://localhost:1/x"}
     assert isinstance(build.build_node("reranker", url), HttpReranker)

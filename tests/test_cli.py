@@ -15,22 +15,23 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgrpo import build, cli, registry
-from agentgrpo.admission import needed_overrides
-from agentgrpo.cli import complete, main, parse
-from agentgrpo.commands import SHARED_FLAGS, VERBS, Command, Outcome
-from agentgrpo.compose import read_snapshot
-from agentgrpo.errors import ConfigError, Preempted, RunDirectoryError
+from agentgrpo.cli import main as cli
+from agentgrpo.cli.main import complete, main, parse
+from agentgrpo.config import build, registry
+from agentgrpo.config.admission import needed_overrides
+from agentgrpo.config.compose import read_snapshot
+from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
+from agentgrpo.core.errors import ConfigError, Preempted, RunDirectoryError
 
 HERE = "tests.test_cli"
-ROOT = Path(cli.__file__).parents[1]
+ROOT = Path(cli.__file__).parents[2]
 JOBS: list[tuple[dict[str, Any], Command]] = []
-OUTCOMES: list[Outcome | BaseException] = []
+OUTCOMES: list[VerbResult | BaseException] = []
 
 
-def keep(config: dict[str, Any], command: Command) -> Outcome:
+def keep(config: dict[str, Any], command: Command) -> VerbResult:
     JOBS.append((config, command))
-    outcome = OUTCOMES.pop(0) if OUTCOMES else Outcome()
+    outcome = OUTCOMES.pop(0) if OUTCOMES else VerbResult()
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -141,7 +142,7 @@ def test_sweeps(spelling: str, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert [d.name for d in directories] == ["0", "1"]
     assert re.fullmatch(r"almanac-\d{8}-\d{6}-[0-9a-f]{8}", directories[0].parent.name)
     assert directories[0].parent == directories[1].parent
-    assert directories[0].parents[1] == tmp_path / "runs"
+    assert directories[0].parents[2] == tmp_path / "runs"
     assert capsys.readouterr().err.splitlines() == [
         f"agentgrpo: {directories[0]}: reward=shaped run.seed=7",
         f"agentgrpo: {directories[1]}: reward=search_r1 run.seed=7",
@@ -155,7 +156,7 @@ def test_a_sweep_in_a_named_directory(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
-    OUTCOMES.extend([RunDirectoryError("in use"), Outcome(exit_code=9)])
+    OUTCOMES.extend([RunDirectoryError("in use"), VerbResult(exit_code=9)])
     assert main(["train", "-m", "run.seed=0,1"]) == 3
     assert len(JOBS) == 2
     assert capsys.readouterr().err.count("agentgrpo: in use\n") == 1
@@ -164,7 +165,7 @@ def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFi
 def test_jobs_that_fail_leave_nothing_and_are_listed_at_the_end(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    OUTCOMES.extend([ConfigError("no\nsuch model"), Outcome(), Outcome(exit_code=9), KeyError("k")])
+    OUTCOMES.extend([ConfigError("no\nsuch model"), VerbResult(), VerbResult(exit_code=9), KeyError("k")])
     assert main(["train", "-m", "run.dir=sweep", "run.seed=0,1,2,3", "run.max_steps=5"]) == 2
     sweep = tmp_path / "sweep"
     assert capsys.readouterr().err.splitlines()[-4:] == [
@@ -192,7 +193,7 @@ def test_an_interrupt_leaves_no_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stop", "code"), [(Preempted("stopped by SIGTERM"), 75), (KeyboardInterrupt(), 130)])
 def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
-    OUTCOMES.extend([stop, Outcome()])
+    OUTCOMES.extend([stop, VerbResult()])
     assert main(["train", "-m", "run.seed=0,1"]) == code
     assert len(JOBS) == 1
 
@@ -231,8 +232,8 @@ def test_run_directories_are_fresh_and_made(tmp_path: Path) -> None:
 
 def test_a_taken_directory_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["aaaa", "aaaa", "bbbb"])
-    monkeypatch.setattr("agentgrpo.compose.secrets.token_hex", lambda _: next(tokens))
-    monkeypatch.setattr("agentgrpo.overrides.time.strftime", lambda _: "now")
+    monkeypatch.setattr("agentgrpo.config.compose.secrets.token_hex", lambda _: next(tokens))
+    monkeypatch.setattr("agentgrpo.config.overrides.time.strftime", lambda _: "now")
     assert [job("train")[0]["run"]["dir"] for _ in range(2)] == ["runs/almanac-now-aaaa", "runs/almanac-now-bbbb"]
 
 
@@ -361,7 +362,7 @@ def test_a_known_error_is_one_line_and_its_exit_code(
 
 
 def test_the_exit_code_of_the_verb() -> None:
-    OUTCOMES.append(Outcome(exit_code=10))
+    OUTCOMES.append(VerbResult(exit_code=10))
     assert main(["eval", "--gate"]) == 10
 
 
@@ -722,7 +723,7 @@ def test_shell_completion_installs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_and_cfg_are_light() -> None:
     program = """
 import sys
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 assert main(["--help"]) == 0 and "hydra" not in sys.modules
 assert main(["train", "--cfg", "job", "+reward=shaped"]) == 0 and "torch" not in sys.modules
 """
@@ -738,7 +739,7 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
-    program = "import sys; from agentgrpo.cli import main; sys.exit(main(['--help']))"
+    program = "import sys; from agentgrpo.cli.main import main; sys.exit(main(['--help']))"
     read, write = os.pipe()
     os.close(read)  # before the first byte
     done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from agentgrpo.concurrency import Batcher, Limiter, PerLoop
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.concurrency import Batcher, Limiter, PerLoop
+from agentgrpo.core.errors import ConfigError
 
 Calls = list[tuple[str, list[str]]]
 

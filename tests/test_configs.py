@@ -15,11 +15,11 @@ import hydra
 import pytest
 
 import agentgrpo
-from agentgrpo import build
-from agentgrpo.cli import configs_dir, main, presets
-from agentgrpo.commands import VERBS, Command, Outcome
-from agentgrpo.compose import to_plain
-from agentgrpo.values import is_plain
+from agentgrpo.cli.main import configs_dir, main, presets
+from agentgrpo.config import build
+from agentgrpo.config.build import is_plain
+from agentgrpo.config.compose import to_plain
+from agentgrpo.core.commands import VERBS, Command, VerbResult
 
 OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
 PRESETS = [(group, name) for group, names in presets().items() for name in names]
@@ -27,9 +27,9 @@ SOURCES = [f for f in sorted(Path(agentgrpo.__file__).parent.rglob("*.py")) if f
 JOBS: list[dict[str, Any]] = []
 
 
-def keep(config: dict[str, Any], command: Command) -> Outcome:
+def keep(config: dict[str, Any], command: Command) -> VerbResult:
     JOBS.append({"config": config, "command": command})
-    return Outcome()
+    return VerbResult()
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgrpo.build import build_node
-from agentgrpo.cli import main
-from agentgrpo.commands import VERBS, Command, Outcome
-from agentgrpo.equipment import Equipment
-from agentgrpo.errors import CheckpointError, ConfigError
-from agentgrpo.recipes.drift import refuse_drift
-from agentgrpo.types import Passage
+from agentgrpo.cli.main import main
+from agentgrpo.config.build import build_node
+from agentgrpo.core.commands import VERBS, Command, VerbResult
+from agentgrpo.core.errors import CheckpointError, ConfigError
+from agentgrpo.core.types import Passage
+from agentgrpo.run.equipment import Equipment
+from agentgrpo.run.resume import refuse_drift
 from tests import builders
 
 CORPORA = {name: [Passage(id=f"{name}1", text=f"Velmor was founded by {name}.")] for name in ("vdb", "web")}
@@ -24,9 +24,9 @@ TASKS = [builders.task("who?", "Castin"), builders.task("where?", "Roka")]
 JOBS: list[tuple[str, dict[str, Any]]] = []
 
 
-def keep(config: dict[str, Any], command: Command) -> Outcome:
+def keep(config: dict[str, Any], command: Command) -> VerbResult:
     JOBS.append((command.snapshot, config))
-    return Outcome()
+    return VerbResult()
 
 
 @pytest.fixture

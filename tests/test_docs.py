@@ -23,14 +23,14 @@ from typing import NamedTuple
 import pytest
 
 import agentgrpo
-from agentgrpo import verbs
-from agentgrpo.cli import main
-from agentgrpo.commands import VERBS
-from agentgrpo.dialogue import chunks_of, questions_of
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.cli import verbs
+from agentgrpo.cli.main import main
+from agentgrpo.core.commands import VERBS
 from agentgrpo.tasks.base import SPLITS
+from agentgrpo.tasks.dialogue import chunks_of, questions_of
 from agentgrpo.tasks.jsonl import export, jsonl
-from agentgrpo.tasks.memory_files import MemoryFiles
+from agentgrpo.tasks.memory_files.dataset import MemoryFiles
+from agentgrpo.worlds.almanac.dataset import Almanac
 from scripts import api_reference, pictures, settings_reference
 from tests.e2e.conftest import SMALL_WORLD, start
 from tests.training.several import free_port

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo import durable
-from agentgrpo.durable import Operation
-from agentgrpo.errors import CheckpointError, RunDirectoryError, StorageError
+from agentgrpo.core import durable
+from agentgrpo.core.durable import Operation
+from agentgrpo.core.errors import CheckpointError, RunDirectoryError, StorageError
 
 
 class Crash(BaseException):

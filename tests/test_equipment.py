@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from agentgrpo import build
-from agentgrpo.build import admit_user_code
-from agentgrpo.equipment import Equipment, by_name
-from agentgrpo.errors import ConfigError
-from agentgrpo.overrides import normalise
-from agentgrpo.stages import Stage, StageClock
+from agentgrpo.config import build
+from agentgrpo.config.build import admit_user_code
+from agentgrpo.config.overrides import normalise
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.stages import Stage, StageClock
+from agentgrpo.core.types import Outcome, Passage, ToolCall
+from agentgrpo.run.equipment import Equipment, by_name
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.types import Outcome, Passage, ToolCall
 from tests import builders
-from tests.agents.tool.scripted import Adder, Saying, echo, spec
+from tests.environments.tools.scripted import Adder, Saying, echo, spec
 
 ADDER, DOUBLE = "tests.test_equipment:MyAdder", "tests.tools.doubling:double"
 CORPORA = {"vdb": [Passage(id="v1", text="Velmor was founded by Castin.")]}
@@ -180,7 +180,7 @@ def test_what_is_no_tool_is_told_what_a_tool_needs() -> None:
         with pytest.raises(ConfigError) as caught:
             by_name({"weather": part})  # type: ignore[dict-item]
         assert str(caught.value) == (
-            f"tools.weather: {name} is no tool; a class needs spec (an agentgrpo.protocol.ToolSpec), async "
+            f"tools.weather: {name} is no tool; a class needs spec (an agentgrpo.core.messages.ToolSpec), async "
             "call(arguments, environment) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
             "annotations is a tool as it is"
         )

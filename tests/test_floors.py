@@ -13,51 +13,33 @@ import agentgrpo
 
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
-    {"errors", "types"},
-    {
-        "commands",
-        "concurrency",
-        "dialogue",
-        "durable",
-        "hardware",
-        "interrupts",
-        "protocol",
-        "registry",
-        "settings",
-        "stages",
-        "values",
-    },
-    {"kernels", "metering", "network"},
-    {"tasks", "renderers", "retrievers", "judges", "engines", "grpo", "records"},
-    {"memory", "tools", "rewards"},
-    {"agents"},
-    {"rollout", "training"},
-    {"recipes"},
-    {"admission", "build", "overrides"},
-    {"compose"},
-    {"jobs"},
-    {"cli"},
-    {"equipment"},
-    {"wiring"},
-    {"assembly"},
-    {"planning"},
-    {"diffing", "doctor", "pareto", "replaying", "viewing"},
-    {"data", "retrieving", "show", "verbs", "__main__"},  # the verbs' functions: cli calls them by name
+    {"core"},
+    {"config", "grpo", "records", "renderers", "services"},
+    {"engines", "retrieval", "tasks"},
+    {"judges", "tools", "training"},
+    {"environments", "models", "rewards", "worlds"},
+    {"rollout"},
+    {"run"},
+    {"cli", "preflight", "reports"},  # cli finds the verbs of the other two by name
+    {"__main__"},
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
-STDLIB_ONLY = FLOORS[0] | FLOORS[1] | {"metering"}
-FREE_OF_TORCH = ("metering", "network", "retrievers", "judges", "memory", "tools", "rewards", "agents", "rollout")
+STDLIB_ONLY = {"core"}
+FREE_OF_TORCH = (
+    *("core", "services", "tasks", "retrieval", "judges", "tools", "environments", "rewards", "rollout"),
+    *("records", "config"),
+)
 ONLY_IN = {
-    "hydra": {"compose.py", "overrides.py"},
-    "omegaconf": {"compose.py"},
-    "httpx": {"network/client.py", "network/connections.py", "network/pages.py"},
+    "hydra": {"config/compose.py", "config/overrides.py"},
+    "omegaconf": {"config/compose.py"},
+    "httpx": {"services/client.py", "services/pages.py"},
     "httpx2": {"tools/mcp/connections.py"},
     "mcp": {"tools/mcp/connections.py", "tools/mcp/session.py"},
-    "starlette": {"retrievers/server/app.py", "retrieving.py"},
-    "uvicorn": {"retrievers/server/connections.py", "retrievers/server/running.py", "retrieving.py"},
-    "importlib.import_module": {"build.py", "cli.py"},  # what is imported by name is invisible to this test
+    "starlette": {"retrieval/server/app.py", "cli/retriever.py"},
+    "uvicorn": {"retrieval/server/running.py", "cli/retriever.py"},
+    "importlib.import_module": {"config/build.py", "cli/main.py"},  # what is imported by name is invisible to this test
 }
-FORBIDDEN = {"training": {"rollout", "agents", "memory", "tools", "rewards", "engines"}, "rollout": {"training"}}
+FORBIDDEN = {"training": {"rollout", "environments", "tools", "rewards"}, "rollout": {"training"}}
 
 Import = tuple[Path, int, str]
 
@@ -117,17 +99,16 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "allowed"),
     [
-        ("agents", "agentgrpo.engines.base.Engine", True),
-        ("agents", "agentgrpo.agents.base.Agent", True),
-        ("engines", "agentgrpo.retrievers.base.Retriever", False),
+        ("environments", "agentgrpo.engines.base.Engine", True),
+        ("environments", "agentgrpo.environments.base.Agent", True),
+        ("engines", "agentgrpo.retrieval.base.Retriever", False),
         ("engines", "agentgrpo.rollout.groups", False),
         ("training", "agentgrpo.grpo.losses", True),
-        ("training", "agentgrpo.engines.base", False),
         ("training", "agentgrpo.rewards.reward", False),
         ("rollout", "agentgrpo.training.trainer", False),
-        ("settings", "agentgrpo.errors.ConfigError", True),
-        ("errors", "agentgrpo.settings", False),
-        ("types", "numpy", False),
+        ("config", "agentgrpo.core.errors.ConfigError", True),
+        ("core", "agentgrpo.config.settings", False),
+        ("core", "numpy", False),
         ("judges", "agentgrpo.novelty.x", False),
     ],
 )

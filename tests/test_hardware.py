@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.hardware import Hardware, Launch, speaks
+from agentgrpo.config.hardware import Hardware, Launch, speaks
+from agentgrpo.core.errors import ConfigError
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": "1234"}
 SRUN = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import agentgrpo
-from agentgrpo.interrupts import is_of_interrupt
-from agentgrpo.jobs import report
+from agentgrpo.cli.jobs import report
+from agentgrpo.core.interrupts import is_of_interrupt
 
 ROOT = Path(agentgrpo.__file__).parents[1]
 SWALLOWS = """

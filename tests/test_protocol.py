@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.protocol import AgentMessage, Status, content_of, group_status, status_of
+from agentgrpo.core.messages import AgentMessage, Status, content_of, group_status, status_of
 
 
 @pytest.mark.parametrize(

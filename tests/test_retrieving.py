@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from agentgrpo import build, retrieving
-from agentgrpo.cli import main
-from agentgrpo.durable import RunLock
-from agentgrpo.retrievers.embedder import HashingEmbedder
-from agentgrpo.retrievers.faiss_index import faiss_index
-from agentgrpo.retrievers.http import HttpRetriever
-from agentgrpo.retrievers.index.building import Building
-from agentgrpo.retrievers.server.running import listening
-from agentgrpo.types import Passage
-from tests.retrievers.serving.running_app import passages2string
+from agentgrpo.cli import retriever as retrieving
+from agentgrpo.cli.main import main
+from agentgrpo.config import build
+from agentgrpo.core.durable import RunLock
+from agentgrpo.core.types import Passage
+from agentgrpo.retrieval.embedder import HashingEmbedder
+from agentgrpo.retrieval.faiss_index import faiss_index
+from agentgrpo.retrieval.http import HttpRetriever
+from agentgrpo.retrieval.index.building import Building
+from agentgrpo.retrieval.server.running import listening
+from tests.retrieval.serving.running_app import passages2string
 
 ROWS = [
     {"id": "1", "contents": '"Velmor"\nVelmor was founded by Castin.'},

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentgrpo.stages import NoClock, Stage, StageClock
+from agentgrpo.core.stages import NoClock, Stage, StageClock
 
 
 class Time:

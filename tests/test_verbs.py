@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from agentgrpo import verbs
-from agentgrpo.errors import BudgetSpent
-from agentgrpo.recipes.parts import Progress
-from agentgrpo.recipes.session import Session
+from agentgrpo.cli import verbs
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.errors import BudgetSpent
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
-from agentgrpo.settings import RunSettings
-from agentgrpo.training.world import Alone
+from agentgrpo.run.parts import Progress
+from agentgrpo.run.session import TrainingSession
+from agentgrpo.training.process_group import Alone
 
 
 def ended(
@@ -25,7 +25,7 @@ def ended(
     (run_dir / "checkpoints" / "step-000002").mkdir(parents=True)
     (run_dir / "config.yaml").write_text("run: {}\n")
 
-    async def run_session(session: Session, progress: Progress) -> None:
+    async def run_session(session: TrainingSession, progress: Progress) -> None:
         progress.step = 2
         if error is not None:
             raise error
@@ -33,7 +33,7 @@ def ended(
     monkeypatch.setattr(verbs, "run_session", run_session)
     run = RunSettings(dir=str(run_dir), max_steps=2, screen=screen)
     parts: Any = SimpleNamespace(run=run, world=Alone(), screen=Screen(screen))
-    verbs._finish(cast(Session, SimpleNamespace(parts=parts)), Progress())
+    verbs._finish(cast(TrainingSession, SimpleNamespace(parts=parts)), Progress())
     return run_dir
 
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.cache import KVCache
-from agentgrpo.errors import EngineError
-from agentgrpo.kernels.causal import causal_attention, suits
+from agentgrpo.engines.kernels.causal import causal_attention, suits
 
 NAME = "agentgrpo_caches"
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
@@ -71,7 +71,7 @@ class LastLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class AttentionPlan:
     """What the attention of one step needs. The first `num_singles` tokens attend by themselves and go to `targets`
     [layer][token], views [2, Hkv, D] of caches."""
 
@@ -110,7 +110,7 @@ def cache_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    plan: StepPlan | RowPlan | None = None,
+    plan: AttentionPlan | RowPlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]. Padding comes out as zeros."""

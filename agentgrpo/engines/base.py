@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from agentgrpo.types import FinishReason
+from agentgrpo.core.types import FinishReason
 
 if TYPE_CHECKING:
     import torch

@@ -26,22 +26,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from agentgrpo.core.errors import EngineError, boundary
 from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape
 from agentgrpo.engines.counters import EngineStats
-from agentgrpo.engines.graphs import CudaGraphs, Recorder
+from agentgrpo.engines.kernels.last_layer import last_layer_rows
+from agentgrpo.engines.kernels.linear import PackedLinears
 from agentgrpo.engines.limits import refuse_context, refuse_least, refuse_other_attention
 from agentgrpo.engines.own_weights import bring_up_to_date, copy_of
 from agentgrpo.engines.packing import pack
-from agentgrpo.engines.recorded import RecordedDecoding
-from agentgrpo.engines.sampling import Distribution, Noise, sample
-from agentgrpo.engines.schedule import Schedule, Step
-from agentgrpo.engines.stops import StopRules
-from agentgrpo.engines.turns import Turn
-from agentgrpo.errors import EngineError, boundary
-from agentgrpo.kernels.last_layer import last_layer_rows
-from agentgrpo.kernels.linear import PackedLinears
+from agentgrpo.engines.recorded import CudaGraphs, RecordedDecoding, Recorder
+from agentgrpo.engines.sampling import Distribution, Noise, StopRules, sample
+from agentgrpo.engines.schedule import EngineTurn, Schedule, Step
 
 
 class HFEngine:
@@ -135,7 +132,7 @@ class HFEngine:
                 kind="bad_tokens",
             )
 
-    def _turn(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Turn:
+    def _turn(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> EngineTurn:
         self._check(token_ids)
         tokens = list(token_ids)
         if len(tokens) >= self.max_context:
@@ -144,7 +141,7 @@ class HFEngine:
                 "token must be left to sample; end the episode before, or raise max_context",
                 kind="context_overflow",
             )
-        return Turn(
+        return EngineTurn(
             key=key,
             tokens=tokens,
             max_total=min(len(tokens) + sampling.max_tokens, self.max_context),
@@ -193,7 +190,7 @@ class HFEngine:
         self._linears.drop()
         self._schedule = self._new_schedule()
 
-    def _fail(self, turns: Sequence[Turn], message: str, *, kind: str | None = None) -> None:
+    def _fail(self, turns: Sequence[EngineTurn], message: str, *, kind: str | None = None) -> None:
         for turn in turns:
             self._schedule.end(turn, well=False)
             turn.fail(EngineError(message, kind=kind))
@@ -279,12 +276,12 @@ class HFEngine:
         logits: Tensor = out.logits[0, : len(step.drawing)]
         return logits
 
-    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+    def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         """logits [n, V] -> the next token of n turns and its log-prob."""
         uniforms = [t.noise.uniform(len(t.logprobs)) for t in turns]
         return sample(logits, [t.distribution for t in turns], uniforms)
 
-    def _refuse(self, turn: Turn) -> None:
+    def _refuse(self, turn: EngineTurn) -> None:
         """No token can be drawn from logits that are not finite; nothing of the context is worth keeping."""
         self._fail(
             [turn],

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.cache import bucketed
-from agentgrpo.errors import ConfigError
 
 
 def refuse_least(**given: int) -> None:

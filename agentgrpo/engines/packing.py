@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgrpo.engines.attention import Chunk, LastLayer, PrefillSpan, Reads, StepPlan
+from agentgrpo.engines.attention import AttentionPlan, Chunk, LastLayer, PrefillSpan, Reads
 from agentgrpo.engines.cache import CacheShape, KVCache, bucketed
+from agentgrpo.engines.kernels.causal import suits
 from agentgrpo.engines.schedule import Step
-from agentgrpo.kernels.causal import suits
 
 ROW_MULTIPLE = 8
 ROWS_PER_CHUNK = 64
@@ -35,7 +35,7 @@ class Packed(NamedTuple):
     logits_at: Tensor
     """Rows of T to compute logits for, none twice: first one for each turn that draws a token, in the order of
     `Step.drawing`."""
-    plan: StepPlan
+    plan: AttentionPlan
 
 
 def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
@@ -70,7 +70,9 @@ def pack(step: Step, shape: CacheShape, *, deterministic: bool) -> Packed:
         last = LastLayer(shape.layers - 1, rows[: len(drawing)], _reads(ends, shape))
     queries = [(at, unit.turn.context.held) for at, unit in singles]
     targets = _by_layer([cache.kv.select(3, at).unbind() for at, cache in queries])
-    return Packed(table[:1], table[1:], rows, StepPlan(len(singles), targets, _reads(queries, shape), prefill, last))
+    return Packed(
+        table[:1], table[1:], rows, AttentionPlan(len(singles), targets, _reads(queries, shape), prefill, last)
+    )
 
 
 def _unread_rows(num_rows: int, read: list[int], multiple: int) -> list[int]:

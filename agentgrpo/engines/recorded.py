@@ -17,19 +17,204 @@ Not yet run on a GPU; see graphs.py.
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentgrpo.engines.attention import RowPlan
-from agentgrpo.engines.cache import CacheShape
+from agentgrpo.engines.cache import CacheShape, Context, KVCache, bucketed
 from agentgrpo.engines.counters import EngineStats
-from agentgrpo.engines.graphs import Recorder
-from agentgrpo.engines.rows import Rows, read_length, rows_for
-from agentgrpo.engines.schedule import Step, Unit
+from agentgrpo.engines.schedule import Step, WorkUnit
+
+# --- Device work that is recorded once and replayed: one launch instead of hundreds.
+#
+# Not yet run on a GPU: all else of recorded decoding runs on a CPU as well, capture and replay below do not.
+
+Key = tuple[int, int]
+"""(rows, length)."""
+
+
+class Recorder(Protocol):
+    captures: int
+    """Works recorded since it was made."""
+
+    def replay(self, key: Key, run: Callable[[], None]) -> None:
+        """Do what `run` does: the same operations on the same memory at every call with that key, until `forget`. It
+        may be run several times in a row."""
+        ...
+
+    def forget(self) -> None:
+        """What was recorded works on memory that is no longer in use."""
+        ...
+
+
+class CudaGraphs:
+    """Graphs that share one pool of memory, which is safe since no output of one outlives it: `run` leaves its results
+    in memory of the caller's.
+
+    A model whose forward pass cannot be recorded (it waits for the device, as routing to experts may) is run as it is,
+    with a warning."""
+
+    def __init__(self) -> None:
+        self.captures = 0
+        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        self._refused = False
+
+    def replay(self, key: Key, run: Callable[[], None]) -> None:
+        if self._refused:
+            run()
+            return
+        if key not in self._graphs:
+            self._warm_up(run)
+            try:
+                self._graphs[key] = self._capture(run)
+            except RuntimeError as e:
+                self._refused = True
+                self.forget()
+                warnings.warn(
+                    f"a decode step of {key[0]} rows and {key[1]} keys could not be recorded as a CUDA graph ({e}); "
+                    "decoding goes on without; engine.cuda_graphs=false says so from the start",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return  # the warm-up has done the work
+            self.captures += 1
+        self._graphs[key].replay()
+
+    def forget(self) -> None:
+        self._graphs, self._pool = {}, None
+
+    def _warm_up(self, run: Callable[[], None]) -> None:
+        """Where it will be recorded: libraries set up their handles and workspaces stream by stream."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _capture(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # other threads, a tool's say, may allocate in the meantime
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            run()
+        return graph
+
+
+# --- Caches side by side at a fixed address: the keys and values that a recorded decode step reads and writes.
+#
+# A cache is in one place at a time, by itself or in a row; what reads or writes one sees no difference. So nothing is
+# kept twice and nothing has to be written back: who rewinds, copies a prompt, computes a span or evicts does it as
+# ever.
+#
+#     moves in    when its episode decodes and its row is not among the first ones, which such a step reads
+#     moves out   when another one that decodes needs its row, or when it outgrows all of them (`KVCache.reserve`)
+#     is gone     with its cache: rows hold none alive
+#
+# More rows, or longer ones, are other memory: everybody moves, both exist for a moment, and all that was recorded is
+# void. So they never become fewer or shorter. `engine.kv_budget` counts caches wherever they are; rows that are empty
+# or longer than their cache come on top, rows times length at most.
+
+LEAST_LENGTH = 128
+"""Tokens of the shortest row."""
+
+
+def rows_for(decoding: int, most: int) -> int:
+    """How many rows a step of so many episodes computes: a power of two, or `most`."""
+    return min(1 << (decoding - 1).bit_length(), most)
+
+
+def read_length(tokens: int) -> int:
+    """How many keys a step reads whose longest row has so many: a multiple of 128, and beyond 512 tokens of a quarter
+    of the next power of two. Coarser than a cache's own length: each of these lengths is recorded."""
+    step = max(LEAST_LENGTH, 1 << max(0, (tokens - 1).bit_length() - 2))
+    return -(-tokens // step) * step
+
+
+class Rows:
+    """kv [layers, 2, rows, kv heads, length + 1, head dim]: the last token of a row is for what nobody reads. table [3,
+    rows] says what the next step does with each: the token, its position, and where its key and value go."""
+
+    kv: Tensor
+    table: Tensor
+
+    def __init__(self, shape: CacheShape, *, most_rows: int, most_tokens: int, stats: EngineStats) -> None:
+        """most_tokens: of one cache."""
+        self._shape, self._stats = shape, stats
+        self._most_rows, self._most_tokens = most_rows, bucketed(most_tokens)
+        self._rooms: list[Tensor] = []
+        self._caches: list[weakref.ref[KVCache] | None] = []
+        self.length = 0
+
+    def make_room(self, contexts: Sequence[Context]) -> bool:
+        """Rows for contexts that decode together, which have room for their tokens; whether all is elsewhere now."""
+        rows = max(len(self._rooms), rows_for(len(contexts), self._most_rows))
+        tokens = max(c.capacity for c in contexts)
+        if tokens > self.length:
+            length = min(max(1 << (tokens - 1).bit_length(), LEAST_LENGTH), self._most_tokens)
+        else:
+            length = self.length
+        if (rows, length) == (len(self._rooms), self.length):
+            return False
+        shape, seated = self._shape, self._seated()
+        size = (shape.layers, 2, rows, shape.kv_heads, length + 1, shape.head_dim)
+        kv = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        rooms = [kv[:, :, row, :, :length] for row in range(rows)]
+        for row, cache in seated.items():
+            self._move(cache, rooms[row], cache.capacity)
+        self.kv, self.table = kv, torch.zeros(3, rows, dtype=torch.int64, device=shape.device)
+        self._rooms, self.length = rooms, length
+        self._stats.row_tokens = rows * length
+        self._caches = [weakref.ref(seated[row]) if row in seated else None for row in range(rows)]
+        return True
+
+    def seat(self, contexts: Sequence[Context]) -> list[int]:
+        """The row of each, among the first `rows_for(len(contexts))`. Who is there already stays; the others come in
+        the place of nobody, or of one that does not decode."""
+        first = rows_for(len(contexts), self._most_rows)
+        seated = self._seated()
+        rows = {cache: row for row, cache in seated.items() if row < first}
+        decoding = {c.held for c in contexts}
+        free = [row for row in range(first) if seated.get(row) not in decoding]
+        free.sort(key=lambda row: row in seated)
+        for context in contexts:
+            cache = context.held
+            if cache in rows:
+                continue
+            row = free.pop(0)
+            if row in seated:
+                idle = seated[row]
+                self._move(idle, self._shape.room(idle.capacity), idle.capacity)
+            self._move(cache, self._rooms[row], context.cached)
+            self._caches[row], rows[cache] = weakref.ref(cache), row
+        return [rows[c.held] for c in contexts]
+
+    def fill(self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], num_rows: int) -> None:
+        """The table's first `num_rows`: the given rows, and the others such that they leave their caches alone."""
+        table = [[0] * num_rows, [0] * num_rows, [self.length] * num_rows]
+        for row, token, position in zip(rows, tokens, positions, strict=True):
+            table[0][row], table[1][row], table[2][row] = token, position, position
+        self.table[:, :num_rows].copy_(torch.tensor(table))
+
+    def _seated(self) -> dict[int, KVCache]:
+        """Who is in which row."""
+        caches = ((row, ref()) for row, ref in enumerate(self._caches) if ref is not None)
+        return {row: cache for row, cache in caches if cache is not None and cache.room is self._rooms[row]}
+
+    def _move(self, cache: KVCache, room: Tensor, tokens: int) -> None:
+        cache.move(room, tokens)
+        self._stats.moved_tokens += tokens
+
 
 LEAST_BESIDE = 16
 """Decoding episodes from which on a second pass beside a prefill is worth it. It reads all weights once more, but
@@ -66,7 +251,7 @@ class RecordedDecoding:
         row_of = {turn: row for row, turn in enumerate([*(u.turn for u in decoding), *rest.drawing])}
         return torch.cat((logits, packed(rest)))[[row_of[turn] for turn in step.drawing]]
 
-    def _decode(self, units: Sequence[Unit]) -> Tensor:
+    def _decode(self, units: Sequence[WorkUnit]) -> Tensor:
         """[n, V] for n units that decode."""
         contexts = [u.turn.context for u in units]
         if self._rows.make_room(contexts):
@@ -100,6 +285,6 @@ class RecordedDecoding:
         return [t.data_ptr() for t in (*self._model.parameters(), *self._model.buffers())]
 
 
-def _decodes(unit: Unit) -> bool:
+def _decodes(unit: WorkUnit) -> bool:
     """Is this one token whose context is cached, not waiting for other units of the step, and draws it the next?"""
     return unit.single and unit.draws and unit.start == unit.stop - 1 == unit.turn.context.cached

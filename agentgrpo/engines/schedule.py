@@ -13,28 +13,82 @@ Older episodes go first, everywhere: so the oldest turn under way always gets on
 
 from __future__ import annotations
 
+import asyncio
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentgrpo.engines.cache import KVCache
-from agentgrpo.engines.contexts import Context, PromptKey
+from agentgrpo.core.errors import EngineError
+from agentgrpo.core.types import FinishReason
+from agentgrpo.engines.base import Completion, SeedKey
+from agentgrpo.engines.cache import CacheBudget, Context, KVCache, PromptKey, growth
 from agentgrpo.engines.counters import EngineStats
-from agentgrpo.engines.memory import Memory, growth
-from agentgrpo.engines.turns import Turn
-from agentgrpo.errors import EngineError
+from agentgrpo.engines.sampling import Distribution, Noise, StopRule
+
+# --- One `generate` call on its way through the engine.
+
+
+@dataclass(slots=True, eq=False)
+class EngineTurn:
+    """tokens = the context, then what was sampled."""
+
+    key: SeedKey
+    tokens: list[int]
+    max_total: int
+    """Tokens at which the turn ends in any case."""
+    distribution: Distribution
+    noise: Noise
+    stop: StopRule
+    future: asyncio.Future[Completion]
+    queued_at: float
+    num_given: int
+    opening: int = 0
+    """Tokens that other episodes' contexts open with too."""
+    started_at: float | None = None
+    logprobs: list[float] = field(default_factory=list)
+    context: Context = field(init=False)
+    """Given when the turn is scheduled."""
+    settled_before: int = 0
+    """Tokens settled before the turn: where its context returns to if the turn does not end well."""
+
+    def take(self, token: int, logprob: float) -> FinishReason | None:
+        """Add one sampled token; says how the turn ended, if it did."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if self.stop.ends(self.tokens, self.num_given):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) >= self.max_total else None
+
+    def finish(self, reason: FinishReason, policy_version: int, now: float) -> None:
+        started_at = self.queued_at if self.started_at is None else self.started_at
+        if not self.future.done():
+            self.future.set_result(
+                Completion(
+                    token_ids=tuple(self.tokens[self.num_given :]),
+                    logprobs=tuple(self.logprobs),
+                    finish_reason=reason,
+                    policy_version=policy_version,
+                    time_queue=started_at - self.queued_at,
+                    time_generate=now - started_at,
+                )
+            )
+
+    def fail(self, error: EngineError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
 
 EpisodeKey = tuple[str, str, int]
 TOKENS_PER_STEP = 128
 """About as many tokens as are computed again in the time of a step without prefill."""
 
 
-class Unit(NamedTuple):
+class WorkUnit(NamedTuple):
     """tokens[start:stop] of a turn; `single`: each attends by itself; `draws`: the last one draws the turn's next
     token."""
 
-    turn: Turn
+    turn: EngineTurn
     start: int
     stop: int
     single: bool
@@ -55,10 +109,10 @@ class Step:
     something, unless others took all of the prefill budget."""
 
     copies: list[Copy] = field(default_factory=list)
-    units: list[Unit] = field(default_factory=list)
+    units: list[WorkUnit] = field(default_factory=list)
 
     @property
-    def drawing(self) -> list[Turn]:
+    def drawing(self) -> list[EngineTurn]:
         """The turns that draw a token from this step."""
         return [u.turn for u in self.units if u.draws]
 
@@ -81,22 +135,22 @@ class Schedule:
     ) -> None:
         """exact: an evicted context is computed again as it was; else after its prompt in one span."""
         self._prefill_budget, self._chunk, self._exact, self._stats = prefill_budget, prefill_chunk, exact, stats
-        self._memory = Memory(slots=slots, budget=kv_budget)
+        self._memory = CacheBudget(slots=slots, budget=kv_budget)
         self._contexts: dict[EpisodeKey, Context] = {}
-        self._turns: dict[EpisodeKey, Turn] = {}
-        self._active: dict[EpisodeKey, Turn] = {}
-        self._waiting: list[Turn] = []
+        self._turns: dict[EpisodeKey, EngineTurn] = {}
+        self._active: dict[EpisodeKey, EngineTurn] = {}
+        self._waiting: list[EngineTurn] = []
         self._lenders: dict[PromptKey, list[Context]] = {}
         self._starting: dict[PromptKey, Context] = {}
         self._age = self._clock = 0
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[EngineTurn]:
         """Every turn that is under way or waits for a place."""
         return list(self._turns.values())
 
     @property
-    def active(self) -> list[Turn]:
+    def active(self) -> list[EngineTurn]:
         """Every turn that has a place."""
         return list(self._active.values())
 
@@ -105,11 +159,11 @@ class Schedule:
         """Episodes that have a place."""
         return len(self._memory.contexts)
 
-    def turn(self, episode: EpisodeKey) -> Turn | None:
+    def turn(self, episode: EpisodeKey) -> EngineTurn | None:
         """The episode's turn, if one is under way or waits."""
         return self._turns.get(episode)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: EngineTurn) -> None:
         episode = turn.key.episode
         if episode in self._turns:
             raise EngineError(
@@ -129,7 +183,7 @@ class Schedule:
         else:
             self._active[episode] = turn
 
-    def end(self, turn: Turn, *, well: bool) -> None:
+    def end(self, turn: EngineTurn, *, well: bool) -> None:
         """The turn is over (harmless if it was already). Unless it ended well its context goes back to what it was
         before, so that a second try computes exactly what the first would have."""
         episode = turn.key.episode
@@ -239,7 +293,7 @@ class Schedule:
 
     # -- pieces
 
-    def _can_go_on(self, turn: Turn, step: Step) -> bool:
+    def _can_go_on(self, turn: EngineTurn, step: Step) -> bool:
         """Has it room for its tokens, and is nobody else computing for it what comes next? Copies what others have."""
         context = turn.context
         if context.cache is None or not self._find_room(context, len(turn.tokens)):  # None: evicted a moment ago
@@ -265,7 +319,7 @@ class Schedule:
         context.cached = len(lent.tokens)
         context.settled = max(context.settled, context.cached)
 
-    def _add_pieces(self, step: Step, turns: list[Turn]) -> None:
+    def _add_pieces(self, step: Step, turns: list[EngineTurn]) -> None:
         """A piece for everybody, then a second one, ... as long as the prefill budget lasts: a long prompt keeps nobody
         else from beginning. A token that decodes is free, and of the others at least one piece goes."""
         budget = self._prefill_budget
@@ -279,7 +333,7 @@ class Schedule:
                 if cost > max(0, budget) and budget < self._prefill_budget:
                     continue
                 budget -= cost
-                step.units.append(Unit(turn, start, stop, single, draws))
+                step.units.append(WorkUnit(turn, start, stop, single, draws))
                 if not draws:
                     going.append((turn, pieces))
             rounds = going
@@ -296,5 +350,5 @@ class Schedule:
                     del self._lenders[key]
 
 
-def _age(turn: Turn) -> int:
+def _age(turn: EngineTurn) -> int:
     return turn.context.age

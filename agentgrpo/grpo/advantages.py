@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
-from agentgrpo.errors import TrainingError
-from agentgrpo.types import is_degenerate_group
+from agentgrpo.core.errors import TrainingError
+from agentgrpo.core.types import is_degenerate_group
 
 
 class GroupRewards(NamedTuple):
@@ -139,3 +139,217 @@ ADVANTAGES: dict[str, Advantage] = {
     "per_term": per_term,
     "none": none,
 }
+
+
+# --- Credit by branch: the reward of each branch of each episode of a group -> an advantage for each of these branches.
+#
+# A memory agent reads a task in chunks, each in a context of its own: a branch, rewarded for what it did itself and for
+# what came of all of it. Its baseline is a statistic of one instance's rewards r[i, t], of episode i in branch t, and
+# never of another's: tasks differ in how much can be earned at all, and in how many chunks they have.
+#
+#     credit: branch     over rollouts x chunks, as Mem-alpha has it (arXiv 2509.25911)
+#     credit: position   over the rollouts at one chunk t, as many as got so far: each has a level and scale of its own
+#
+# A of `Algorithm.advantage`, where R is all of r that the baseline is of:
+#
+#     group_zscore    (r - mean R) / (population std R + eps)
+#     group_mean      r - mean R
+#     leave_one_out   r - mean of what of R the other episodes have: free of the episode's own luck, so unbiased
+#     none            r
+#
+# batch_zscore and per_term are not among them: the scale of both is of all instances of the step.
+#
+# A group whose episodes have the same rewards in every branch tells none of them from another: exact zeros, although
+# its
+# branches differ and a pooled mean would push at those below it. So identical rollouts, all that a deterministic policy
+# can give, have no gradient; nor has an episode without another one, or a position that only one of them got to. Only
+# `none` has no baseline, so nothing to compare.
+
+Branches: TypeAlias = tuple[float, ...]
+"""One number for each branch of an episode."""
+BranchGroup: TypeAlias = Sequence[Branches | None]
+"""Of one group's episodes, in order; None = could not be scored."""
+Credited: TypeAlias = Sequence[Branches]
+"""Of the scored episodes of a group."""
+
+
+def branch_advantages(
+    groups: Sequence[BranchGroup], *, advantage: str, by_position: bool, eps: float = 1e-6
+) -> list[list[Branches | None]]:
+    """groups: the rewards of each episode's branches. One advantage for each of them; None where the episode is None.
+    advantage: one of BRANCH_ADVANTAGES. Raises TrainingError for a reward that is not finite."""
+    return [_of_group(group, advantage, by_position, eps) for group in groups]
+
+
+def _of_group(group: BranchGroup, advantage: str, by_position: bool, eps: float) -> list[Branches | None]:
+    scored = [e for e in group if e is not None]
+    if not all(math.isfinite(r) for e in scored for r in e):
+        raise TrainingError(f"rewards of branches {scored}: only finite ones are allowed")
+    if advantage == "none":
+        return list(group)
+    if by_position:
+        credited = _by_position(scored, advantage, eps)
+    elif _tells_nothing(scored):
+        credited = [(0.0,) * len(e) for e in scored]
+    else:
+        credited = _POOLED[advantage](scored, eps)
+    found = iter(credited)
+    return [None if e is None else next(found) for e in group]
+
+
+def _tells_nothing(scored: Credited) -> bool:
+    """Whether all episodes have the same branches, reward by reward, or there is but one."""
+    equally_long = len({len(e) for e in scored}) <= 1
+    return equally_long and all(is_degenerate_group(column) for column in zip(*scored, strict=True))
+
+
+def _by_position(scored: Credited, advantage: str, eps: float) -> Credited:
+    longest = max(map(len, scored), default=0)
+    columns = [iter(_plain([e[t] for e in scored if t < len(e)], advantage, eps)) for t in range(longest)]
+    return [tuple(next(column) for column in columns[: len(e)]) for e in scored]
+
+
+def _plain(rewards: Sequence[float], advantage: str, eps: float) -> Sequence[float]:
+    """As if each were the reward of an episode."""
+    [values] = ADVANTAGES[advantage]([GroupRewards(rewards)], eps=eps)
+    return [v for v in values if v is not None]
+
+
+def _pooled(advantage: str) -> Callable[[Credited, float], Credited]:
+    def credit(scored: Credited, eps: float) -> Credited:
+        values = iter(_plain([r for e in scored for r in e], advantage, eps))
+        return [tuple(next(values) for _ in e) for e in scored]
+
+    return credit
+
+
+def _less_others(scored: Credited, eps: float) -> Credited:
+    credited = []
+    for i, episode in enumerate(scored):
+        others = [r for j, other in enumerate(scored) if j != i for r in other]
+        baseline = math.fsum(others) / max(1, len(others))
+        credited.append(tuple(r - baseline if others else 0.0 for r in episode))
+    return credited
+
+
+_POOLED: dict[str, Callable[[Credited, float], Credited]] = {
+    "group_zscore": _pooled("group_zscore"),
+    "group_mean": _pooled("group_mean"),
+    "leave_one_out": _less_others,
+}
+BRANCH_ADVANTAGES = (*_POOLED, "none")
+"""The advantages that there are by branch and by position."""
+
+
+# --- Credit by turn: what each turn of each episode of a group brought -> an advantage for each of these turns.
+#
+# A turn cannot change what earlier ones brought: of the rewards r the policy gradient needs only the return-to-go
+#
+#     G[i, k] = r[i, k] + r[i, k+1] + ...        of turn k of episode i        (Sutton et al., 2000, theorem 1)
+#
+# and may take off it a baseline that does not depend on what episode i does from turn k on. Here that is a statistic of
+# the other episodes' returns-to-go of turn k or, where one has ended before, of its last turn: no turn is without a
+# baseline, however few get there. A[i, k] of `Algorithm.advantage`:
+#
+#     leave_one_out   G - mean of the others                                                       unbiased
+#     none            G                                                                            unbiased
+#     group_mean      G - mean of all, the episode itself included                                 (n - 1) / n of that
+#     group_zscore    the same / (the root of the mean square of the group's numerators + eps)     biased
+#     batch_zscore    the same / (population std of all returns-to-go of the step + eps)           biased
+#
+# Of episodes of one turn each is what grpo.advantages gives. One scale serves all turns of a group: a scale for each
+# turn
+# would blow up those whose returns hardly differ, and that of the totals may be 0 where turns differ. Returns-to-go by
+# turn and their z-scores: MT-GRPO, arXiv 2505.11821 (there a scale for each turn); GiGPO, arXiv 2505.10978 (there a
+# group for each state that recurs, not for each turn).
+#
+# The gradient is unbiased only where the aggregation does not weigh an episode by its own length: constant,
+# sequence_sum.
+
+Turns: TypeAlias = tuple[float, ...]
+"""One number for each sampled turn of an episode."""
+TurnGroup: TypeAlias = Sequence[Turns | None]
+"""Of one group's episodes, in order; None = could not be scored."""
+Column: TypeAlias = Sequence[float]
+"""The returns-to-go of one turn, of every episode of a group that has turns."""
+
+
+def returns_to_go(rewards: Sequence[float]) -> Turns:
+    """[turns] -> [turns]; each exactly rounded."""
+    return tuple(math.fsum(rewards[turn:]) for turn in range(len(rewards)))
+
+
+def turn_advantages(groups: Sequence[TurnGroup], *, advantage: str, eps: float = 1e-6) -> list[list[Turns | None]]:
+    """groups: what each turn brought. One advantage for each of them; None where the episode is None.
+
+    A turn whose returns-to-go lie within 1e-9 tells no episode from another: exact zeros. Raises TrainingError for a
+    reward that is not finite.
+    """
+    returns = [[None if e is None else _returns(e) for e in group] for group in groups]
+    centred = [_by_turn(group, _CENTRED[advantage]) for group in returns]
+    if advantage == "group_zscore":
+        return [_turn_scaled(group, _root_mean_square(_turn_flat(group)) + eps) for group in centred]
+    if advantage == "batch_zscore":
+        every = [g for group in returns for g in _turn_flat(group)]
+        mean = _mean_or_zero(every)
+        scale = _root_mean_square([g - mean for g in every]) + eps
+        return [_turn_scaled(group, scale) for group in centred]
+    return centred
+
+
+def _returns(rewards: Turns) -> Turns:
+    if not all(map(math.isfinite, rewards)):
+        raise TrainingError(f"rewards of turns {list(rewards)}: only finite ones are allowed")
+    return returns_to_go(rewards)
+
+
+def _by_turn(returns: TurnGroup, formula: Callable[[Column], Column]) -> list[Turns | None]:
+    """`formula` of each turn's column, put back in its place."""
+    found = [e for e in returns if e]
+    longest = max(map(len, found), default=0)
+    columns = [formula([e[min(turn, len(e) - 1)] for e in found]) for turn in range(longest)]
+    rows = iter(zip(*columns, strict=True))
+    return [None if e is None else next(rows)[: len(e)] if e else () for e in returns]
+
+
+def _turn_less_others(column: Column) -> Column:
+    n = len(column)
+    return [c * n / (n - 1) for c in _turn_less_mean(column)] if n > 1 else [0.0]
+
+
+def _turn_less_mean(column: Column) -> Column:
+    if is_degenerate_group(column):
+        return [0.0] * len(column)
+    mean = _mean_or_zero(column)
+    return [g - mean for g in column]
+
+
+def _as_it_is(column: Column) -> Column:
+    return column
+
+
+_CENTRED: dict[str, Callable[[Column], Column]] = {
+    "leave_one_out": _turn_less_others,
+    "none": _as_it_is,
+    "group_mean": _turn_less_mean,
+    "group_zscore": _turn_less_mean,
+    "batch_zscore": _turn_less_mean,
+}
+TURN_ADVANTAGES = tuple(_CENTRED)
+"""The advantages that there are by turn."""
+
+
+def _turn_flat(group: TurnGroup) -> list[float]:
+    return [value for e in group if e is not None for value in e]
+
+
+def _turn_scaled(group: TurnGroup, scale: float) -> list[Turns | None]:
+    return [None if e is None else tuple(value / scale for value in e) for e in group]
+
+
+def _mean_or_zero(values: Sequence[float]) -> float:
+    return math.fsum(values) / max(1, len(values))
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(_mean_or_zero([v**2 for v in values]))

@@ -10,15 +10,23 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.grpo.advantages import (
+    ADVANTAGES,
+    BRANCH_ADVANTAGES,
+    TURN_ADVANTAGES,
+    Branches,
+    GroupRewards,
+    TurnGroup,
+    Turns,
+    branch_advantages,
+    turn_advantages,
+)
+from agentgrpo.grpo.advantages import BranchGroup as BranchGroup
 from agentgrpo.grpo.aggregation import AGGREGATIONS
-from agentgrpo.grpo.branches import BRANCH_ADVANTAGES, Branches, branch_advantages
-from agentgrpo.grpo.branches import Group as BranchGroup
 from agentgrpo.grpo.correction import CORRECTIONS, Correction, importance_weights
 from agentgrpo.grpo.kl import KL_ESTIMATORS
 from agentgrpo.grpo.losses import LOSSES, LossInputs, LossSpec, TokenLoss, log_ratio
-from agentgrpo.grpo.turns import TURN_ADVANTAGES, Group, Turns, turn_advantages
 
 KL_PLACES = ("loss", "reward")
 REFERENCES = ("frozen", "ema", "periodic")
@@ -213,7 +221,7 @@ class Algorithm:
         """The advantages of a step's groups, one per episode; None where the reward is None."""
         return ADVANTAGES[self.advantage](groups, eps=self.advantage_eps)
 
-    def turn_advantages(self, groups: Sequence[Group]) -> list[list[Turns | None]]:
+    def turn_advantages(self, groups: Sequence[TurnGroup]) -> list[list[Turns | None]]:
         """Those of a step's groups by turn, from what each turn of each episode brought; None where that is None."""
         return turn_advantages(groups, advantage=self.advantage, eps=self.advantage_eps)
 

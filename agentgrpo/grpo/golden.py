@@ -20,7 +20,7 @@ STEP = 1e-5
 """Of the central differences: an error of about 1e-10 either way."""
 
 
-class Answer(NamedTuple):
+class GoldenSample(NamedTuple):
     """The trained tokens of one sample, [n] each."""
 
     group: str
@@ -38,14 +38,15 @@ class Answer(NamedTuple):
 
 ANSWERS = (
     # Token ratios far beyond either clip; a sample ratio within it; the sampler close to the trainer.
-    Answer("a", (1.5,) * 3, (-1.2, -0.4, -2.0), (-2.9, -0.5, -0.3), (-2.8, -0.55, -0.35), (-1.0, -0.9, -2.2)),
+    GoldenSample("a", (1.5,) * 3, (-1.2, -0.4, -2.0), (-2.9, -0.5, -0.3), (-2.8, -0.55, -0.35), (-1.0, -0.9, -2.2)),
     # A negative advantage, a ratio beyond the dual clip; weights of tokens and sample beyond the cap.
-    Answer("a", (-0.75,) * 2, (-0.7, -1.5), (-2.2, -1.1), (-3.6, -1.6), (-0.2, -2.1)),
-    Answer("a", (-0.5,), (-0.65,), (-0.5,), (-0.9,), (-1.4,)),
+    GoldenSample("a", (-0.75,) * 2, (-0.7, -1.5), (-2.2, -1.1), (-3.6, -1.6), (-0.2, -2.1)),
+    GoldenSample("a", (-0.5,), (-0.65,), (-0.5,), (-0.9,), (-1.4,)),
     # An advantage for each token; a weight of the sample that is within the cap where one of a token is not.
-    Answer("b", (2.0, 2.0, -1.0, 0.0), (-0.3, -2.5, -1.7, -0.2), (-0.35, -2.4, -1.9, -0.4), (-0.1, -2.6, -3.1, -0.1),
+    GoldenSample("b", (2.0, 2.0, -1.0, 0.0), (-0.3, -2.5, -1.7, -0.2), (-0.35, -2.4, -1.9, -0.4), (-0.1, -2.6, -3.1,
+    -0.1),
            (-0.5, -2.0, -1.1, -0.3)),
-    Answer("b", (-2.0,) * 3, (-3.0, -0.8, -1.1), (-1.8, -1.0, -1.3), (-1.7, -0.7, -1.2), (-2.4, -1.3, -0.7)),
+    GoldenSample("b", (-2.0,) * 3, (-3.0, -0.8, -1.1), (-1.8, -1.0, -1.3), (-1.7, -0.7, -1.2), (-2.4, -1.3, -0.7)),
 )  # fmt: skip
 
 REWARDS = ((1.0, 0.0, 0.25, 0.5), (0.75, 0.75, 0.75), (0.1, 0.9))
@@ -72,12 +73,12 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def value(answers: Sequence[Answer], algorithm: Algorithm, *, corrected: bool) -> float:
+def value(answers: Sequence[GoldenSample], algorithm: Algorithm, *, corrected: bool) -> float:
     """The objective. corrected: the sampler is not the trainer, so that the algorithm's correction applies."""
     return math.fsum(_share(answers, i, a, algorithm, corrected) for i, a in enumerate(answers))
 
 
-def gradient(answers: Sequence[Answer], algorithm: Algorithm, *, corrected: bool) -> list[list[float]]:
+def gradient(answers: Sequence[GoldenSample], algorithm: Algorithm, *, corrected: bool) -> list[list[float]]:
     """d value / d policy log-prob, for each answer one per token. Only an answer's own share depends on them."""
 
     def at(i: int, t: int, by: float) -> float:
@@ -91,7 +92,9 @@ def gradient(answers: Sequence[Answer], algorithm: Algorithm, *, corrected: bool
     ]
 
 
-def _share(answers: Sequence[Answer], i: int, answer: Answer, algorithm: Algorithm, corrected: bool) -> float:
+def _share(
+    answers: Sequence[GoldenSample], i: int, answer: GoldenSample, algorithm: Algorithm, corrected: bool
+) -> float:
     """What answer i adds to the objective; `answer` is that answer with other log-probs."""
     fixed, loss = answers[i], LOSSES[algorithm.loss]
     weights = _correction(fixed, algorithm) if corrected and algorithm.correction != "none" else None
@@ -115,7 +118,7 @@ _TUNABLE = ("clip_dual", *(name for published in PUBLISHED.values() for name in 
 Parameters = Mapping[str, float]
 
 
-def _ratio(answer: Answer, t: int) -> float:
+def _ratio(answer: GoldenSample, t: int) -> float:
     return math.exp(answer.policy[t] - answer.old[t])
 
 
@@ -130,27 +133,27 @@ def _ppo(ratio: float, advantage: float, p: Parameters) -> float:
     return -surrogate
 
 
-def _clipped(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _clipped(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     return _ppo(_ratio(answer, t), answer.advantages[t], p)
 
 
-def _sequence_clipped(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _sequence_clipped(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     """GSPO-token, arXiv 2507.18071, equation 14: a constant sample ratio; the gradient comes through the own token."""
     mean = fmean(new - old for new, old in zip(fixed.policy, fixed.old, strict=True))
     return _ppo(math.exp(mean + answer.policy[t] - fixed.policy[t]), answer.advantages[t], p)
 
 
-def _cispo(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _cispo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     return -_clip(_ratio(fixed, t), p) * answer.advantages[t] * answer.policy[t]
 
 
-def _sapo(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _sapo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     advantage = answer.advantages[t]
     tau = p["sapo_temperature_positive" if advantage > 0 else "sapo_temperature_negative"]
     return -advantage * 4 / tau / (1 + math.exp(-tau * (_ratio(answer, t) - 1)))
 
 
-def _vespo(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _vespo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     advantage = answer.advantages[t]
     sign = "negative" if advantage < 0 else "positive"
     w = p["correction"] * math.prod(_ratio(fixed, s) for s in range(len(fixed.policy)))
@@ -158,11 +161,11 @@ def _vespo(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
     return -kernel * advantage * answer.policy[t]
 
 
-def _reinforce(answer: Answer, fixed: Answer, t: int, p: Parameters) -> float:
+def _reinforce(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     return -answer.advantages[t] * answer.policy[t]
 
 
-LOSSES: Mapping[str, Callable[[Answer, Answer, int, Parameters], float]] = {
+LOSSES: Mapping[str, Callable[[GoldenSample, GoldenSample, int, Parameters], float]] = {
     "clipped": _clipped,
     "sequence_clipped": _sequence_clipped,
     "cispo": _cispo,
@@ -172,14 +175,14 @@ LOSSES: Mapping[str, Callable[[Answer, Answer, int, Parameters], float]] = {
 }
 
 
-def _kl(answer: Answer, t: int, algorithm: Algorithm) -> float:
+def _kl(answer: GoldenSample, t: int, algorithm: Algorithm) -> float:
     d = answer.policy[t] - answer.reference[t]
     squared, k3 = d * d / 2, math.exp(-d) - 1 + d
     estimate = {"k1": d, "k2": squared, "k3": k3, "abs": abs(d), "mse": squared}[algorithm.kl]
     return estimate * _ratio(answer, t) if algorithm.kl_importance else estimate
 
 
-def _correction(answer: Answer, algorithm: Algorithm) -> list[float]:
+def _correction(answer: GoldenSample, algorithm: Algorithm) -> list[float]:
     """The weight of each token."""
     weights = [math.exp(old - rollout) for old, rollout in zip(answer.old, answer.rollout, strict=True)]
     level, way = algorithm.correction.split("_")
@@ -196,7 +199,7 @@ def _factors(weights: list[float] | None, algorithm: Algorithm) -> list[float]:
     return weights[:1] if algorithm.correction.startswith("sequence") else weights
 
 
-def denominator(answers: Sequence[Answer], i: int, algorithm: Algorithm) -> float:
+def denominator(answers: Sequence[GoldenSample], i: int, algorithm: Algorithm) -> float:
     """What the losses of answer i's tokens are divided by."""
     tokens = [len(a.policy) for a in answers]
     groups = [a.group for a in answers]

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import DataError
-from agentgrpo.types import TrainingSample
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import TrainingSample
 
 
-class Row(NamedTuple):
+class PackedRow(NamedTuple):
     """One sample's place in the packed sequence: a prompt piece, shared or not, followed by the sample's own piece."""
 
     prompt_start: int
@@ -42,7 +42,7 @@ class PackedBatch:
     """[T] int64."""
     position_ids: Tensor
     """[T] int64; a sample's own tokens count on from its prompt."""
-    rows: tuple[Row, ...]
+    rows: tuple[PackedRow, ...]
     loss_positions: Tensor
     """[M] int64 in [0, T): whose hidden state predicts the target."""
     targets: Tensor
@@ -119,7 +119,7 @@ def idle_batch() -> PackedBatch:
     return PackedBatch(
         input_ids=zero,
         position_ids=zero,
-        rows=(Row(0, 0, 0, 1),),
+        rows=(PackedRow(0, 0, 0, 1),),
         loss_positions=zero,
         targets=zero,
         rollout_logprobs=nothing,
@@ -163,7 +163,7 @@ class _Draft:
 
     input_ids: list[int] = field(default_factory=list)
     position_ids: list[int] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PackedRow] = field(default_factory=list)
     loss_positions: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     rollout_logprobs: list[float] = field(default_factory=list)
@@ -188,7 +188,7 @@ class _Draft:
             self.input_ids += ids[:prompt_length]
             self.position_ids += range(prompt_length)
         prompt_start, start, end = self.prompts[_prompt(sample)], len(self.input_ids), _end(sample)
-        self.rows.append(Row(prompt_start, prompt_length, start, end - prompt_length))
+        self.rows.append(PackedRow(prompt_start, prompt_length, start, end - prompt_length))
         self.input_ids += ids[prompt_length:end]
         self.position_ids += range(prompt_length, end)
         at = [i for i, m in enumerate(sample.loss_mask) if m]

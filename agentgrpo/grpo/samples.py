@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Protocol, TypeAlias
 
-from agentgrpo.grpo.advantages import GroupRewards
-from agentgrpo.grpo.branches import Branches
-from agentgrpo.grpo.branches import Group as BranchGroup
-from agentgrpo.grpo.turns import Group, Turns
-from agentgrpo.types import Branch, Episode, RewardResult, ScoredGroup, TrainingSample
+from agentgrpo.core.types import Branch, Episode, RewardResult, ScoredGroup, TrainingSample
+from agentgrpo.grpo.advantages import Branches, GroupRewards, TurnGroup, Turns
+from agentgrpo.grpo.advantages import BranchGroup as BranchGroup
 
 Credit: TypeAlias = float | Turns | None
 """One advantage for the whole episode, or one for each of its turns; None = not to be trained on."""
@@ -25,7 +23,7 @@ class Credits(Protocol):
 
     def advantages(self, groups: Sequence[GroupRewards]) -> Sequence[Sequence[float | None]]: ...
 
-    def turn_advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[Turns | None]]: ...
+    def turn_advantages(self, groups: Sequence[TurnGroup]) -> Sequence[Sequence[Turns | None]]: ...
 
     def branch_advantages(self, groups: Sequence[BranchGroup]) -> Sequence[Sequence[Branches | None]]: ...
 

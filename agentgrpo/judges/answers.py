@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import re
+import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
+from string import ascii_lowercase
 
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges.base import Verdict
-from agentgrpo.judges.normalise import words
-from agentgrpo.types import Task
+from agentgrpo.core.errors import ConfigError, DataError, JudgeError
+from agentgrpo.core.types import Task
+from agentgrpo.judges.base import Grade
+
+# --- Answers as judges compare them: the normalisation of SQuAD's evaluation (Rajpurkar et al. 2016, arXiv 1606.05250).
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_PUNCTUATION = frozenset(string.punctuation)
+
+
+def words(text: str) -> list[str]:
+    """`text` in lower case, without punctuation and articles, as words; [] when nothing is left.
+
+    Beyond SQuAD: every script's punctuation goes, full-width and other compatibility forms count as the plain ones,
+    and articles stay where there is nothing else, so that option "A" of a multiple choice can be right.
+    """
+    plain = unicodedata.normalize("NFKC", text).lower()
+    found = "".join(c for c in plain if c not in _PUNCTUATION and unicodedata.category(c)[0] != "P").split()
+    return [w for w in found if w not in _ARTICLES] or found
+
+
+def normalise(text: str) -> str:
+    """`words`, joined by single spaces; "" when nothing is left."""
+    return " ".join(words(text))
 
 
 def f1(answer: Sequence[str], reference: Sequence[str]) -> float:
@@ -35,10 +60,10 @@ def comparable(task: Task) -> list[list[str]]:
     return references
 
 
-def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[str]], float]) -> list[Verdict]:
+def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[str]], float]) -> list[Grade]:
     references = comparable(task)
     # no score is above 0 for an answer without words, since every reference has some
-    return [Verdict(score=max(score(given, r) for r in references)) for given in map(words, answers)]
+    return [Grade(score=max(score(given, r) for r in references)) for given in map(words, answers)]
 
 
 def _share(name: str, value: float) -> float:
@@ -50,14 +75,14 @@ def _share(name: str, value: float) -> float:
 class ExactMatch:
     """1 for the same words in the same order, else 0."""
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, lambda a, r: float(a == r))
 
 
 class TokenF1:
     """F1 of the words that answer and reference share (SQuAD)."""
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, f1)
 
 
@@ -70,7 +95,7 @@ class Contains:
     def __init__(self, *, contained: float = 0.7) -> None:
         self._contained = _share("contained", contained)
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, lambda a, r: 1.0 if a == r else self._contained * contains(a, r))
 
 
@@ -86,5 +111,222 @@ class GoldAgreement:
             return 1.0
         return self._contained if contains(answer, reference) else self._overlap * f1(answer, reference)
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, self._score)
+
+
+# --- Multiple choice.
+
+OPTIONS = "options"
+"""Key of a task's metadata: the texts to choose from, the first one being A; with or without their letters."""
+_LEAD = re.compile(
+    r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice)(?:\s+is)?\s*:?\s*(?:option\s+)?",
+    re.IGNORECASE,
+)
+_LETTER = re.compile(r"\(?([a-z])(?:[).:]+\s*|\s+|$)(.*)", re.IGNORECASE | re.DOTALL)
+_LABEL = re.compile(r"\(?([a-z])[).:]+\s*(.+)", re.IGNORECASE | re.DOTALL)
+
+
+class Choice:
+    """1 where the answer is the right option, by its letter ("C", "(c)", "The answer is C."), by its text, or by both
+    ("C) a boat"); else 0. The letter must be the answer: one that merely occurs in it ("A friend of C", "B or C") names
+    no option. References are letters or texts; a letter that the options have is read as one, not as a text. Without
+    metadata.options answers and references are compared as they are.
+
+    Raises JudgeError where no reference is one of the options.
+    """
+
+    def refuse_task(self, task: Task) -> None:
+        """Raise DataError for a question that no answer to is right."""
+        try:
+            _right(task, _options(task))
+        except JudgeError as e:
+            raise DataError(str(e)) from e
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        options = _options(task)
+        right = _right(task, options)
+        return [Grade(score=float(not right.isdisjoint(_named(answer, options)))) for answer in answers]
+
+
+def _options(task: Task) -> list[str]:
+    return [_unlabelled(i, str(text)) for i, text in enumerate(task.metadata.get(OPTIONS) or ())]
+
+
+def _right(task: Task, options: Sequence[str]) -> set[str]:
+    """Letters of the right ones."""
+    right = {name for reference in task.references for name in _named(reference, options)}
+    if not right:
+        raise JudgeError(
+            f"task {task.id}: references {list(task.references)} name none of the options {list(options)}; give the "
+            "letter or the text of one",
+            kind="no_reference",
+        )
+    return right
+
+
+def _named(text: str, options: Sequence[str]) -> set[str]:
+    """Letters of the options that `text` is; where there are none to choose from, the text itself, normalised."""
+    plain = unicodedata.normalize("NFKC", text).strip(" \t\r\n*`\"'")
+    lead = _LEAD.match(plain)
+    candidates = [plain, plain[lead.end() :]] if lead else [plain]
+    if not options:
+        return {name for name in map(normalise, candidates) if name}
+    return next((found for candidate in candidates if (found := _chosen(candidate, options))), set())
+
+
+def _chosen(text: str, options: Sequence[str]) -> set[str]:
+    by_letter = dict(zip(ascii_lowercase, options, strict=False))
+    written = _LETTER.fullmatch(text)
+    if written and (letter := written[1].lower()) in by_letter:
+        if normalise(written[2]) in ("", normalise(by_letter[letter])):
+            return {letter}
+        if _LABEL.fullmatch(text):  # a letter and another one's text, or a text that begins like "A. Smith"
+            return {other for other, option in by_letter.items() if text.casefold() == option.casefold()}
+    wanted = normalise(text)
+    return {letter for letter, option in by_letter.items() if wanted and normalise(option) == wanted}
+
+
+def _unlabelled(number: int, option: str) -> str:
+    """Without its letter, where it has its own: "(b) a boat", the second one, is "a boat"."""
+    label = _LABEL.fullmatch(option.strip())
+    return label[2] if label and ascii_lowercase.find(label[1].lower()) == number else option
+
+
+# --- How much of what a text must hold it holds.
+
+
+class Keywords:
+    """The share of the references that the answer holds, each as whole words side by side; for summaries, where every
+    reference is a keyword. A longer answer is never worse: bound its length elsewhere."""
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        wanted = comparable(task)
+        return [
+            Grade(score=sum(contains(given, keyword) for keyword in wanted) / len(wanted))
+            for given in map(words, answers)
+        ]
+
+
+# --- Answers that are numbers.
+
+_RESULT = "####"
+"""What GSM8K's solutions put before their result."""
+_THOUSANDS = ",\u00a0\u2009\u202f"
+_CURRENCY = "$€£¥₹"
+_OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
+_REACH = 24
+"""Characters on either side of a number that say whether it is one."""
+_NUMBER = re.compile(
+    r"(?<![\w.^])(?<!\d,)"
+    rf"(?P<digits>(?:\d{{1,3}}(?:[{_THOUSANDS}]\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)"
+    r"(?P<power>e[-+]?\d{1,3})?(?:\s?/\s?(?P<under>\d+))?(?![.,]?\d)",
+    re.IGNORECASE,
+)
+_BEFORE = re.compile(rf"(?P<sign>[-+]\s?)?(?P<currency>[{_CURRENCY}]\s?)?(?P<inner>[-+]\s?)?$")
+_OPERATED = re.compile(r"(?:[-+*/^]\s?|[!{}_\\])$")
+"""Before a number that is a part of something else."""
+_STARTS = re.compile(r"(?:^\s?|\n|[=:(\[]\s?|[\"'“‘`>])$")
+"""Before any sign."""
+_SAYS = re.compile(r"(?:[^\W\d_]{2}|[.,;!?])\s$")
+"""Before a sign that touches its number: "it is -5", but not "x - 5" or "x -5"."""
+_NAME = re.compile(r"[^\W\d_]{2}$")
+"""Before a hyphen: "covid-19" is no number."""
+_AFTER = re.compile(
+    r"\s?[*+^]|[!_{}\\]|[:']\d|\)?\([-\d]|\s?/(?!\s?[^\W\d_])|\s?-\s?(?:$|[\d(.$]|[^\W\d_]\b)|\s\d+\s?/\s?\d"
+    r"|\s?(?:x|mod|times|plus|over|divided by)\s?[-(\d.$]",
+    re.IGNORECASE,
+)
+"""What makes a number a part of something else."""
+_WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"[ \t]+"), " "),
+    (re.compile(r"\{-\}"), "-"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\[,;:!]"), ""),
+    (re.compile(r"\\(?:boxed|text|mathrm|mathbf)\s?\{([^{}]{0,200})\}"), r"\1"),
+    (re.compile(r"\\([$%])"), r"\1"),
+    (re.compile(r"^\s?\*\s", re.MULTILINE), ""),
+    (re.compile(r"(?<![\w*)}])(\*{1,3}|_{1,3})(?=[^\s*_])([^\n*_]{0,200})(?<!\s)\1(?![\w*_({])"), r"\2"),
+    (re.compile(r"(?<=[^\W\d_])\^\{?-?\d*\}?"), ""),  # m^2
+    (re.compile(rf"\b(?:minus|negative)\s(?=[{_CURRENCY}.\d])", re.IGNORECASE), "-"),
+)
+"""LaTeX, Markdown and words -> what they mean."""
+
+
+class Numeric:
+    """1 where the answer is the same number as a reference, exactly, else 0. Units, currencies and words around it do
+    not count, nor how it is written: "1,200.0 apples", "$1200" and "1.2e3" are one number, as are "1/2" and "0.5".
+    A percent sign is a unit too: "12%" is 12, and not 0.12. After "####" only what follows it counts. An answer with
+    two different numbers is none, for one could list many, and so is one with a number that is a part of an expression
+    which is not read: "10^3", "2½", "5!", "x - 5".
+
+    Raises JudgeError where no reference is a number."""
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        wanted = {number for reference in task.references if (number := number_of(reference)) is not None}
+        if not wanted:
+            raise JudgeError(
+                f"task {task.id}: references {list(task.references)} are no numbers; give at least one that is, or "
+                "choose another judge for its data source: judge=route",
+                kind="no_reference",
+            )
+        return [Grade(score=float(number_of(answer) in wanted)) for answer in answers]
+
+
+def number_of(text: str) -> Fraction | None:
+    """The one number in a text, or None where it holds none, one that cannot be read, or several that differ. A comma,
+    or a space that does not break, stands before three digits; the decimal sign is a point. "-" is a sign at the start,
+    after "=", ":", "(" or a currency, and where it touches its number after a word; "minus" and "negative" are too."""
+    plain = "".join(map(_plain, text.rpartition(_RESULT)[2]))
+    for pattern, meaning in _WORDS:
+        plain = pattern.sub(meaning, plain)
+    plain = plain.strip()
+    found = [_value(match) for match in _NUMBER.finditer(plain) if not _is_name(match)]
+    return found[0] if found and all(number == found[0] for number in found) else None
+
+
+def _is_name(match: re.Match[str]) -> bool:
+    before = match.string[max(match.start() - _REACH, 0) : match.start()]
+    return before.endswith("-") and bool(_NAME.search(before[:-1]))
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    if (sign := _sign(match)) is None or _AFTER.match(match.string[match.end() : match.end() + _REACH]):
+        return None
+    digits = match["digits"].translate(dict.fromkeys(map(ord, _THOUSANDS)))
+    try:
+        return sign * Fraction(digits + (match["power"] or "")) / int(match["under"] or 1)
+    except (ValueError, ZeroDivisionError):  # more digits than Python reads, or a denominator of 0
+        return None
+
+
+def _sign(match: re.Match[str]) -> int | None:
+    """1 or -1; None where what stands before the number makes it a part of something else."""
+    start = max(match.start() - _REACH, 0)
+    before = match.string[start : match.start()]
+    found = _BEFORE.search(before)
+    assert found is not None  # it may be empty
+    head, sign, inner = before[: found.start()], found["sign"] or "", found["inner"] or ""
+    if _OPERATED.search(head) or (sign and inner):
+        return None
+    touches = not sign.endswith((" ", "\n"))
+    if sign and not (_STARTS.search(head) or (touches and _SAYS.search(head))):
+        return None
+    return -1 if "-" in sign + inner else 1
+
+
+def _plain(character: str) -> str:
+    """Digits, signs and full-width forms as ASCII has them; "*" for operators, and "^" for digits that are raised,
+    circled, Roman or fractions."""
+    if character < "\x80":
+        return character
+    if "\uff01" <= character <= "\uff5e":
+        return chr(ord(character) - 0xFEE0)
+    if character in "⁄∕":
+        return "/"
+    kind = unicodedata.category(character)
+    if kind == "Pd" or character == "−":
+        return "-"
+    if kind in ("No", "Nl"):
+        return "^"
+    return "*" if character in _OPERATORS else str(unicodedata.decimal(character, character))

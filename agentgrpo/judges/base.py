@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from agentgrpo.types import Episode, Passage, Task
+from agentgrpo.core.types import Episode, Passage, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Grade:
     """A parsed grade in [0, 1]. A judge that cannot grade raises JudgeError; it never returns 0 instead."""
 
     score: float
@@ -19,7 +19,7 @@ class Verdict:
 
 
 class AnswerJudge(Protocol):
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         """One verdict per answer of the task's group, in order. An empty answer never matches. Raises JudgeError."""
         ...
 
@@ -28,7 +28,7 @@ class AnswerJudge(Protocol):
 class EpisodeJudge(Protocol):
     """An AnswerJudge that wants to see more than answers. Where it is one, it is asked this way."""
 
-    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
         """One verdict per episode of the task's group, all of them completed and with an answer."""
         ...
 
@@ -42,7 +42,7 @@ class CountingJudge(Protocol):
         ...
 
 
-async def grade_episodes(judge: AnswerJudge, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+async def grade_episodes(judge: AnswerJudge, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
     """The judge's verdicts, by the way of asking that it prefers."""
     if isinstance(judge, EpisodeJudge):
         return await judge.grade_episodes(task, episodes)
@@ -84,7 +84,7 @@ class QueryResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundVerdict:
+class EvidenceGrade:
     """score in [0, 1]; sufficient: enough to answer from."""
 
     sufficient: bool
@@ -93,6 +93,6 @@ class RoundVerdict:
 
 
 class EvidenceJudge(Protocol):
-    def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> RoundVerdict:
+    def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
         """Grade one search round; `seen` is every distinct passage of the episode so far, this round included."""
         ...

@@ -12,10 +12,10 @@ import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentgrpo.judges.llm.control import invented_name
-from agentgrpo.judges.llm.fence import digest
-from agentgrpo.judges.normalise import words
-from agentgrpo.types import Task
+from agentgrpo.core.types import Task
+from agentgrpo.judges.answers import words
+from agentgrpo.judges.llm.judge import invented_name
+from agentgrpo.judges.llm.prompt import digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.judges.base import QueryResults, RoundVerdict
-from agentgrpo.types import Passage, Task
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Passage, Task
+from agentgrpo.judges.base import EvidenceGrade, QueryResults
 
 
 class HeuristicEvidence:
@@ -51,14 +51,14 @@ class HeuristicEvidence:
         self._min_top = min_top_score
         self._min_average = min_average_score
 
-    def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> RoundVerdict:
+    def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
         """Grade the round by its own results; earlier rounds (`seen`) do not count."""
         if not results:
-            return RoundVerdict(sufficient=False, score=0.0, num_sufficient_queries=0)
+            return EvidenceGrade(sufficient=False, score=0.0, num_sufficient_queries=0)
         sufficient = sum(self._query_sufficient(r) for r in results)
         bound = any(r.subquestion is not None for r in results)
         needed = max(1, self._min_results) if bound else self._min_total
-        return RoundVerdict(
+        return EvidenceGrade(
             sufficient=sufficient == len(results) and sum(len(r.passages) for r in results) >= needed,
             score=_score(sufficient / len(results), results),
             num_sufficient_queries=sufficient,

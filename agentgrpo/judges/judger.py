@@ -13,18 +13,109 @@ loop's thread. Named by a dotted path: judge.name=my_judges:Judger.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from agentgrpo.errors import ConfigError, JudgeError, boundary
-from agentgrpo.judges.base import Verdict
-from agentgrpo.judges.off_loop import OffLoop
-from agentgrpo.protocol import AgentMessage, content_of
-from agentgrpo.types import Episode, Exit, Task, ToolCall
+from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.errors import ConfigError, JudgeError, boundary
+from agentgrpo.core.messages import AgentMessage, content_of
+from agentgrpo.core.types import Episode, Exit, Task, ToolCall
+from agentgrpo.judges.base import Grade
+
+# --- Code of others, off the event loop's thread: it may block, sleep or never come back.
+
+MOST_HANGING = 32
+"""Threads that may hang before calls are refused at once: each costs memory that nothing gives back."""
+
+
+class OffLoop:
+    """Runs at most max_concurrent calls at a time, each in a thread of its own and for at most timeout_s, which does
+    not count the wait for its turn. A call that is late fails with JudgeError (timeout). Its thread cannot be stopped,
+    only be forgotten: it is a daemon, and keeps no program from ending; `hanging` says how many there are."""
+
+    def __init__(self, *, timeout_s: float, max_concurrent: int) -> None:
+        if not timeout_s > 0 or max_concurrent < 1:
+            raise ConfigError(
+                f"timeout_s={timeout_s}, max_concurrent={max_concurrent}; more than 0 seconds and 1 call or more are "
+                "allowed"
+            )
+        self.hanging = 0
+        self._timeout_s = timeout_s
+        self._limiter = Limiter(max_concurrent)
+        self._lock = threading.Lock()
+
+    async def run(self, name: str, call: Callable[[], Any]) -> Any:
+        """What `call` returns or raises; what it returns is awaited, in that thread, where it can be."""
+        async with self._limiter:
+            if self.hanging >= MOST_HANGING:
+                raise JudgeError(f"{name}: {self.hanging} calls of it hang; repair it", kind="timeout")
+            work = _Work(call)
+            threading.Thread(
+                target=contextvars.copy_context().run,
+                args=(work.do, self._finished),
+                name=f"agentgrpo-{name}",
+                daemon=True,
+            ).start()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await work.answered
+            except TimeoutError as e:
+                raise JudgeError(f"{name} has not answered within {self._timeout_s:g} s", kind="timeout") from e
+            finally:
+                with self._lock:
+                    work.forgotten = not work.done
+                    self.hanging += work.forgotten
+
+    def _finished(self, work: _Work) -> None:
+        with self._lock:
+            work.done = True
+            self.hanging -= work.forgotten
+
+
+class _Work:
+    """One call on its way through a thread."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self.answered: asyncio.Future[Any] = self._loop.create_future()
+        self.done = self.forgotten = False
+
+    def do(self, finished: Callable[[_Work], None]) -> None:
+        value: Any = None
+        error: Exception | None = None
+        try:
+            value = self._call()
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
+        except (TimeoutError, StopIteration) as e:  # which would mean something else to who waits
+            error = RuntimeError(f"{type(e).__name__}: {e}")
+        except Exception as e:
+            error = e
+        except BaseException as e:  # SystemExit, KeyboardInterrupt: not this thread's to end the program with
+            error = RuntimeError(f"{type(e).__name__}: {e}")
+        finished(self)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._settle, value, error)
+
+    def _settle(self, value: Any, error: Exception | None) -> None:
+        if self.answered.done():  # given up
+            return
+        if error is None:
+            self.answered.set_result(value)
+        else:
+            self.answered.set_exception(error)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,36 +169,36 @@ class JudgerJudge:
                 f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; name its arguments so"
             ) from e
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         """Answers alone: agent_messages is then the answer's message."""
         messages = [AgentMessage(content=answer, finish_reason="stop") for answer in answers]
         return await self._grade([_case(task, (message,)) for message in messages])
 
-    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Verdict]:
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
         return await self._grade([_case(task, messages_of(episode)) for episode in episodes])
 
-    async def _grade(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+    async def _grade(self, cases: Sequence[JudgeCase]) -> list[Grade]:
         if not cases:
             return []
         with boundary(JudgeError, f"judger {self._name}"):
             if self._batch_judge is not None:
-                verdicts: list[Verdict] = await self._threads.run(self._name, partial(self._batch, cases))
+                verdicts: list[Grade] = await self._threads.run(self._name, partial(self._batch, cases))
                 return verdicts
             return await self._each(cases)
 
-    async def judge_here(self, case: JudgeCase) -> Verdict:
+    async def judge_here(self, case: JudgeCase) -> Grade:
         """One case, without a thread and a time limit of its own: for a judger that asks others."""
         return (await self._batch([case]))[0] if self._judge is None else await self._one(case)
 
-    async def _each(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+    async def _each(self, cases: Sequence[JudgeCase]) -> list[Grade]:
         calls = (self._threads.run(self._name, partial(self._one, case)) for case in cases)
         found = await asyncio.gather(*calls, return_exceptions=True)
         for verdict in found:
             if isinstance(verdict, BaseException):
                 raise verdict
-        return [verdict for verdict in found if isinstance(verdict, Verdict)]
+        return [verdict for verdict in found if isinstance(verdict, Grade)]
 
-    async def _one(self, case: JudgeCase) -> Verdict:
+    async def _one(self, case: JudgeCase) -> Grade:
         case = await self._preprocessed(case)
         assert self._judge is not None
         result = await _settled(
@@ -120,7 +211,7 @@ class JudgerJudge:
         )
         return await self._verdict(case, result)
 
-    async def _batch(self, cases: Sequence[JudgeCase]) -> list[Verdict]:
+    async def _batch(self, cases: Sequence[JudgeCase]) -> list[Grade]:
         cases = [await self._preprocessed(case) for case in cases]
         assert self._batch_judge is not None
         results = await _settled(self._batch_judge(cases))
@@ -143,13 +234,13 @@ class JudgerJudge:
             )
         return changed
 
-    async def _verdict(self, case: JudgeCase, result: Any) -> Verdict:
+    async def _verdict(self, case: JudgeCase, result: Any) -> Grade:
         postprocess = _method(self._judger, "postprocess")
         if postprocess is not None:
             result = await _settled(postprocess(case, result))
         score = result.get("score") if isinstance(result, Mapping) else None
         if isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1:
-            return Verdict(score=float(score), detail=str(result.get("reason", "")))
+            return Grade(score=float(score), detail=str(result.get("reason", "")))
         raise JudgeError(
             f"judger {self._name} returned {_short(result)}; a dict with a number from 0 to 1 under 'score' is needed",
             kind="bad_verdict",

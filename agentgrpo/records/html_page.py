@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 
 _HEAD_BYTES = 4096
 
@@ -30,3 +34,19 @@ def require_place(out: Path, *, verb: str, mark: bytes, example: str) -> None:
 def _has(path: Path, mark: bytes) -> bool:
     with path.open("rb") as file:
         return mark in file.read(_HEAD_BYTES)
+
+
+# --- JSON for other programs: strict, whatever a user's configuration holds.
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON, in ASCII. JSON has no infinity, no NaN and no dates: these are their text."""
+    return json.dumps(_strict(value), indent=indent, default=str, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _strict(item) for name, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agentgrpo.durable import append_lines, sync
-from agentgrpo.errors import DataError
+from agentgrpo.core.durable import append_lines, sync
+from agentgrpo.core.errors import DataError
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"

@@ -4,7 +4,7 @@
     metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
     trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
     eval.json             the comparison, once there is one; evaluated.json, of which weights (agentgrpo eval)
-    stopped.json          records.stopped: why it ended before its end, until it goes on
+    stopped.json          records.run_dir: why it ended before its end, until it goes on
     checkpoints/          model folders: step-000040 holds the weights after 40 steps
 
 Nothing is locked, so that a run may be under way: what it is about to write is not there yet, and a last row that is
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +24,57 @@ from typing import Any
 
 import yaml
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.durable import write_atomic
+from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
-from agentgrpo.records.stopped import STOPPED
+
+# --- stopped.json: why a run ended before its end, until it goes on.
+#
+#     {"step": 12, "max_steps": 40, "reason": "the budget is spent: budget.per_run.calls.web=100, ...",
+#      "raised": "budget.per_run.calls.web=200"}
+#
+# step: done in all; step and max_steps are null of an evaluation. raised: what to add to the command line that goes on
+# with it; "" where that needs nothing.
+
+STOPPED = "stopped.json"
+_ADVICE = "; go on with: "
+"""What follows it in a message is how to go on at the time."""
+
+
+def write_stop(run_dir: Path, error: Exception, *, step: int | None, max_steps: int | None) -> None:
+    """Raises StorageError."""
+    found = {
+        "step": step,
+        "max_steps": max_steps,
+        "reason": _reason(error),
+        "raised": error.raised if isinstance(error, BudgetSpent) else "",
+    }
+    write_atomic(run_dir / STOPPED, (json.dumps(found, indent=2) + "\n").encode())
+
+
+def forget_stop(run_dir: Path) -> None:
+    with suppress(FileNotFoundError):
+        (run_dir / STOPPED).unlink()
+
+
+def stop_sentence(stopped: Mapping[str, Any]) -> str:
+    """For people."""
+    step, of = stopped.get("step"), stopped.get("max_steps")
+    if not (isinstance(step, int) and isinstance(of, int)):
+        where = ""
+    elif step == 0:
+        where = " before its first step"
+    else:
+        where = f" after step {step} of {of}" if step < of else f" after its last step, {step}"
+    return f"stopped{where}: {stopped.get('reason')}"
+
+
+def _reason(error: Exception) -> str:
+    """Without what the run itself has added to it: that it stops, and how to go on."""
+    origin = error.__cause__ if type(error.__cause__) is type(error) else error
+    text = " ".join(str(origin).partition(_ADVICE)[0].split()).removeprefix("stopped by ")
+    return text if isinstance(error, AgentGrpoError) else f"{type(error).__name__}: {text}"
+
 
 CONFIG = "config.yaml"
 TRAJECTORIES = "trajectories"

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+import unicodedata
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
 from types import TracebackType
 from typing import Literal
 
@@ -22,9 +25,171 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.records.frame import Frame, SteadyLive, Trended
-from agentgrpo.records.stretch import Stretch, number, sanitize
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.records.frame import Frame, ProgressLine, Spelled, SteadyLive, Trended
+
+# --- How fast work goes, and how long what is left of it takes: judged by the median of its last spans, so that one
+# that stalls (a checkpoint, a slow answer) counts no more than any other.
+
+SPAN_S = 1.0
+"""A span is at least as long: answers that come in a burst are one."""
+RECENT = 15
+
+
+class Pace:
+    """Of the first answer only its time counts: what came before it was warming up, or done by an earlier run."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._spans: deque[float] = deque(maxlen=RECENT)
+        self.begin()
+
+    def begin(self) -> None:
+        """Other work."""
+        self._position: float | None = None
+        self._at = self._now()
+        self._spans.clear()
+        self.seconds_per_unit: float | None = None
+
+    def reached(self, position: float) -> None:
+        """Positions only rise."""
+        if self._position is None:
+            self._position, self._at = position, self._now()
+            return
+        seconds, units = self._now() - self._at, position - self._position
+        if units > 0 and seconds >= SPAN_S:
+            self._spans.append(seconds / units)
+            self._position, self._at = position, self._now()
+            self.seconds_per_unit = median(self._spans)
+
+    def left(self, units: float) -> float | None:
+        """Seconds until `units` more are done, never less than 0; None where nothing is known yet. Between two answers
+        it falls, though not below what would be left after the next one."""
+        each = self.seconds_per_unit
+        if each is None:
+            return None
+        first = min(1.0, max(0.0, units))
+        return max(0.0, first * each - (self._now() - self._at)) + max(0.0, units - first) * each
+
+
+def clock(seconds: float) -> str:
+    """ "0:09", "12:30", "1:02:03"."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+# --- A stretch of a run's work as a screen knows it: how far it is, what it measures, what went wrong.
+
+OUTCOME: Mapping[str, str] = {"reward/mean": "reward", "correctness": "correct"}
+LEARNING: Mapping[str, str] = {
+    "policy/kl": "kl",
+    "gradients/norm": "grad norm",
+    "tokens/sampled": "tokens",
+    "dev/reward": "dev reward",
+    "time/profile/total": "step s",
+    "time/profile/generation": "generation s",
+    "time/profile/tools": "tools s",
+    "time/profile/forward": "forward s",
+    "time/profile/backward": "backward s",
+}
+"""Tag -> its name on the screen, in order; what the agent does (Screen.show) stands between the two. A stage that logs
+none of them shows its first MAX_OTHER tags."""
+MAX_OTHER = 8
+TREND_STEPS = 5
+"""Steps that `start` and `now` are the mean of."""
+
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def sanitize(text: str) -> str:
+    """`text` as it may reach a terminal: without control characters other than newline and tab (C0, DEL, C1), without
+    bidirectional controls, line and paragraph separators, and lone surrogates."""
+    return "".join(
+        c for c in text if c in "\n\t" or (unicodedata.category(c) not in ("Cc", "Cs", "Zl", "Zp") and c not in _BIDI)
+    )
+
+
+def number(value: float) -> str:
+    if value and abs(value) < 0.001:
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
+class _Trend:
+    """A metric's first and latest values."""
+
+    def __init__(self) -> None:
+        self._first: list[float] = []
+        self._last: deque[float] = deque(maxlen=TREND_STEPS)
+
+    def add(self, value: float) -> None:
+        if len(self._first) < TREND_STEPS:
+            self._first.append(value)
+        self._last.append(value)
+
+    def cells(self) -> tuple[str, str, str]:
+        """now, start and the change between them."""
+        now, start = fmean(self._last), fmean(self._first)
+        change = now - start
+        return number(now), number(start), ("+" if change > 0 else "") + number(change)
+
+
+class Stretch:
+    """A stretch of work with its own counts and metrics."""
+
+    def __init__(self, title: str, now: Callable[[], float]) -> None:
+        self.title, self.now = title, now
+        self.pace = Pace(now=now)
+        self.begin(None)
+        self.trends: dict[str, _Trend] = {}
+        self.num_skipped = 0
+        self.num_failures = 0
+
+    def begin(self, total: int | None) -> None:
+        self.total: int | None = total
+        self.done, self.began = 0, self.now()
+        self.pace.begin()
+
+    def advance(self, n: int) -> None:
+        self.done += n
+        self.pace.reached(self.done)
+
+    def add(self, tags: Mapping[str, float]) -> None:
+        self.num_skipped += int(tags.get("skipped", 0))
+        self.num_failures += int(sum(v for tag, v in tags.items() if tag.startswith("failures/")))
+        for tag, value in tags.items():
+            self.trends.setdefault(tag, _Trend()).add(value)
+
+    def shown(self, of_agent: Mapping[str, str]) -> dict[str, str]:
+        """Tag -> name of the metrics on the screen."""
+        key = {tag: name for tag, name in {**OUTCOME, **of_agent, **LEARNING}.items() if tag in self.trends}
+        return key or {tag: sanitize(tag) for tag in list(self.trends)[:MAX_OTHER]}
+
+    def counted(self) -> str:
+        return f"{self.done:,}" if self.total is None else f"{self.done:,}/{self.total:,}"
+
+    def left(self) -> str:
+        """ "1:05 left"; "" where it is done, or nothing is known yet."""
+        units = 0 if self.total is None else self.total - self.done
+        seconds = self.pace.left(units) if units > 0 else None
+        return "" if seconds is None else f"{clock(seconds)} left"
+
+    def incidents(self) -> list[str]:
+        counts = {"skipped": self.num_skipped, "failures": self.num_failures}
+        return [f"{name} {count}" for name, count in counts.items() if count]
+
+    def progress(self) -> ProgressLine:
+        counted, took = self.counted(), ""
+        if self.total is not None and self.done >= self.total:
+            took = f"in {clock(self.now() - self.began)}"
+
+        def ways() -> list[Spelled]:
+            time = took or self.left()
+            return [*([Spelled(self.title, f"{counted} {time}")] if time else []), Spelled(self.title, counted)]
+
+        return ProgressLine(ways=ways, done=self.done, total=self.total)
+
 
 MODES = ("auto", "live", "plain", "quiet")
 PLAIN_EVERY_S, PLAIN_SHARE = 10.0, 0.05
@@ -241,3 +406,65 @@ def _console(mode: str) -> Console:
         return _Console(highlight=False)
     system: Literal["auto"] | None = None if mode == "plain" else "auto"
     return _Console(highlight=False, force_terminal=sys.stdout.isatty(), color_system=system)
+
+
+# --- How far through much work: a bar on a terminal, now and then a line elsewhere. On stderr: results can be piped.
+
+BAR_PLAIN_EVERY_S = 10.0
+_BAR = 20
+
+
+class Bar:
+    """A context manager. The units are `what` (passages); progress is counted in units or in whatever is known."""
+
+    def __init__(self, *, what: str, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty())
+        self._what, self._now, self._said = what, now, now()
+        self._title = ""
+        self._units, self._way = Pace(now=now), Pace(now=now)
+        self._frame = Frame()
+        self._live: SteadyLive | None = None
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = SteadyLive(lambda: self._frame, self._console, transient=True)
+
+    def __enter__(self) -> Bar:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def reached(self, title: str, done: int, position: int, total: int) -> None:
+        """At `title`, `done` units are done, and `position` of `total` (bytes of a file, or units) is behind. A new
+        title is a new piece of work, with a speed of its own."""
+        if title != self._title:
+            self._title = title
+            self._units.begin()
+            self._way.begin()
+        self._units.reached(done)
+        self._way.reached(position)
+
+        def ways() -> list[Spelled]:
+            return [Spelled(text) for text in self._texts(done, position, total)]
+
+        if self._live:
+            self._frame = Frame(progress=ProgressLine(ways=ways, done=position, total=max(1, total), most_bar=_BAR))
+        elif self._now() - self._said >= BAR_PLAIN_EVERY_S:
+            self._said = self._now()
+            self.say(ways()[0].left)
+
+    def _texts(self, done: int, position: int, total: int) -> list[str]:
+        """ "stored: 120,000 passages, 34 %, 5,400 passages/s, 2:10 left", and shorter ones."""
+        count, share = f"{done:,} {self._what}", f"{100 * position // max(1, total)} %"
+        each, left = self._units.seconds_per_unit, self._way.left(max(0, total - position))
+        time = [] if left is None else [f"{clock(left)} left"]
+        speed = [] if each is None or left is None else [f"{1 / each:,.0f} {self._what}/s"]
+        ways = ([count, share, *speed, *time], [count, share, *time], [share, *time], [share])
+        return [f"{self._title}: {', '.join(parts)}" for parts in ways] + [share]

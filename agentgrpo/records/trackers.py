@@ -17,8 +17,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from agentgrpo.durable import write_atomic
-from agentgrpo.errors import ConfigError, did_you_mean
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import SummaryWriter
+
+from agentgrpo.core.durable import write_atomic
+from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.records.card import flatten
 
 PROJECT = "agentgrpo"
@@ -66,8 +69,6 @@ class Trackers:
 
     def _start(self, name: str, config: Mapping[str, Any], start_step: int) -> None:
         if name == "tensorboard":
-            from agentgrpo.records.event_file import EventFile
-
             self._boards[name] = EventFile(self._run_dir / "tensorboard", start_step=start_step)
         else:
             self._boards[name] = self._accelerate_board(name)
@@ -114,3 +115,31 @@ def _require(name: str) -> None:
         raise ConfigError(
             f"run.log_with names {name!r}, whose package is not installed; pip install {name}, or leave it out"
         )
+
+
+# --- TensorBoard's event file, one event per row of tags.
+#
+# accelerate's tracker writes an event of its own for every tag, about a hundred of them in a step, which takes several
+# times as long as one event that holds them all. TensorBoard shows both alike.
+
+
+class EventFile:
+    """A new event file in `directory`, with the methods of accelerate's trackers. TensorBoard forgets what older files
+    there say of `start_step` and later steps. What was logged is the operating system's when the call returns."""
+
+    def __init__(self, directory: Path, *, start_step: int) -> None:
+        self._writer = SummaryWriter(str(directory), purge_step=start_step)
+        self._events: Any = self._writer.file_writer  # typed as None there
+
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """As a text; the hyperparameters that TensorBoard has a page for would be runs of their own on the board."""
+        self._writer.add_text("config", "\n".join(f"    {key}: {value}" for key, value in values.items()), 0)
+        self._writer.flush()
+
+    def log(self, tags: Mapping[str, float], *, step: int) -> None:
+        values = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in tags.items()]
+        self._events.add_summary(Summary(value=values), step)
+        self._writer.flush()
+
+    def finish(self) -> None:
+        self._writer.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
-from agentgrpo.types import Message, Piece
+from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece
 
 
 class Renderer(Protocol):

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from agentgrpo.protocol import AnyCall, MalformedCall
-from agentgrpo.types import ToolCall
+from agentgrpo.core.messages import AnyCall, MalformedCall
+from agentgrpo.core.types import ToolCall
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"[ \t\r\n;]*")
@@ -18,7 +18,7 @@ _NAME = re.compile(r'"name"\s*:\s*"([^"\\\n]{1,64})"')
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
-class Unreadable(ValueError):
+class UnreadableCall(ValueError):
     """Its text is the problem, for the policy: one line."""
 
 
@@ -29,20 +29,20 @@ def read_json(text: str, start: int = 0) -> tuple[Any, int]:
     read here is recorded as JSON and handed to tools. Raises Unreadable."""
     begin = _SPACE.match(text, start).end()  # type: ignore[union-attr]  # matches everywhere
     if begin == len(text):
-        raise Unreadable("there is no JSON")
+        raise UnreadableCall("there is no JSON")
     try:
         value, end = _DECODER.raw_decode(text, begin)
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as e:
-        raise Unreadable(f"this is not JSON: {e.msg.removesuffix(' at')} at character {e.pos - begin + 1}") from e
+        raise UnreadableCall(f"this is not JSON: {e.msg.removesuffix(' at')} at character {e.pos - begin + 1}") from e
     except UnicodeEncodeError as e:
-        raise Unreadable("this is not JSON: half of a surrogate pair in a string") from e
+        raise UnreadableCall("this is not JSON: half of a surrogate pair in a string") from e
     except RecursionError as e:
-        raise Unreadable("this is not JSON: nested too deeply") from e
-    except Unreadable:
+        raise UnreadableCall("this is not JSON: nested too deeply") from e
+    except UnreadableCall:
         raise
     except ValueError as e:  # Python's own limit on the digits of an integer
-        raise Unreadable("this is not JSON: a number with too many digits") from e
+        raise UnreadableCall("this is not JSON: a number with too many digits") from e
     return value, end
 
 
@@ -50,7 +50,7 @@ def read_object(text: str, start: int = 0) -> tuple[Mapping[str, Any], int]:
     """`read_json` for an object and nothing else."""
     value, end = read_json(text, start)
     if not isinstance(value, dict):
-        raise Unreadable(f"a JSON object is needed, not {kind_of(value)}")
+        raise UnreadableCall(f"a JSON object is needed, not {kind_of(value)}")
     return value, end
 
 
@@ -58,18 +58,18 @@ def call_of(value: Any, *, argument_keys: Sequence[str], id: str = "") -> ToolCa
     """The call that {"name": ..., argument_keys[0]: {...}} is. Any one of `argument_keys` will do, none means no
     arguments. Raises Unreadable."""
     if not isinstance(value, dict):
-        raise Unreadable(f"a call is a JSON object, not {kind_of(value)}")
+        raise UnreadableCall(f"a call is a JSON object, not {kind_of(value)}")
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise Unreadable('the call has no "name"' if "name" not in value else f'"name" must be {_needed(name)}')
+        raise UnreadableCall('the call has no "name"' if "name" not in value else f'"name" must be {_needed(name)}')
     given = [key for key in argument_keys if key in value]
     if len(given) > 1:
-        raise Unreadable(f"arguments are given twice: {' and '.join(given)}")
+        raise UnreadableCall(f"arguments are given twice: {' and '.join(given)}")
     if unknown := sorted(set(value) - {"name", "id", "type", *argument_keys}):
-        raise Unreadable(f'a call has "name" and "{argument_keys[0]}", not {shown(", ".join(unknown))}')
+        raise UnreadableCall(f'a call has "name" and "{argument_keys[0]}", not {shown(", ".join(unknown))}')
     arguments = value[given[0]] if given else {}
     if not isinstance(arguments, dict):
-        raise Unreadable(f'"{given[0]}" must be a JSON object, not {kind_of(arguments)}')
+        raise UnreadableCall(f'"{given[0]}" must be a JSON object, not {kind_of(arguments)}')
     return ToolCall(name=name, arguments=arguments, id=id)
 
 
@@ -78,9 +78,9 @@ def one_call(text: str, *, argument_keys: Sequence[str], whole: str, id: str = "
     try:
         value, end = read_json(text)
         if rest := text[end:].strip():
-            raise Unreadable(f"text after the call: {shown(rest)}")
+            raise UnreadableCall(f"text after the call: {shown(rest)}")
         return call_of(value, argument_keys=argument_keys, id=id)
-    except Unreadable as e:
+    except UnreadableCall as e:
         return malformed(whole, str(e), id=id)
 
 
@@ -91,11 +91,11 @@ def calls_in_row(text: str, *, argument_keys: Sequence[str]) -> tuple[AnyCall, .
     while (start := _BETWEEN.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # matches everywhere
         try:
             value, end = read_json(text, start)
-        except Unreadable as e:
+        except UnreadableCall as e:
             return (*calls, malformed(text[start:], str(e)))
         try:
             calls.append(call_of(value, argument_keys=argument_keys))
-        except Unreadable as e:
+        except UnreadableCall as e:
             calls.append(malformed(text[start:end], str(e)))
     return tuple(calls)
 
@@ -133,18 +133,18 @@ def _needed(name: Any) -> str:
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise Unreadable(f"this is not JSON: {shown(digits)} is too large for a number")
+        raise UnreadableCall(f"this is not JSON: {shown(digits)} is too large for a number")
     return number
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise Unreadable(f"this is not JSON: {word}")
+    raise UnreadableCall(f"this is not JSON: {word}")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise Unreadable("this is not JSON: a key is given twice")
+        raise UnreadableCall("this is not JSON: a key is given twice")
     return value
 
 

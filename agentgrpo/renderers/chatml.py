@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn
 from agentgrpo.renderers.calls import malformed, one_call, written
-from agentgrpo.renderers.family import Family, Markup, Span, in_lines
+from agentgrpo.renderers.family import ChatFamily, Markup, Span, in_lines
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MARKUP = Markup(
@@ -59,7 +59,7 @@ def _written(call: AnyCall) -> str:
     return call.text if isinstance(call, MalformedCall) else f"{OPEN}\n{written(call, _ARGUMENTS[0])}\n{CLOSE}"
 
 
-CHATML = Family(
+CHATML = ChatFamily(
     name="chatml",
     recognised_by=("<|im_start|>", OPEN),
     added=("<|im_start|>", "<|im_end|>"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.chatml import CHATML
-from agentgrpo.renderers.family import Family
+from agentgrpo.renderers.family import ChatFamily
 from agentgrpo.renderers.gemma import GEMMA
 from agentgrpo.renderers.llama3 import LLAMA3
 from agentgrpo.renderers.mistral import MISTRAL
@@ -20,7 +20,7 @@ from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.renderers.tokens import FastTokenizer
 
 # in the order in which auto asks: Qwen3's templates contain all that ChatML's do
-FAMILIES: tuple[Family, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, GEMMA)
+FAMILIES: tuple[ChatFamily, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, GEMMA)
 NAMES = ("auto", "plain", "react", "tags", *(family.name for family in FAMILIES))
 
 
@@ -52,7 +52,7 @@ def choose_for_tools(
     return ChatRenderer(tokenizer=tokenizer, family=family)
 
 
-def recognise(tokenizer: FastTokenizer) -> Family | None:
+def recognise(tokenizer: FastTokenizer) -> ChatFamily | None:
     """The family that the chat template's own marks tell; None for another, and where there is no template."""
     template = str(tokenizer.chat_template or "")  # a mapping of several templates is spelled out
     return next((f for f in FAMILIES if all(mark in template for mark in f.recognised_by)), None)

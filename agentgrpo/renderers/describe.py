@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentgrpo.protocol import ToolSpec
-from agentgrpo.types import Message
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Message
 
 REACT = """To call a tool, write its name and its arguments as a JSON object:
 Action: NAME

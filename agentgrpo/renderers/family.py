@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from agentgrpo.protocol import AnyCall, ParsedTurn
+from agentgrpo.core.messages import AnyCall, ParsedTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ChatFamily:
     name: str
     recognised_by: tuple[str, ...]
     """What all of its chat templates contain and no earlier family's of renderers.choose does."""

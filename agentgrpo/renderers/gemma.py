@@ -18,9 +18,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn
 from agentgrpo.renderers.calls import calls_in_row, malformed, seems_call, written
-from agentgrpo.renderers.family import Family, Markup, Span, in_lines, spelled
+from agentgrpo.renderers.family import ChatFamily, Markup, Span, in_lines, spelled
 
 ARGUMENTS = ("arguments", "parameters")
 _FENCE = re.compile(r"^```([A-Za-z_0-9+-]*)[ \t]*$", re.MULTILINE)
@@ -74,7 +74,7 @@ def _written(call: AnyCall) -> str:
     return call.text if isinstance(call, MalformedCall) else _block(written(call, ARGUMENTS[0]))
 
 
-GEMMA = Family(
+GEMMA = ChatFamily(
     name="gemma",
     recognised_by=("<start_of_turn>",),
     added=("<start_of_turn>", "<end_of_turn>"),

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentgrpo.protocol import MalformedCall, ParsedTurn
+from agentgrpo.core.messages import MalformedCall, ParsedTurn
 from agentgrpo.renderers.calls import calls_in_row, malformed, seems_call, written
-from agentgrpo.renderers.family import Family, Markup, Span, spelled
+from agentgrpo.renderers.family import ChatFamily, Markup, Span, spelled
 
 PYTHON = "<|python_tag|>"
 ARGUMENTS = ("parameters", "arguments")
@@ -54,7 +54,7 @@ def write(turn: ParsedTurn, markup: Markup) -> str:
     return text + (turn.answer or "") + "; ".join(calls)
 
 
-LLAMA3 = Family(
+LLAMA3 = ChatFamily(
     name="llama3",
     recognised_by=("<|start_header_id|>", "ipython"),
     added=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),

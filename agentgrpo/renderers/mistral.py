@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
-from agentgrpo.renderers.calls import Unreadable, call_of, kind_of, malformed, read_json, shown, written
-from agentgrpo.renderers.family import Family, Markup, Span, spelled
-from agentgrpo.types import ToolCall
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn
+from agentgrpo.core.types import ToolCall
+from agentgrpo.renderers.calls import UnreadableCall, call_of, kind_of, malformed, read_json, shown, written
+from agentgrpo.renderers.family import ChatFamily, Markup, Span, spelled
 
 CALLS = "[TOOL_CALLS]"
 ARGUMENTS = ("arguments", "parameters")
@@ -63,10 +63,10 @@ def _calls(span: Span, *, taken: Sequence[str]) -> list[AnyCall]:
         values, end = read_json(span.text)
         if not isinstance(values, list) or not values:
             given = "an empty one" if values == [] else kind_of(values)
-            raise Unreadable(f"{CALLS} needs a JSON array of calls, not {given}")
+            raise UnreadableCall(f"{CALLS} needs a JSON array of calls, not {given}")
         if rest := span.text[end:].strip():
-            raise Unreadable(f"text after the calls: {shown(rest)}")
-    except Unreadable as e:
+            raise UnreadableCall(f"text after the calls: {shown(rest)}")
+    except UnreadableCall as e:
         return [malformed(whole, str(e), id=_hash(len(taken), whole))]
     used = list(taken)
     calls: list[AnyCall] = []
@@ -82,7 +82,7 @@ def _call(value: Any, used: Sequence[str]) -> AnyCall:
     text = json.dumps(value, ensure_ascii=False)
     try:
         call = call_of(value, argument_keys=ARGUMENTS)
-    except Unreadable as e:
+    except UnreadableCall as e:
         return malformed(f"{CALLS} [{text}]", str(e), id=str(given) if fit else _hash(len(used), text))
     return replace(call, id=str(given) if fit else _made(call, len(used)))
 
@@ -95,7 +95,7 @@ def _hash(i: int, text: str) -> str:
     return hashlib.sha256(f"{i} {text}".encode("utf-8", "replace")).hexdigest()[:9]
 
 
-MISTRAL = Family(
+MISTRAL = ChatFamily(
     name="mistral",
     recognised_by=(CALLS,),
     added=("[INST]", "[/INST]", CALLS, "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "</s>"),

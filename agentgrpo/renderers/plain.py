@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Piece
 from agentgrpo.renderers.base import Renderer
-from agentgrpo.renderers.template import ChatTemplate
+from agentgrpo.renderers.chat import ChatTemplate
 from agentgrpo.renderers.tokens import FastTokenizer, OutsideEncoder, TrustedEncoder, encode_pieces, framed
-from agentgrpo.types import Message, Piece
 
 
 class PlainRenderer:

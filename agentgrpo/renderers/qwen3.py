@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentgrpo.protocol import ParsedTurn
+from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.renderers import chatml
 from agentgrpo.renderers.family import Markup, Span, spelled
 

@@ -18,13 +18,13 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers import describe
-from agentgrpo.renderers.calls import Unreadable, malformed, read_object, shown
+from agentgrpo.renderers.calls import UnreadableCall, malformed, read_object, shown
 from agentgrpo.renderers.plain import PlainRenderer, takes_system
 from agentgrpo.renderers.tokens import FastTokenizer, framed
-from agentgrpo.types import Message, Piece, ToolCall
 
 STOP = "\nObservation:"
 # tokens whose text can hold the stop string or a part of it, a character's remaining bytes included
@@ -148,7 +148,7 @@ def _call(text: str) -> AnyCall:
         return malformed(text, "Action: is not followed by the name of a tool")
     try:
         arguments, end = read_object(text, found.end())
-    except Unreadable as e:
+    except UnreadableCall as e:
         return malformed(text, f"Action Input: {e}", name=name)
     if rest := text[end:].strip():
         return malformed(text, f"text after the arguments: {shown(rest)}", name=name)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from agentgrpo.core.types import Message, Piece, Role
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.choose import recognise
-from agentgrpo.renderers.family import Family
+from agentgrpo.renderers.family import ChatFamily
 from agentgrpo.renderers.qwen3 import END_THINK, THINK
 from agentgrpo.renderers.tokens import FastTokenizer, added_tokens
-from agentgrpo.types import Message, Piece, Role
 
 _ROLES: Mapping[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
 """Of a turn's header; all others, such as ipython, are what a model elsewhere knows as the user."""
@@ -115,7 +115,7 @@ class Speech:
                 yield _Turn("assistant", text.strip(), spans[i + 1 : i + 2] != [] and spans[i + 1][0] in self._ends)
 
 
-def _controls(family: Family | None) -> set[str]:
+def _controls(family: ChatFamily | None) -> set[str]:
     """Control strings at which a context is cut; not those inside a turn, such as of a call."""
     if family is None:
         return set()

@@ -17,13 +17,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers import describe
-from agentgrpo.renderers.calls import Unreadable, malformed, read_object, shown
+from agentgrpo.renderers.calls import UnreadableCall, malformed, read_object, shown
 from agentgrpo.renderers.plain import PlainRenderer, takes_system
 from agentgrpo.renderers.tokens import FastTokenizer, framed
-from agentgrpo.types import Message, Piece, ToolCall
 
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w.-]{0,63})[ \t]*(/?)>", re.ASCII)
 
@@ -156,7 +156,7 @@ class TagsRenderer:
         if form is None:
             try:
                 arguments, after = read_object(text, begin)
-            except Unreadable as e:
+            except UnreadableCall as e:
                 problem = str(e)
         end = tags.next(after, name)
         if end is None or end[2] != name or not end[1]:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.types import Piece
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Piece
 
 # strings, not tokens: a string of a few hundred tokens costs some 10 KB
 _CACHED_STRINGS = 8192

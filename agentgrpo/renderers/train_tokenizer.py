@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 
 PAD, EOS = "<pad>", "<eos>"
 CONTROL_STRINGS = (

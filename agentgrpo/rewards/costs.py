@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.rewards.by_turn import count, is_sent, rounds, weighed
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Episode, Outcome, ToolRecord
+from agentgrpo.rewards.base import count, is_sent, rounds, weighed
 from agentgrpo.rewards.terms import SEARCH_EFFICIENCY, Penalty, Term, read, refuse_positive
-from agentgrpo.types import Episode, Outcome, ToolRecord
 
 
-class Cost(Penalty):
+class CostTerm(Penalty):
     """One weight on something that was used up."""
 
     dimension = SEARCH_EFFICIENCY
     is_cost = True
 
 
-class PerSearch(Cost):
+class PerSearch(CostTerm):
     """w · rounds_used."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
@@ -32,7 +32,7 @@ class PerSearch(Cost):
         return weighed(self.weight, rounds(episode), read(episode, "rounds_used"))
 
 
-class UnnecessarySearch(Cost):
+class UnnecessarySearch(CostTerm):
     """w · rounds after the first."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
@@ -44,7 +44,7 @@ class UnnecessarySearch(Cost):
         return weighed(self.weight, further, max(0.0, read(episode, "rounds_used") - 1))
 
 
-class DuplicateQuery(Cost):
+class DuplicateQuery(CostTerm):
     """w · repeated_search_queries."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
@@ -55,7 +55,7 @@ class DuplicateQuery(Cost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(Cost):
+class BudgetPenalty(CostTerm):
     """w, once, when rounds_used / max(max_search_rounds, 1) reaches `threshold`."""
 
     threshold: float
@@ -81,7 +81,7 @@ class Budget(Cost):
         return rounds_used / max(self.max_search_rounds, 1) >= self.threshold
 
 
-class UnnecessaryFetch(Cost):
+class UnnecessaryFetch(CostTerm):
     """w · unnecessary_fetch_count."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:
@@ -111,7 +111,7 @@ class RetrieverCost(Term):
         return [a + b for a, b in zip(web, vdb, strict=True)]
 
 
-class RerankCost(Cost):
+class RerankCost(CostTerm):
     """w · rerank_calls."""
 
     def __call__(self, episode: Episode, correctness: float) -> float:

@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Episode
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     RETRIEVAL_QUALITY,
@@ -24,7 +25,6 @@ from agentgrpo.rewards.terms import (
     read,
     refuse_positive,
 )
-from agentgrpo.types import Episode
 
 
 def of_branches(episode: Episode, metric: str) -> list[float]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from agentgrpo.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
-from agentgrpo.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 
 MODES = ("shaped", "sparse_final_only")
 

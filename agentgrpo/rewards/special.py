@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentgrpo.rewards.by_turn import is_success, success
+from agentgrpo.core.types import Episode
+from agentgrpo.rewards.base import is_success, success
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     CORRECTNESS,
@@ -16,7 +17,6 @@ from agentgrpo.rewards.terms import (
     has_answer,
     well_formed,
 )
-from agentgrpo.types import Episode
 
 
 def _is_right(correctness: float) -> bool:

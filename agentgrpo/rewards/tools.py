@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.rewards.by_turn import count, is_success, steps, success
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Episode, Outcome, ToolRecord
+from agentgrpo.rewards.base import count, is_success, steps, success
 from agentgrpo.rewards.terms import (
     CITATION_SUPPORT,
     RETRIEVAL_QUALITY,
@@ -21,7 +22,6 @@ from agentgrpo.rewards.terms import (
     has_answer,
     read,
 )
-from agentgrpo.types import Episode, Outcome, ToolRecord
 
 MILESTONES = "milestones"
 """Key of a task's metadata: texts that tool results must show on the way to the answer."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from agentgrpo.core.types import Episode, ScoredGroup
 from agentgrpo.rollout.scoring import Drop, episode_failures
-from agentgrpo.types import Episode, ScoredGroup
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

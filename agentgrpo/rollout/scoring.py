@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from agentgrpo.errors import TooManyFailures
+from agentgrpo.core.errors import TooManyFailures
+from agentgrpo.core.types import EpisodeGroup, Failure, ScoredGroup, is_degenerate_group
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.types import EpisodeGroup, Failure, ScoredGroup, is_degenerate_group
 
 
 class Drop(StrEnum):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from agentgrpo.errors import DataError, did_you_mean
-from agentgrpo.protocol import ParsedTurn
+from agentgrpo.core.errors import DataError, did_you_mean
+from agentgrpo.core.messages import ParsedTurn
+from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.mixture import Mixture
-from agentgrpo.types import Passage, Task
 
 SPLITS = ("train", "dev", "test")
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
-from agentgrpo.types import Task
+from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.types import Task
 
 H = TypeVar("H")
 

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS, TaskDataset
-from agentgrpo.tasks.questions.corpora import corpora_of
 from agentgrpo.tasks.questions.dataset import QuestionSet
-from agentgrpo.tasks.questions.intake import Intake
-from agentgrpo.tasks.questions.source import Source
+from agentgrpo.tasks.questions.intake import Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Shares, without_shared
-from agentgrpo.types import Passage
 
 
 def jsonl(
@@ -41,7 +39,7 @@ def jsonl(
     documents use instead]} for the reranker.
 
     Raises DataError with file, line number and reason for what cannot be read; ConfigError for bad fractions."""
-    source = Source(
+    source = QuestionSource(
         path=questions, format="plain", keys={"id": id_key, "question": question_key, "answers": answers_key}
     )
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.types import Task
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

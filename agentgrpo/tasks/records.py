@@ -7,16 +7,247 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from agentgrpo.errors import DataError
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS
-from agentgrpo.tasks.json_list import elements, has_half_pair, list_of
-from agentgrpo.tasks.reading import read_rows
 from agentgrpo.tasks.tables import ParquetTable, Table
+
+# --- Reading users' JSON lines files. Whatever is wrong with a line is a DataError that names file, line and reason.
+
+_QUOTED_TITLE = re.compile(r'"(.*)"\r?\n(.+)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonRow:
+    """One line of a file: a JSON object."""
+
+    path: Path
+    line: int
+    """1-based."""
+    values: Mapping[str, Any]
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise DataError(f"{self.path}, line {self.line}: {reason}")
+
+    def text(self, key: str) -> str:
+        """A non-empty string, without surrounding white space."""
+        value = self.values.get(key)
+        if not isinstance(value, str) or not value.strip():
+            self.refuse(f"'{key}' is {_shown(value)}; it must be a non-empty string")
+        return value.strip()
+
+    def optional_text(self, key: str) -> str:
+        """A string, "" when the key is absent or null."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            self.refuse(f"'{key}' is {_shown(value)}; it must be a string, or left out")
+        return (value or "").strip()
+
+    def id(self, key: str = "id") -> str:
+        """A string or an integer, as a string."""
+        value = self.values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self.text(key)
+
+
+def read_rows(path: str | Path, what: str) -> Iterator[JsonRow]:
+    """The objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise DataError(f"{what}: '{path}' is not a file; give the path of a JSON lines file")
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            if raw.strip():
+                yield JsonRow(path=path, line=number, values=_object(path, number, raw))
+
+
+def _object(path: Path, number: int, raw: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
+        json.dumps(value, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but no text
+    except UnicodeError:
+        raise DataError(f"{path}, line {number}: not valid UTF-8 text; save the file as UTF-8") from None
+    except (ValueError, RecursionError) as e:
+        raise DataError(f"{path}, line {number}: not valid JSON ({e}); write one object per line") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}, line {number}: {_shown(value)} is not an object; write one object per line")
+    return value
+
+
+def read_passages(path: str | Path) -> tuple[Passage, ...]:
+    """A corpus: lines {"id", "text", "title"?, "url"?}, or {"id", "contents"} with contents = '"Title"\ntext'. Raises
+    DataError, also for an empty file or an id used twice."""
+    passages: dict[str, Passage] = {}
+    lines: dict[str, int] = {}
+    for row in read_rows(path, "corpus"):
+        id = row.id()
+        if id in passages:
+            row.refuse(f"id '{id}' was used in line {lines[id]} already; ids must be unique")
+        title, text = row.optional_text("title"), row.text("contents" if "contents" in row.values else "text")
+        if "contents" in row.values and (quoted := _QUOTED_TITLE.match(text)):
+            title, text = quoted[1], quoted[2]
+        passages[id] = Passage(id=id, text=text, title=title, url=row.optional_text("url"))
+        lines[id] = row.line
+    if not passages:
+        raise DataError(f"corpus: '{path}' has no passages; write one object with 'id' and 'text' per line")
+    return tuple(passages.values())
+
+
+def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
+    """A JSON object, word -> list of words. Raises DataError for anything else."""
+    try:
+        entries = json.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as e:
+        raise DataError(f"thesaurus '{path}': {e}; give a JSON file that holds an object, word -> list of words") from e
+    if not isinstance(entries, dict) or not all(
+        isinstance(words, list) and all(isinstance(w, str) for w in words) for words in entries.values()
+    ):
+        raise DataError(f'thesaurus \'{path}\' is no object of lists of words; write {{"word": ["other", ...], ...}}')
+    return entries
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "missing"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# --- The elements of a list in a JSON file, one after the other: a published file may be far larger than memory.
+
+_CHUNK = 1 << 20
+_LARGEST = 64 * _CHUNK
+"""Characters of one element: what is larger is no record."""
+_BETWEEN = re.compile(r"[\s]*")
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+_HEAD = re.compile(
+    r"\s*\{\s*"
+    r'(?:"(?:[^"\\]|\\.)*"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)\s*,\s*)*'  # members that are neither list nor object
+    r'"([Dd]ata)"\s*:\s*(?=\[)'
+)
+
+
+def list_of(path: Path) -> tuple[str, int] | None:
+    """("", where the file's list begins), or ("data", where it begins) of a file that is one object whose first list is
+    called data or Data; None for any other file, such as JSON lines. Offsets count characters."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        head = file.read(1 << 16)
+    if head.lstrip()[:1] == "[":
+        return "", len(head) - len(head.lstrip())
+    found = _HEAD.match(head)
+    return (found[1], found.end()) if found and not _is_lines(path) else None
+
+
+def has_half_pair(value: Any, text: str, start: int = 0, end: int | None = None) -> bool:
+    """Whether `value`, read from text[start:end], holds half a surrogate pair: "\\ud800" is valid JSON, but no text."""
+    if not _HALF_PAIR.search(text, start, len(text) if end is None else end):
+        return False
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeError:
+        return True
+    return False
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether the first line is an object, and more comes after it."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        line = file.readline(_CHUNK)
+        while line.isspace():
+            line = file.readline(_CHUNK)
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError):  # also of a line that is longer
+            return False
+        return any(not more.isspace() for more in iter(lambda: file.readline(_CHUNK), ""))
+
+
+class _Reader:
+    """The text of a file from `start` on, a stretch of it at a time."""
+
+    def __init__(self, path: Path, file: TextIO, start: int) -> None:
+        self._path, self._file = path, file
+        self._line, self._column = 1, 1
+        """Of the first character of `text`."""
+        self.text, self.at = "", 0
+        self.more(start + 1)
+        self.at = start
+
+    def more(self, count: int = _CHUNK) -> bool:
+        """Read on; False at the end of the file."""
+        self._line, self._column = self._place(self.at)
+        try:
+            added = self._file.read(max(count, len(self.text) - self.at))
+        except UnicodeError as e:
+            raise DataError(f"{self._path}: not valid UTF-8 text ({e}); save the file as UTF-8") from None
+        self.text, self.at = self.text[self.at :] + added, 0
+        return bool(added)
+
+    def skip(self) -> str:
+        """The next character that is no white space; "" at the end."""
+        while True:
+            self.at = _BETWEEN.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Line and column of a position in `text`."""
+        newline = self.text.rfind("\n", 0, at)
+        column = at - newline if newline >= 0 else self._column + at
+        return self._line + self.text.count("\n", 0, at), column
+
+    def refuse(self, reason: str, position: int | None = None) -> NoReturn:
+        at = self.at if position is None else position
+        line, column = self._place(at)
+        raise DataError(
+            f"{self._path}, line {line}, column {column}: not valid JSON ({reason}); is this the whole file?"
+        )
+
+
+def elements(path: Path, start: int) -> Iterator[Any]:
+    """Of the list that begins at character `start`; what comes after it is not read. Raises DataError."""
+    with path.open(encoding="utf-8-sig") as file:
+        reader, decoder = _Reader(path, file, start), json.JSONDecoder()
+        reader.at += 1
+        if reader.skip() == "]":
+            return
+        while True:
+            yield _value(reader, decoder)
+            if (mark := reader.skip()) == "]":
+                return
+            if mark != ",":
+                reader.refuse("a comma or the end of the list is needed")
+            reader.at += 1
+            reader.skip()
+
+
+def _value(reader: _Reader, decoder: json.JSONDecoder) -> Any:
+    while True:
+        before = reader.at
+        try:
+            value, end = decoder.raw_decode(reader.text, before)
+        except json.JSONDecodeError as e:
+            if len(reader.text) - before > _LARGEST or not reader.more():
+                reader.refuse(e.msg, e.pos - before + reader.at)
+            continue
+        except (ValueError, RecursionError) as e:
+            reader.refuse(str(e))
+        if end < len(reader.text):
+            break
+        if not reader.more():  # else a number may go on
+            end -= before
+            break
+    if has_half_pair(value, reader.text, reader.at, end):
+        reader.refuse("half a surrogate pair, which is no text")
+    reader.at = end
+    return value
 
 
 @dataclass(frozen=True, slots=True)

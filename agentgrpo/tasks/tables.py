@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError
 
 _BATCH = 1024
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from agentgrpo.protocol import ToolSpec
-from agentgrpo.types import Outcome, Task
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

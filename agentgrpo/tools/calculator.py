@@ -17,8 +17,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.tools.base import Environment, ToolResult
 
 ROUNDED_DIGITS = 15
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 )
 
 
-class Unreadable(Exception):
+class ExpressionError(Exception):
     """The text is no expression."""
 
 
@@ -77,13 +77,13 @@ class Calculator:
     def calculate(self, expression: str) -> ToolResult:
         try:
             if len(expression) > self._max_length:
-                raise Unreadable(f"{len(expression)} characters; at most {self._max_length} are read")
+                raise ExpressionError(f"{len(expression)} characters; at most {self._max_length} are read")
             tokens = _tokens(expression)
             if any(t not in self._operators for t in tokens if t in _OPERATORS):
                 raise Impossible(f"only {' '.join(self._operators)}" if self._operators else "only numbers")
             value = _Parser(tokens, self._max_digits).parse()
             return ToolResult.ok(_written(value, self._max_digits))
-        except Unreadable as e:
+        except ExpressionError as e:
             return ToolResult.refused(str(e))
         except Impossible as e:
             return ToolResult.failed(str(e))
@@ -106,7 +106,7 @@ def _tokens(expression: str) -> list[str]:
         found = _TOKEN.match(expression, at)
         if found is None:
             rest = expression[at:].lstrip()
-            raise Unreadable(f"cannot read {rest[:20]!r}; an expression has numbers and operators only")
+            raise ExpressionError(f"cannot read {rest[:20]!r}; an expression has numbers and operators only")
         tokens.append(found["number"] or found["operator"] or "")
         at = found.end()
     return tokens
@@ -121,7 +121,7 @@ class _Parser:
     def parse(self) -> Fraction:
         value = self._expr()
         if self._tokens[self._at]:
-            raise Unreadable(f"cannot read {self._tokens[self._at]!r} after a number")
+            raise ExpressionError(f"cannot read {self._tokens[self._at]!r} after a number")
         return value
 
     def _next(self, *wanted: str) -> str:
@@ -135,7 +135,7 @@ class _Parser:
     def _expr(self) -> Fraction:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+            raise ExpressionError(f"nested deeper than {MAX_DEPTH}")
         value = self._term()
         while operator := self._next("+", "-"):
             value = self._bounded(value + self._term() if operator == "+" else value - self._term())
@@ -170,7 +170,7 @@ class _Parser:
             return base
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+            raise ExpressionError(f"nested deeper than {MAX_DEPTH}")
         exponent = self._unary()
         self._depth -= 1
         if exponent.denominator != 1:
@@ -187,15 +187,15 @@ class _Parser:
     def _atom(self) -> Fraction:
         token = self._tokens[self._at]
         if not token:
-            raise Unreadable("the expression ends too early" if self._at else "the expression is empty")
+            raise ExpressionError("the expression ends too early" if self._at else "the expression is empty")
         self._at += 1
         if token == "(":
             value = self._expr()
             if not self._next(")"):
-                raise Unreadable("a ) is missing")
+                raise ExpressionError("a ) is missing")
             return value
         if token in _OPERATORS:
-            raise Unreadable(f"a number is missing before {token!r}")
+            raise ExpressionError(f"a number is missing before {token!r}")
         return self._bounded(Fraction(token if token[-1] != "." else token[:-1]))
 
     def _bounded(self, value: Fraction) -> Fraction:

@@ -1,4 +1,4 @@
-"""The tool that reads a page of the open web. Which addresses it may reach: agentgrpo.network."""
+"""The tool that reads a page of the open web. Which addresses it may reach: agentgrpo.services."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.network.addresses import Forbidden, Reachable
-from agentgrpo.network.pages import PageClient, PageError
-from agentgrpo.network.reading import read
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome
+from agentgrpo.services.addresses import Forbidden, Reachable
+from agentgrpo.services.pages import PageClient, PageError, read
 from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.types import Outcome
 
 
 class Fetch:

@@ -7,15 +7,149 @@ interpreter's lock without anybody else noticing: at its deadline the process is
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
+import re
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.tools.signature import spec_of, takes_workspace
 from agentgrpo.tools.workers import WorkerCrashed, Workers
+
+# --- A typed Python function as a ToolSpec: its schema from the annotations, its words from the docstring.
+#
+#     def weather(city: str, days: int = 1) -> str:
+#         """Forecasts the weather.
+#
+#         Args:
+#             city: Where.
+#             days: How many days ahead.
+#         """
+#
+# The docstring is in Google's style, as `tools=` of transformers and TRL read it; texts of arguments may be left out.
+# (transformers.utils.get_json_schema is not used: its "nullable" is not JSON Schema, so that a validator refuses the
+# null it allows, it forbids no unknown arguments, and it takes most of a second to import in every process of a tool.)
+
+WORKSPACE = "workspace"
+"""A parameter of this name that is annotated as Path gets the episode's workspace and is no argument."""
+_SECTION = re.compile(r"(Args|Arguments|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also):\s*")
+_ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+
+
+def spec_of(function: Callable[..., Any]) -> ToolSpec:
+    """What a policy is told of `function`. Raises ConfigError for one that cannot be described."""
+    name = function.__name__
+    where = f"{function.__module__}:{function.__qualname__}"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{where} yields its result; a tool returns it")
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{where}: its annotations cannot be read: {e}") from e
+    about, texts = _docstring(function, where)
+    properties: dict[str, Any] = {}
+    required = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"{where}: {parameter} has no name for a policy; named parameters are allowed")
+        if parameter.name not in hints:
+            raise ConfigError(
+                f"{where}: parameter {parameter.name} has no annotation; annotate it: {parameter.name}: str"
+            )
+        if _is_workspace(parameter.name, hints[parameter.name]):
+            continue
+        schema = _schema(hints[parameter.name], f"{where}: parameter {parameter.name}")
+        if parameter.name in texts:
+            schema["description"] = texts[parameter.name]
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        elif _is_json(parameter.default):
+            schema["default"] = parameter.default
+        properties[parameter.name] = schema
+    if unknown := sorted(texts.keys() - properties.keys() - {WORKSPACE}):
+        raise ConfigError(f"{where}: its docstring describes {unknown[0]}, which is no parameter")
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return ToolSpec(name=name, description=about, parameters=parameters)
+
+
+def takes_workspace(function: Callable[..., Any]) -> bool:
+    """Whether it has the parameter WORKSPACE."""
+    return any(_is_workspace(name, hint) for name, hint in typing.get_type_hints(function).items())
+
+
+def _is_workspace(name: str, hint: Any) -> bool:
+    return name == WORKSPACE and hint is Path
+
+
+def _schema(hint: Any, where: str) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and hint in _SIMPLE:
+        return {"type": _SIMPLE[hint]}
+    if hint is Any:
+        return {}
+    if origin is Literal:
+        kinds = sorted({_SIMPLE[type(a)] for a in arguments if type(a) in _SIMPLE})
+        if len(kinds) == 1:
+            return {"type": kinds[0], "enum": list(arguments)}
+        if kinds and all(type(a) in _SIMPLE for a in arguments):
+            return {"enum": list(arguments)}
+    elif origin in (typing.Union, types.UnionType):
+        options = [_schema(a, where) for a in arguments]
+        if all(option.keys() == {"type"} and isinstance(option["type"], str) for option in options):
+            return {"type": [option["type"] for option in options]}
+        return {"anyOf": options}
+    elif (origin or hint) is list:
+        return {"type": "array", "items": _schema(arguments[0], where)} if arguments else {"type": "array"}
+    elif (origin or hint) is dict and (not arguments or arguments[0] is str):
+        values = {"additionalProperties": _schema(arguments[1], where)} if arguments else {}
+        return {"type": "object", **values}
+    raise ConfigError(
+        f"{where} is annotated {inspect.formatannotation(hint)}; str, int, float, bool, None, list, dict by str, "
+        "Literal, unions of these and Any are allowed"
+    )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _docstring(function: Callable[..., Any], where: str) -> tuple[str, Mapping[str, str]]:
+    """What stands before the first section, on one line, and the text of each argument."""
+    lines = (inspect.getdoc(function) or "").splitlines()
+    sections = [i for i, line in enumerate(lines) if _SECTION.fullmatch(line)]
+    about = " ".join(" ".join(lines[: sections[0] if sections else None]).split())
+    if not about:
+        raise ConfigError(f"{where} has no docstring; say in it what the tool does: a policy reads it")
+    texts: dict[str, str] = {}
+    for start, end in itertools.pairwise([*sections, len(lines)]):
+        if lines[start].startswith("Arg"):
+            texts |= _entries(lines[start + 1 : end])
+    return about, texts
+
+
+def _entries(lines: list[str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    filled = [line for line in lines if line.strip()]
+    margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
+    name = ""
+    for line in filled:
+        entry = _ENTRY.fullmatch(line.strip()) if len(line) - len(line.lstrip()) == margin else None
+        if entry:
+            name = entry["name"]
+            texts[name] = entry["text"]
+        elif name:
+            texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts
 
 
 class FunctionTool:

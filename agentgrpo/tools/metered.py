@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from agentgrpo.errors import RetrieverError, ToolError
-from agentgrpo.metering import OVER_BUDGET, Form, Meter
-from agentgrpo.retrievers.metered import PAGE_FACTS
+from agentgrpo.core.errors import RetrieverError, ToolError
+from agentgrpo.core.types import Outcome
+from agentgrpo.retrieval.metered import PAGE_FACTS
+from agentgrpo.services.budget import OVER_BUDGET
+from agentgrpo.services.meter import Form, Meter
 from agentgrpo.tools.base import Environment, Tool, ToolResult, Toolset
-from agentgrpo.types import Outcome
 
 
 class _Passing(ToolError):

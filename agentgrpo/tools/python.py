@@ -10,16 +10,16 @@ from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from agentgrpo.concurrency import Batcher, Limiter
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.concurrency import Batcher, Limiter
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.tools.beneath import FileProblem, PathRefused, list_beneath, read_beneath, write_beneath
-from agentgrpo.tools.sandbox.base import MIB, End, Finished, Limits, Program, Sandbox
+from agentgrpo.tools.directory import FileProblem, PathRefused, list_beneath, read_beneath, write_beneath
+from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
 from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
-from agentgrpo.types import Outcome
 
 MAX_FILES = 1000
 """Of a workspace that a program sees."""
@@ -52,7 +52,7 @@ class PythonTool:
         them), and whether what they write there is kept. Raises ConfigError where the sandbox cannot hold."""
         if cache_size < 0:
             raise ConfigError(f"python tool: cache_size={cache_size}; 0 or more is allowed")
-        self._limits = Limits(
+        self._limits = SandboxLimits(
             timeout_s=timeout_s,
             memory_mb=memory_mb,
             disk_mb=disk_mb,
@@ -115,7 +115,7 @@ class PythonTool:
     async def _run(self, code: str, files: Mapping[str, bytes]) -> Finished:
         if self._workspace == "read_write":
             async with self._limiter:
-                return await self._sandbox.run(Program(code=code, files=files, is_reported=True))
+                return await self._sandbox.run(SandboxProgram(code=code, files=files, is_reported=True))
         key = (code, tuple(sorted(files.items())))
         if key in self._cache:
             self._cache.move_to_end(key)
@@ -129,7 +129,7 @@ class PythonTool:
         return finished
 
     async def _answer(self, _: None, keys: list[_Key], arrived: float) -> Sequence[Finished]:
-        return [await self._sandbox.run(Program(code=code, files=dict(files))) for code, files in keys]
+        return [await self._sandbox.run(SandboxProgram(code=code, files=dict(files))) for code, files in keys]
 
     def _told(self, finished: Finished, problem: str | None = None) -> ToolResult:
         printed = plain_text(finished.output).rstrip()

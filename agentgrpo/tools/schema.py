@@ -17,7 +17,7 @@ from jsonschema import exceptions, validators
 from jsonschema.validators import Draft202012Validator
 from referencing import Registry
 
-from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.core.errors import ConfigError, ToolError
 
 MAX_LENGTH = 300
 """Characters of a problem."""

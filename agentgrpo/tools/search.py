@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentgrpo.errors import ConfigError, RetrieverError, ToolError, boundary
-from agentgrpo.metering import OVER_BUDGET
-from agentgrpo.protocol import ToolSpec
-from agentgrpo.retrievers.base import Retriever
+from agentgrpo.core.errors import ConfigError, RetrieverError, ToolError, boundary
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome, Passage
+from agentgrpo.retrieval.base import Retriever
+from agentgrpo.services.budget import OVER_BUDGET
 from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.types import Outcome, Passage
 
 
-class Search:
+class SearchTool:
     """Answers with labelled passages, best first:
 
         [1] title: text

@@ -14,13 +14,41 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from agentgrpo.concurrency import Limiter
-from agentgrpo.errors import ConfigError, EpisodeError, ToolError, boundary
-from agentgrpo.protocol import AnyCall, MalformedCall, ToolReply, ToolSpec
+from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
+from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
+from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
 from agentgrpo.tools.base import Environment, Tool, ToolResult
 from agentgrpo.tools.schema import ArgumentSchema
-from agentgrpo.tools.truncation import cut
-from agentgrpo.types import Outcome, ToolCall, ToolRecord
+
+# --- Text cut to a number of tokens.
+
+MARKER = "[... output truncated ...]"
+
+
+def cut(text: str, max_tokens: int, count_tokens: Callable[[str], int]) -> tuple[str, bool]:
+    """`text` if it has at most max_tokens tokens, else the longest beginning (as bisection finds it) that has, with a
+    line MARKER after it; and whether it was cut. Where not even the marker fits, the marker alone.
+
+    Only the part that may be shown is ever encoded, so the cost does not grow with the text."""
+    window = 4 * max_tokens
+    while window < len(text) and count_tokens(text[:window]) <= max_tokens:
+        window *= 2  # long tokens, such as runs of spaces
+    if window >= len(text) and count_tokens(text) <= max_tokens:
+        return text, False
+    fits, too_long = 0, min(window, len(text)) + 1
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if count_tokens(_marked(text, middle)) <= max_tokens:
+            fits = middle
+        else:
+            too_long = middle
+    return _marked(text, fits), True
+
+
+def _marked(text: str, length: int) -> str:
+    return f"{text[:length]}\n{MARKER}" if length else MARKER
+
 
 GRACE_S = 0.5
 """Seconds that a cancelled call has to leave; past them it is left behind."""
@@ -139,7 +167,8 @@ class Toolbox:
         return ToolReply(call=call, text=text), record
 
     def _cost(self, call: AnyCall) -> float:
-        """Whatever comes of it: an evaluation charges for every call that is written (agents.base.Figures.cost)."""
+        """Whatever comes of it: an evaluation charges for every call that is written
+        (environments.base.Figures.cost)."""
         return self._prices.get(call.name, 0.0) if call.name in self._tools else 0.0
 
     def _is_exclusive(self, call: AnyCall) -> bool:

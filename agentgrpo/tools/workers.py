@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.concurrency import Limiter
-from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.errors import ConfigError, ToolError
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 _TERM_S, _KILL_S = 0.3, 1.0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgrpo.grpo.packing import Row
+from agentgrpo.grpo.packing import PackedRow
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -25,7 +25,7 @@ CAUSAL = (-1, 0)
 """The kernel's window: all keys before, none after."""
 
 
-class Pieces(NamedTuple):
+class VarlenPieces(NamedTuple):
     """key_tokens [Tk]: which packed token each key is; query_ends and key_ends [pieces + 1] int32, from 0."""
 
     key_tokens: Tensor
@@ -41,7 +41,7 @@ def suits(tensor: Tensor) -> bool:
     return varlen_attn is not None and is_half and tensor.device.type == "cuda"
 
 
-def pieces_of(rows: Sequence[Row], device: torch.device) -> Pieces:
+def pieces_of(rows: Sequence[PackedRow], device: torch.device) -> VarlenPieces:
     prompts = {(r.prompt_start, r.prompt_length) for r in rows if r.prompt_length}
     found = [(start, range(start, start + length), range(0)) for start, length in prompts]
     found += [
@@ -53,7 +53,7 @@ def pieces_of(rows: Sequence[Row], device: torch.device) -> Pieces:
     num_queries = [len(own) for _, own, _ in found]
     num_keys = [len(prompt) + len(own) for _, own, prompt in found]
     key_tokens = [token for _, own, prompt in found for token in (*prompt, *own)]
-    return Pieces(
+    return VarlenPieces(
         torch.tensor(key_tokens, device=device),
         torch.tensor([0, *accumulate(num_queries)], dtype=torch.int32, device=device),
         torch.tensor([0, *accumulate(num_keys)], dtype=torch.int32, device=device),
@@ -62,7 +62,7 @@ def pieces_of(rows: Sequence[Row], device: torch.device) -> Pieces:
     )
 
 
-def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces, scale: float | None) -> Tensor:
+def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: VarlenPieces, scale: float | None) -> Tensor:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out = varlen_attn(

@@ -23,8 +23,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from agentgrpo import durable
-from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.core import durable
+from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.records.metrics import PROFILE, TIMINGS, clock_offset
 
 TENSORS = "trainer/optimizer.safetensors"

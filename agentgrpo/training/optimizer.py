@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.training.sharding import by_sharding, fill, norm
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

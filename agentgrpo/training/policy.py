@@ -6,34 +6,115 @@ only where a log-probability is wanted. `Policy` checks once, on a few tokens, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.kernels.last_layer import decoder_layers
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.packing import PackedBatch, pack
 from agentgrpo.training.adapters import CONFIG as ADAPTER
 from agentgrpo.training.adapters import adapter_tensors, has_adapter, save_adapter
 from agentgrpo.training.attention import PackedLayout, packed_attention
-from agentgrpo.training.embedding import look_up
 from agentgrpo.training.head import CHUNK_TOKENS, Head
-from agentgrpo.training.recompute import recomputed_layers
 from agentgrpo.training.remote_code import trusted_class, trusted_options
-from agentgrpo.types import TrainingSample
+
+# --- The input embeddings, with a gradient that goes straight to the rows that were looked up.
+#
+# Autograd would make a dense [V, hidden] gradient for every micro-batch and add it to the one that is there: for a wide
+# vocabulary more memory, and more time, than all layers together.
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, padding: int | None) -> Tensor:
+        ctx.weight, ctx.ids, ctx.padding = weight, ids, padding
+        return weight.detach().index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        weight: Tensor = ctx.weight
+        (gradient,) = gradients
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        if ctx.padding is not None:  # never trained, as nn.Embedding has it
+            gradient = gradient.masked_fill((ctx.ids == ctx.padding)[:, None], 0)
+        weight.grad.index_add_(0, ctx.ids, gradient.to(weight.grad.dtype))
+        return None, None, None
+
+
+def look_up(embedding: nn.Module, ids: Tensor) -> Tensor:
+    """The embeddings [T, hidden] of `ids` [T]. Backward adds to the weight's `grad`."""
+    if type(embedding) is not nn.Embedding or not embedding.weight.requires_grad or not torch.is_grad_enabled():
+        found: Tensor = embedding(ids)
+        return found
+    embedded: Tensor = _LookUp.apply(embedding.weight, ids, embedding.padding_idx)  # type: ignore[no-untyped-call]
+    return embedded
+
+
+# --- How many tokens a forward pass may have.
+
+
+def fitting_tokens(config: PretrainedConfig, head_chunk_tokens: int) -> int:
+    """Input tokens of a micro-batch such that what its forward pass keeps for the backward pass and a chunk's logits
+    take somewhat more than a GiB in fp32; 1024 at least, below which the products get narrow, and 4096 at most, beyond
+    which nothing is gained. Of a token one decoder layer keeps 18 vectors of hidden size and 6 of the feed-forward's
+    (measured, Qwen2 with plain products)."""
+    model = config.get_text_config()
+    per_token: int = 4 * model.num_hidden_layers * (18 * model.hidden_size + 6 * model.intermediate_size)
+    logits: int = 4 * head_chunk_tokens * model.vocab_size
+    return max(1024, min(4096, (9 * 2**27 - logits) // per_token))
+
+
+# --- Activation checkpointing (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174): a
+# decoder layer keeps nothing but its input, and is computed again when its gradient is due.
+#
+# transformers' own switch works in training mode only, and there dropout would make the trainer score something else
+# than the engine sampled. It would also compute again without what was in place around the forward pass.
+
+
+@contextmanager
+def recomputed_layers(model: PreTrainedModel, in_place: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside, `model` runs with its decoder layers checkpointed; their second run is inside `in_place()`. Raises
+    ConfigError for a model whose layers are not where transformers has them."""
+    layers = decoder_layers(model)
+    if layers is None:
+        raise ConfigError(
+            f"hardware.activation_checkpointing=true with {type(model).__name__}, which has no list of decoder layers; "
+            f"set it to false or choose a model like Qwen, Llama and Mistral"
+        )
+    for layer in layers:
+        layer.forward = partial(
+            checkpoint,
+            layer.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,  # nothing is drawn in eval mode
+            context_fn=lambda: (nullcontext(), in_place()),
+        )
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # the class's own is back
+
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KNOWS_FORMAT = "agentgrpo_knows_format"
@@ -62,7 +143,7 @@ class Policy:
 
     def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
         """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device. recompute:
-        keep less for the backward pass (training.recompute)."""
+        keep less for the backward pass (training.policy)."""
         layout = PackedLayout(batch.rows, self.device, read=torch.unique(batch.loss_positions))
         in_place = partial(packed_attention, self.model, layout)
         with in_place(), recomputed_layers(self.model, in_place) if recompute else nullcontext():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import CheckpointError
+from agentgrpo.core.errors import CheckpointError
 from agentgrpo.training.adapters import has_adapter
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.sharding import whole

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 
 _FILES = ("config.json", "tokenizer_config.json")
 

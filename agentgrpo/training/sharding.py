@@ -19,8 +19,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.kernels.last_layer import decoder_layers
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.engines.kernels.last_layer import decoder_layers
 
 
 def shard(model: PreTrainedModel, size: int) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from agentgrpo.errors import ConfigError, DataError, TrainingError
+from agentgrpo.core.errors import ConfigError, DataError, TrainingError
 from agentgrpo.training.optimizer import Muon
 from agentgrpo.training.policy import Policy
 

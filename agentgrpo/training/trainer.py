@@ -16,22 +16,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import ConfigError, TrainingError
+from agentgrpo.core.errors import ConfigError, TrainingError
+from agentgrpo.core.stages import Clock, NoClock, Stage
+from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.packing import PackedBatch, idle_batch, pack, split_groups
-from agentgrpo.stages import Clock, NoClock, Stage
-from agentgrpo.training.budget import fitting_tokens
-from agentgrpo.training.finite import first_non_finite
 from agentgrpo.training.head import CHUNK_TOKENS, Head, TokenScores
 from agentgrpo.training.objective import MicroBatch, Objective, fresh_tokens, highest
 from agentgrpo.training.optimizer import AdamW
-from agentgrpo.training.policy import Policy
-from agentgrpo.training.precision import autocast
+from agentgrpo.training.policy import Policy, fitting_tokens
+from agentgrpo.training.precision import autocast, first_non_finite
+from agentgrpo.training.process_group import Alone, ProcessGroup
 from agentgrpo.training.sharding import is_sharded
 from agentgrpo.training.update_metrics import Totals, UpdateMetrics
-from agentgrpo.training.world import Alone, World
-from agentgrpo.types import TrainingSample
 
 Guard = Callable[[Mapping[str, float]], None]
 """(tags of an optimizer step that is about to be taken); raises a TrainingError to refuse it."""
@@ -45,7 +43,7 @@ class Trainer:
     tokens_per_micro_batch: input tokens of one forward pass, None = `fitting_tokens`. head_chunk_tokens: loss tokens
     whose logits exist at a time, head_chunk_tokens * vocabulary numbers. Neither changes the result beyond rounding.
     mixed_precision: no | bf16 = the products of forward and backward in bfloat16; log-probs, losses, gradients and
-    weights stay as they are. activation_checkpointing: see training.recompute.
+    weights stay as they are. activation_checkpointing: see training.policy.
     total_steps: length of the learning-rate schedule, in updates.
     clock: shares the time of an update out among pack, forward, backward and optimizer.
     world: the processes that share each mini-batch's micro-batches; None = this one alone.
@@ -67,7 +65,7 @@ class Trainer:
         mixed_precision: str = "no",
         activation_checkpointing: bool = False,
         clock: Clock | None = None,
-        world: World | None = None,
+        world: ProcessGroup | None = None,
         sampler_differs: bool = False,
     ) -> None:
         if (reference is not None) != algorithm.needs_reference:

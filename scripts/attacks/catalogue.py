@@ -90,7 +90,7 @@ READING = [
     Attack("other_workspace", "bad(F['secret'].encode() in read(F['other_workspace'] + '/notes.txt'))"),
     Attack("etc_passwd", "bad(b'root:' in read('/etc/passwd'))"),
     Attack("etc_shadow", "bad(b'root:' in read('/etc/shadow'))", needs_root=True),
-    Attack("repository", "bad(b'import' in read(F['checkout'] + '/agentgrpo/errors.py'))"),
+    Attack("repository", "bad(b'import' in read(F['checkout'] + '/agentgrpo/core/errors.py'))"),
     Attack("home_listing", "bad(os.listdir(F['home']))"),
     Attack("run_listing", "bad(os.listdir('/run'))"),
     Attack("sys_listing", "bad(os.listdir('/sys'))"),

@@ -19,9 +19,9 @@ from results import show, spread
 from rich.table import Table
 from works import Work, works
 
-from agentgrpo.recipes.parts import Parts
-from agentgrpo.recipes.rolling import roll_out
-from agentgrpo.settings import RunSettings
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.run.parts import Parts
+from agentgrpo.run.rollouts import roll_out
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")
 

@@ -27,13 +27,13 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 from works import Work, works
 
-from agentgrpo.cli import main as agentgrpo
-from agentgrpo.recipes.parts import Progress
-from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.recipes.train import train
+from agentgrpo.cli.main import main as agentgrpo
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.stages import Stage, StageClock
 from agentgrpo.records.metrics import PROFILE, read_metrics
-from agentgrpo.settings import RunSettings
-from agentgrpo.stages import Stage, StageClock
+from agentgrpo.run.parts import Progress
+from agentgrpo.run.signals import StopRequest
+from agentgrpo.run.train import train
 
 ALMANAC = "almanac"
 EVERY = 2

@@ -27,9 +27,9 @@ from rich.table import Table
 from schedules import ObservedEngine
 from works import Work, works
 
-from agentgrpo.recipes.parts import Parts
-from agentgrpo.recipes.rolling import RolledOut, roll_out
-from agentgrpo.settings import RunSettings
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.run.parts import Parts
+from agentgrpo.run.rollouts import RolledOut, roll_out
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")
 

@@ -37,10 +37,10 @@ from transformers import LogitsProcessorList
 from workload import Script, model, prompt_text
 from works import TINY, Work
 
-from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.parts import Parts
-from agentgrpo.recipes.rolling import roll_out
-from agentgrpo.settings import RunSettings
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.run.parts import Parts
+from agentgrpo.run.rollouts import roll_out
+from agentgrpo.training.canary import refuse_stale_weights
 
 LARGE = Work(
     "large", hidden=0, layers=0, heads=0, kv_heads=0, ffn=0, vocab=151_936, words=8192, tasks=8, group_size=16,

@@ -32,9 +32,9 @@ from results import show
 from rich.table import Table
 from works import TINY, Work
 
-from agentgrpo.durable import write_atomic
-from agentgrpo.settings import RunSettings
-from agentgrpo.types import EpisodeGroup
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.durable import write_atomic
+from agentgrpo.core.types import EpisodeGroup
 
 GROWTH_JSON = TOP / "growth.json"
 PLOTS = TOP / ".bench" / "growth"

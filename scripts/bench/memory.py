@@ -26,16 +26,16 @@ from torch import Tensor
 from workload import lexicon, model, tokenizer
 from works import SMALL, TINY, Work
 
-from agentgrpo.agents.memory import MemoryAgent
-from agentgrpo.dialogue import Question, memory_task
+from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.engines.turns import Turn
-from agentgrpo.memory.reader import ClozeReader
-from agentgrpo.memory.schema import SCHEMAS
-from agentgrpo.memory.validity import NoValidity
+from agentgrpo.engines.schedule import EngineTurn
+from agentgrpo.environments.memory.agent import MemoryAgent
+from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.environments.memory.schema import SCHEMAS
+from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.renderers.tags import TagsRenderer
-from agentgrpo.types import Episode, Task
+from agentgrpo.tasks.dialogue import Question, memory_task
 
 SHAPES = {work.name: work for work in (TINY, SMALL)}
 INSTRUCTIONS = (0, 400)
@@ -77,7 +77,7 @@ def text(seed: str, words: int) -> str:
 class Dictated(HFEngine):
     """The engine, whose turns are prescribed."""
 
-    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+    def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         wanted = [self.said(t.key.task_id, t.key.sample_index, t.key.turn)[len(t.logprobs)] for t in turns]
         forced = torch.full_like(logits, -torch.inf)
         rows = torch.arange(len(wanted))

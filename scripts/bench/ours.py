@@ -21,37 +21,26 @@ from torch import Tensor
 from workload import Script, model, prompt_text, reply_text
 from works import Work, works
 
-from agentgrpo.agents.search.figures import SEARCH_FIGURES
+from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, Message, RewardResult, ScoredGroup, Segment, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.engines.turns import Turn
+from agentgrpo.engines.schedule import EngineTurn
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.carried import Carried
-from agentgrpo.recipes.guards import Guards
-from agentgrpo.recipes.learning import study
-from agentgrpo.recipes.parts import Parts
-from agentgrpo.recipes.rolling import RolledOut, roll_out
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
-from agentgrpo.settings import RolloutSettings, RunSettings
+from agentgrpo.run.guards import Guards
+from agentgrpo.run.learning import study
+from agentgrpo.run.parts import Carried, Parts
+from agentgrpo.run.rollouts import RolledOut, roll_out
 from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.canary import refuse_stale_weights
 from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import (
-    Branch,
-    Episode,
-    EpisodeGroup,
-    Exit,
-    Message,
-    RewardResult,
-    ScoredGroup,
-    Segment,
-    Task,
-)
 
 
 class ScriptedHFEngine(HFEngine):
@@ -63,10 +52,10 @@ class ScriptedHFEngine(HFEngine):
         self.row_of: Callable[[SeedKey], int]
         """Which row of its step's script an episode is."""
 
-    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+    def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         return super()._draw(self._forced(logits, turns), turns)
 
-    def _forced(self, logits: Tensor, turns: Sequence[Turn]) -> Tensor:
+    def _forced(self, logits: Tensor, turns: Sequence[EngineTurn]) -> Tensor:
         """logits [n, V] of n turns -> the same, such that each draws what the script says."""
         wanted = [self._script.forced(step_of(t.key), self.row_of(t.key), t.key.turn)[len(t.logprobs)] for t in turns]
         return self._script.apply(logits.clone(), wanted)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgrpo.retrievers.index.passages import PassageFile
+from agentgrpo.retrieval.index.passages import PassageFile
 
 
 def write_corpus(path: Path, passages: int) -> None:

@@ -26,11 +26,11 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 from works import Work, works
 
+from agentgrpo.config.settings import RunSettings
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.recipes.parts import Progress
-from agentgrpo.recipes.signals import StopRequest
-from agentgrpo.recipes.train import train
-from agentgrpo.settings import RunSettings
+from agentgrpo.run.parts import Progress
+from agentgrpo.run.signals import StopRequest
+from agentgrpo.run.train import train
 
 WORKS = ("tiny/latency-0", "small/latency-0")
 LATENCIES_MS = (0, 200)

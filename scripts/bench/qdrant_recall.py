@@ -19,9 +19,9 @@ import faiss
 import numpy as np
 import qdrant_edge as qdrant
 
-from agentgrpo.retrievers.embedder import HashingEmbedder
-from agentgrpo.retrievers.index.shape import Shape
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.retrieval.embedder import HashingEmbedder
+from agentgrpo.retrieval.index.manifest import Shape
+from agentgrpo.worlds.almanac.dataset import Almanac
 
 TOP_K = 10
 SHAPE = Shape(index="hnsw")

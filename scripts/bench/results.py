@@ -25,7 +25,7 @@ from conditions import TOP
 from rich.console import Console
 from rich.table import Table
 
-from agentgrpo.durable import write_atomic
+from agentgrpo.core.durable import write_atomic
 
 BENCH_JSON = TOP / "bench.json"
 COMPARED = ("step_cpu_s", "step_wall_s", "rollout_cpu_s", "train_cpu_s", "peak_rss_mb")

@@ -32,20 +32,20 @@ from passages import queries_of, write_corpus
 from results import show
 from rich.table import Table
 
-from agentgrpo.recipes.indexing import build_index
-from agentgrpo.records.bar import Bar
-from agentgrpo.retrievers import faiss_index
-from agentgrpo.retrievers.base import Backend
-from agentgrpo.retrievers.batching import Batched
-from agentgrpo.retrievers.corpus_file import CorpusFile
-from agentgrpo.retrievers.embedder import HashingEmbedder
-from agentgrpo.retrievers.index.building import restore
-from agentgrpo.retrievers.index.faiss_file import FILE, FaissStore
-from agentgrpo.retrievers.index.passages import OFFSETS, PASSAGES, PassageFile
-from agentgrpo.retrievers.index.shape import Shape
-from agentgrpo.retrievers.index.vectors import VectorBackend
-from agentgrpo.retrievers.index.words import build_words, open_words
-from agentgrpo.retrievers.wire import row_of
+from agentgrpo.cli.retriever import build_index
+from agentgrpo.records.screen import Bar
+from agentgrpo.retrieval import faiss_index
+from agentgrpo.retrieval.base import Backend
+from agentgrpo.retrieval.batching import Batched
+from agentgrpo.retrieval.corpus import CorpusFile
+from agentgrpo.retrieval.embedder import HashingEmbedder
+from agentgrpo.retrieval.index.building import restore
+from agentgrpo.retrieval.index.faiss_file import FILE, FaissStore
+from agentgrpo.retrieval.index.manifest import Shape
+from agentgrpo.retrieval.index.passages import OFFSETS, PASSAGES, PassageFile
+from agentgrpo.retrieval.index.vectors import VectorBackend
+from agentgrpo.retrieval.index.words import build_words, open_words
+from agentgrpo.retrieval.wire import row_of
 
 KINDS = ("flat", "ivf", "hnsw", "bm25")
 CLIENTS = (1, 8, 64)
@@ -150,8 +150,8 @@ def recall(part: Part, backend: Backend, queries: Sequence[str]) -> float | None
 
 
 async def serve_app(part: Part) -> None:
-    from agentgrpo.retrievers.server.app import RetrievalApp
-    from agentgrpo.retrievers.server.running import listening, serve, url_of
+    from agentgrpo.retrieval.server.app import RetrievalApp
+    from agentgrpo.retrieval.server.running import listening, serve, url_of
 
     retriever = Batched(backend_of(part), max_batch=MAX_BATCH[part.batching], cache_size=0)
     with listening("127.0.0.1", 0) as bound:

@@ -13,8 +13,7 @@ from measure import Now
 from ours import ScriptedHFEngine
 from torch import Tensor
 
-from agentgrpo.engines.schedule import Step
-from agentgrpo.engines.turns import Turn
+from agentgrpo.engines.schedule import EngineTurn, Step
 
 
 @dataclass(frozen=True)
@@ -116,13 +115,13 @@ class ObservedEngine(ScriptedHFEngine):
         self.seconds["compute"] += self._now() - began
         return computed
 
-    def _draw(self, logits: Tensor, turns: Sequence[Turn]) -> tuple[list[int], list[float]]:
+    def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         began, script = self._now(), self.seconds["script"]
         drawn = super()._draw(logits, turns)
         self.seconds["drawing"] += self._now() - began - (self.seconds["script"] - script)
         return drawn
 
-    def _forced(self, logits: Tensor, turns: Sequence[Turn]) -> Tensor:
+    def _forced(self, logits: Tensor, turns: Sequence[EngineTurn]) -> Tensor:
         began = self._now()
         forced = super()._forced(logits, turns)
         self.seconds["script"] += self._now() - began

@@ -32,7 +32,7 @@ TOKENIZER = "tokenizer.json"
 _PROGRAM = """
 import sys, time
 from measure import peak_rss_mb
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 code = main(["view", sys.argv[1]])
 print(time.process_time(), peak_rss_mb())
 sys.exit(code)

@@ -30,15 +30,15 @@ from pathlib import Path
 
 import psutil
 
-from agentgrpo.agents.tool import ToolAgent
+from agentgrpo.core.messages import ParsedTurn
+from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.protocol import ParsedTurn
+from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
-from agentgrpo.rollout.episodes import run_episode
-from agentgrpo.tools.environment import Environments
-from agentgrpo.types import Episode, Message, Task
+from agentgrpo.rollout.groups import run_episode
+from agentgrpo.tools.workspace import Environments
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
 
 BLOCK = 100

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.errors import RetrieverError
-from agentgrpo.retrievers.base import Retriever
-from agentgrpo.retrievers.http import HttpRetriever
-from agentgrpo.retrievers.web.searxng import SearxNG
-from tests.retrievers.server import FAULTS, Server, hang
+from agentgrpo.core.errors import RetrieverError
+from agentgrpo.retrieval.base import Retriever
+from agentgrpo.retrieval.http import HttpRetriever
+from agentgrpo.retrieval.web import SearxNG
+from tests.retrieval.server import FAULTS, Server, hang
 
 TIMEOUT_S = {"timeout": 0.05}
 """Of faults that end in one; others have PATIENCE_S, as a busy machine may take its time over many at once."""

@@ -22,8 +22,8 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # threads that exist before the fork would be missing after it
 
-import agentgrpo.verbs
-from agentgrpo.cli import main
+import agentgrpo.cli.verbs
+from agentgrpo.cli.main import main
 
 WORLDS = {
     "almanac": [
@@ -137,5 +137,5 @@ def cli() -> None:
 
 
 if __name__ == "__main__":
-    assert agentgrpo.verbs  # imported for its weight: every fork inherits it
+    assert agentgrpo.cli.verbs  # imported for its weight: every fork inherits it
     cli()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 
 SMALL_DIARIES = [
     "experiment=memory",

@@ -9,15 +9,15 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from agentgrpo.judges.base import AnswerJudge, Verdict
-from agentgrpo.retrievers.base import Retriever
+from agentgrpo.core.types import EpisodeGroup, Outcome, Passage, ScoredGroup, Task
+from agentgrpo.judges.base import AnswerJudge, Grade
+from agentgrpo.retrieval.base import Retriever
 from agentgrpo.rewards.base import RewardTerm
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.tools.base import Environment, Tool, ToolResult
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.types import EpisodeGroup, Outcome, Passage, ScoredGroup, Task
 
 
 def _draw(*key: object) -> int:
@@ -57,8 +57,8 @@ class ShuffledReward(Reward):
 class ConstantJudge:
     """Likes every answer."""
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
-        return [Verdict(score=1.0) for _ in answers]
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        return [Grade(score=1.0) for _ in answers]
 
 
 class SlowRetriever:

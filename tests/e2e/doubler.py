@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from agentgrpo.errors import ToolError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ToolError
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.tools.base import Environment, ToolResult
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}

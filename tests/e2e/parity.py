@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentgrpo.core.types import Episode
 from agentgrpo.rewards.terms import CORRECTNESS, Weighted
-from agentgrpo.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)

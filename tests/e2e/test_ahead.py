@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import Run, rows
 
 SHORT = ["run.max_steps=4", "run.checkpoint_every=1", "run.keep_last=9", "run.eval_every=2", "run.eval_tasks=10"]

@@ -48,20 +48,20 @@ def test_negative_controls_do_not_pass(train: Run, broken: str) -> None:
 
 
 async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
-    from agentgrpo.agents.search import SearchAgent
-    from agentgrpo.agents.search.figures import SEARCH_FIGURES
+    from agentgrpo.config.settings import RolloutSettings
     from agentgrpo.engines.base import SamplingParams
     from agentgrpo.engines.scripted import ScriptedEngine
+    from agentgrpo.environments.search.agent import SearchAgent
+    from agentgrpo.environments.search.metrics import SEARCH_FIGURES
     from agentgrpo.judges.answers import ExactMatch
     from agentgrpo.judges.evidence import HeuristicEvidence
-    from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
     from agentgrpo.renderers.plain import PlainRenderer
     from agentgrpo.renderers.train_tokenizer import train_tokenizer
-    from agentgrpo.retrievers.embedded import embedded
+    from agentgrpo.retrieval.embedded import embedded
     from agentgrpo.rewards.reward import Reward
     from agentgrpo.rewards.terms import Correctness
-    from agentgrpo.settings import RolloutSettings
-    from agentgrpo.tasks.almanac import Almanac
+    from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
+    from agentgrpo.worlds.almanac.dataset import Almanac
 
     dataset = Almanac(num_companies=12, dev_companies=4, test_companies=12)
     tasks = {task.id: task for task in dataset.split("test")}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import Run
 
 

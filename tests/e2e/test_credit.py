@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from tests.e2e.conftest import Run, rows
 

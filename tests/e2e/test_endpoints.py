@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgrpo.cli import main
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.cli.main import main
 from agentgrpo.training.policy import load_policy
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
 from tests.engines import tiny
 from tests.engines.remote.openai_stand_in import OpenAIStandIn

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.retrievers.bm25 import Bm25Backend
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.retrieval.bm25 import Bm25Backend
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import Run, rows
-from tests.retrievers.server import FAULTS, Behaviour, Server, say
+from tests.retrieval.server import FAULTS, Behaviour, Server, say
 
 SETTINGS = [
     "retriever=http",

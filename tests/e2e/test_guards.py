@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentgrpo.cli import main
-from agentgrpo.recipes import train as training
+from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
+from agentgrpo.run import train as training
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.trainer import Trainer
 from tests.e2e.conftest import SMALL_WORLD, Run, rows

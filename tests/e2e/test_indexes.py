@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.cli.main import main
 from agentgrpo.tasks.jsonl import export
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
-from tests.retrievers.postgres import running_postgres
+from tests.retrieval.postgres import running_postgres
 
 SHORT = [
     "run.max_steps=2",

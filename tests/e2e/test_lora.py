@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run, rows
 
 SHORT = [

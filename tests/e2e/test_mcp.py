@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from agentgrpo.agents.tool import ToolAgent
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
+from agentgrpo.core.types import Branch, Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.equipment import by_name
+from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
-from agentgrpo.tools.environment import Environments
-from agentgrpo.tools.mcp import Mcp
-from agentgrpo.types import Branch, Episode, Message, Task
+from agentgrpo.run.equipment import by_name
+from agentgrpo.tools.mcp.toolset import Mcp
+from agentgrpo.tools.workspace import Environments
 from tests.e2e.conftest import rows
 from tests.engines.tiny import encode, model, tokenizer
 

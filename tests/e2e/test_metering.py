@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentgrpo.cli import main
-from agentgrpo.retrievers.embedded import embedded
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.cli.main import main
+from agentgrpo.retrieval.embedded import embedded
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import Run, rows
 from tests.judges.llm.models import honest, server_in_a_thread
-from tests.metering.services import in_a_thread, queries_of, stand_in
-from tests.retrievers.server import Server
+from tests.retrieval.server import Server
+from tests.services.services import in_a_thread, queries_of, stand_in
 
 SHORT = ["run.max_steps=2", "rollout.tasks_per_step=4", "rollout.group_size=4", "run.eval_every=1", "run.eval_tasks=4"]
 KEY = "sk-canary-5b1f09aa"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import rows
 from tests.renderers.families import tokenizer
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
-from agentgrpo.durable import MANIFEST
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.cli.main import main
+from agentgrpo.core.durable import MANIFEST
 from agentgrpo.tasks.jsonl import export
 from agentgrpo.training.policy import KNOWS_FORMAT
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
 
 QUIET = ["hardware.threads=1", "run.screen=quiet", "run.log_with=[]"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import Run, rows
 
 SHORT = ["run.max_steps=3", "run.checkpoint_every=1", "run.eval_every=0", "run.final_eval=false"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.training.checkpoint import CheckpointStore
 from tests.e2e.conftest import SMALL_WORLD, Run, rows
 from tests.training.several import free_port

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.cli import main
-from agentgrpo.recipes import train as recipe
-from agentgrpo.stages import Stage
+from agentgrpo.cli.main import main
+from agentgrpo.core.stages import Stage
+from agentgrpo.run import train as recipe
 from tests.e2e.conftest import Run, rows
 
 SHORT = ["run.max_steps=3", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=10", "run.final_eval=false"]

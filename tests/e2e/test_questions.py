@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.tasks.almanac import Almanac
 from agentgrpo.tasks.jsonl import export
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
 from tests.tasks.questions.samples import lines, search_r1, table
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
+from agentgrpo.core.types import Passage
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.tasks.almanac.dataset import Almanac
-from agentgrpo.types import Passage
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import Run
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
 from tests.e2e.conftest import SMALL_WORLD, Run, rows, run_from
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run
 
 SHORT = [
@@ -59,7 +59,7 @@ def test_a_stopped_run_exits_with_75_and_resumes_exactly(
 def test_two_processes_never_share_a_run_directory(
     train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from agentgrpo.durable import RunLock
+    from agentgrpo.core.durable import RunLock
 
     run_dir = tmp_path / "run"
     run_dir.mkdir()

@@ -10,29 +10,29 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.tool import ToolAgent
-from agentgrpo.agents.tool.figures import tool_figures
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.messages import ParsedTurn
+from agentgrpo.core.types import Task
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.tools.agent import ToolAgent
+from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.answers import ExactMatch
-from agentgrpo.protocol import ParsedTurn
-from agentgrpo.recipes.evaluate import Evaluation, Scorecard, evaluate
-from agentgrpo.recipes.warm_start import scripted
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
-from agentgrpo.rewards import TERMS
+from agentgrpo.rewards.registry import TERMS
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.settings import RolloutSettings
+from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
+from agentgrpo.run.warm_start import scripted
 from agentgrpo.tasks.base import Demonstrator
-from agentgrpo.tasks.workshop import Workshop
-from agentgrpo.tasks.workshop.demonstrator import Script, answer, call, compute, lookup, next_turn
-from agentgrpo.tasks.workshop.world import NOTE, Problem, draw_problem, kinds
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.calculator import Calculator
-from agentgrpo.tools.environment import Environments
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.types import Task
+from agentgrpo.tools.workspace import Environments
+from agentgrpo.worlds.workshop.dataset import Workshop
+from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, next_turn
+from agentgrpo.worlds.workshop.world import NOTE, Problem, draw_problem, kinds
 
 SHORT = [
     "experiment=tools",

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.agents.tool import ToolAgent
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
+from agentgrpo.core.errors import Preempted
+from agentgrpo.core.types import Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.errors import Preempted
+from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.renderers.train_tokenizer import EOS, train_tokenizer
-from agentgrpo.tools.environment import PREFIX, Environments
+from agentgrpo.tools.workspace import PREFIX, Environments
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import WeightedSample, train_supervised
-from agentgrpo.types import Message, Task
 from tests.e2e.conftest import rows
 from tests.e2e.doubler import Doubler, unit
 
@@ -190,7 +190,7 @@ def test_a_stopped_run_says_what_its_resume_needs(
     def stopped(how_to_go_on: str, **_: object) -> None:
         raise Preempted(how_to_go_on)
 
-    monkeypatch.setattr("agentgrpo.recipes.session.StopRequest", stopped)
+    monkeypatch.setattr("agentgrpo.run.session.StopRequest", stopped)
     run_dir = train("run.final_eval=false", name="run", code=75)
     said = capsys.readouterr().err
     needed = "tools.double.name=tests.e2e.doubler:Doubler"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.search import SearchAgent
-from agentgrpo.agents.search.figures import SEARCH_FIGURES
+from agentgrpo.core.types import Exit, Passage, RewardResult
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.equipment import Equipment
+from agentgrpo.environments.search.agent import SearchAgent
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.judges.evidence import HeuristicEvidence
-from agentgrpo.types import Exit, Passage, RewardResult
+from agentgrpo.run.equipment import Equipment
 from tests import builders
-from tests.agents.scripted import ScriptedEngine, renderer
-from tests.retrievers.server import Server, say
+from tests.environments.scripted import ScriptedEngine, renderer
+from tests.retrieval.server import Server, say
 
 CORPORA = {
     "vdb": [Passage(id="v1", text="Castin was born in Roka."), Passage(id="v2", text="Castin likes plums.")],

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from agentgrpo.cli import main
-from agentgrpo.recipes import train
-from agentgrpo.recipes.learning import Lesson, study
+from agentgrpo.cli.main import main
+from agentgrpo.run import train
+from agentgrpo.run.learning import Lesson, study
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.update_metrics import UpdateMetrics
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from agentgrpo.engines.graphs import Key
-from agentgrpo.engines.recorded import RecordedDecoding
+from agentgrpo.engines.recorded import Key, RecordedDecoding
 
 WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 """Operations whose result the program looks at, which no graph can hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from agentgrpo.engines.contexts import Context, PromptKey
+from agentgrpo.engines.cache import Context, PromptKey
 
 GROUP = ("train/0", "t")
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agentgrpo.engines.cache import KVCache, bucketed
-from agentgrpo.engines.schedule import TOKENS_PER_STEP, Schedule, Step
-from agentgrpo.engines.turns import Turn
+from agentgrpo.engines.schedule import TOKENS_PER_STEP, EngineTurn, Schedule, Step
 from tests.engines.test_schedule import hand_out, run, scheduled, shape, turn
 
 LONG = [i % 90 for i in range(60)]
@@ -18,7 +17,7 @@ VERY_LONG = [i % 90 for i in range(2 * TOKENS_PER_STEP + 1)]
 NOTHING = ([], [])
 
 
-def decode(schedule: Schedule, until: Turn, tokens: int) -> None:
+def decode(schedule: Schedule, until: EngineTurn, tokens: int) -> None:
     """Steps in which everybody draws 1, until the turn has so many tokens."""
     while len(until.tokens) < tokens:
         step = schedule.next_step()
@@ -149,7 +148,7 @@ class World:
                 for at in range(new.context.settled, len(once)):
                     del once[at]
 
-    def over(self, done: Turn) -> None:
+    def over(self, done: EngineTurn) -> None:
         """The turn is over: a tool is called, or the episode ends."""
         episode = (done.key.task_id, done.key.sample_index)
         self.numbers[episode] += 1
@@ -187,7 +186,7 @@ class World:
             self.fail([self.rng.choice(schedule.turns)], None)
         return bool(step.units)
 
-    def fail(self, turns: list[Turn], step: Step | None) -> None:
+    def fail(self, turns: list[EngineTurn], step: Step | None) -> None:
         for t in turns:
             self.schedule.end(t, well=False)
             self.away[t.key.task_id, t.key.sample_index] = self.rng.choice((0, 3))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from agentgrpo.core.errors import ConfigError, EngineError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape, KVCache
-from agentgrpo.errors import ConfigError, EngineError
-from agentgrpo.types import FinishReason
 from tests.engines.tiny import EOS, bits, encode, engine, model, plain_logprobs, play, play_all, prompt
 
 EPISODES = [(task, sample) for task in range(3) for sample in range(3)]

@@ -12,12 +12,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agentgrpo.engines import recorded, rows
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import EngineError
+from agentgrpo.engines import recorded
+from agentgrpo.engines import recorded as rows
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.graphs import CudaGraphs
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.errors import EngineError
-from agentgrpo.settings import LoraSettings
+from agentgrpo.engines.recorded import CudaGraphs
 from agentgrpo.training.adapters import add_adapter
 from tests.engines.tape import Tapes, Watched, record_as_on_a_gpu
 from tests.engines.test_hf_determinism import storm

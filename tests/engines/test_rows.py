@@ -7,10 +7,9 @@ import random
 import pytest
 import torch
 
-from agentgrpo.engines.cache import CacheShape, KVCache, bucketed
-from agentgrpo.engines.contexts import Context
+from agentgrpo.engines.cache import CacheShape, Context, KVCache, bucketed
 from agentgrpo.engines.counters import EngineStats
-from agentgrpo.engines.rows import Rows, read_length, rows_for
+from agentgrpo.engines.recorded import Rows, read_length, rows_for
 
 SHAPE = CacheShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32, device=torch.device("cpu"), in_place=True)
 

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
+from agentgrpo.core.errors import EngineError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SeedKey
 from agentgrpo.engines.counters import EngineStats
-from agentgrpo.engines.sampling import Distribution, Noise
-from agentgrpo.engines.schedule import Schedule, Step
-from agentgrpo.engines.stops import StopRule
-from agentgrpo.engines.turns import Turn
-from agentgrpo.errors import EngineError
-from agentgrpo.types import FinishReason
+from agentgrpo.engines.sampling import Distribution, Noise, StopRule
+from agentgrpo.engines.schedule import EngineTurn, Schedule, Step
 
 RULE = StopRule(final=frozenset({99}), suspects=frozenset(), strings=(), decode=str)
 TEXT = list(range(10, 20))
@@ -29,9 +27,9 @@ def scheduled(
 
 def turn(
     tokens: list[int], *, task: str = "t", sample: int = 0, number: int = 0, room: int = 4, opening: int = 0
-) -> Turn:
+) -> EngineTurn:
     key = SeedKey("train/0", task, sample, number)
-    return Turn(
+    return EngineTurn(
         key=key,
         tokens=list(tokens),
         max_total=len(tokens) + room,

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from agentgrpo.core.errors import EngineError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.errors import EngineError
-from agentgrpo.types import FinishReason
 
 KEY = SeedKey("eval/test", "t0", 1, 0)
 

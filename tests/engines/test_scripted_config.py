@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.base import SamplingParams, SeedKey
-from agentgrpo.engines.script import Scripted
-from agentgrpo.errors import ConfigError
-from agentgrpo.recipes.ideal import ideal_of
+from agentgrpo.engines.scripted import Scripted
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.run.warm_start import ideal_of
+from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.engines import tiny
 
 RENDERER = PlainRenderer(tokenizer=tiny.tokenizer())

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentgrpo.engines.stops import StopRules
+from agentgrpo.engines.sampling import StopRules
 from tests.engines.tiny import EOS, encode, tokenizer
 
 

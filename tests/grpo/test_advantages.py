@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import TrainingError
+from agentgrpo.core.errors import TrainingError
+from agentgrpo.core.types import is_degenerate_group
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, batch_zscore, none, per_term
-from agentgrpo.types import is_degenerate_group
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
 quickly = settings(max_examples=50, deadline=None)

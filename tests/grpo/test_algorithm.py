@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.advantages import GroupRewards
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.losses import LossInputs

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError, TrainingError
-from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
+from agentgrpo.core.errors import ConfigError, TrainingError
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, RewardResult, ScoredGroup
+from agentgrpo.grpo.advantages import ADVANTAGES, BRANCH_ADVANTAGES, GroupRewards
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.branches import BRANCH_ADVANTAGES
-from agentgrpo.grpo.kl_reward import TERM, less_kl
+from agentgrpo.grpo.kl import TERM, less_kl
 from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
-from agentgrpo.types import Branch, Episode, EpisodeGroup, RewardResult, ScoredGroup
 from tests.builders import episode as single
 from tests.builders import given, sampled, task
 

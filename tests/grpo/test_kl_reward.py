@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from agentgrpo.core.types import Branch, RewardResult, ScoredGroup
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.kl_reward import TERM, less_kl
+from agentgrpo.grpo.kl import TERM, less_kl
 from agentgrpo.grpo.samples import group_advantages, to_samples
-from agentgrpo.types import Branch, RewardResult, ScoredGroup
 from tests.builders import episode, given, group, sampled, task
 
 ONE = task(id="q")

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from agentgrpo.errors import DataError
+from agentgrpo.core.errors import DataError
 from agentgrpo.grpo.aggregation import sequence_mean, token_mean
-from agentgrpo.grpo.packing import PackedBatch, Row, pack
+from agentgrpo.grpo.packing import PackedBatch, PackedRow, pack
 from tests.grpo.tiny import random_samples, training_sample
 
 
@@ -35,7 +35,7 @@ def test_the_worked_example() -> None:
     assert lists(batch) == {
         "input_ids": [1, 2, 10, 11, 12],
         "position_ids": [0, 1, 2, 3, 4],
-        "rows": (Row(0, 2, 2, 3), Row(0, 2, 5, 0)),
+        "rows": (PackedRow(0, 2, 2, 3), PackedRow(0, 2, 5, 0)),
         "loss_positions": [1, 2, 4, 1],
         "targets": [10, 11, 13, 20],
         "rollout_logprobs": [-0.1, -0.2, -0.3, -0.4],
@@ -51,7 +51,7 @@ def test_a_sample_without_a_shared_prompt() -> None:
     sample = training_sample(([1, 2], 0), ([3, 4], 1), prompt=0)
     [batch] = pack([sample], tokens_per_batch=100, token_weights=token_mean)
     assert batch.input_ids.tolist() == [1, 2, 3]
-    assert batch.rows == (Row(0, 0, 0, 3),)
+    assert batch.rows == (PackedRow(0, 0, 0, 3),)
     assert batch.loss_positions.tolist() == [1, 2]
 
 
@@ -64,7 +64,7 @@ def test_prompts_are_shared_only_within_a_group_and_only_if_equal() -> None:
     ]
     [batch] = pack(samples, tokens_per_batch=100, token_weights=token_mean)
     assert batch.input_ids.tolist() == [1, 2, 3, 1, 9, 3, 5, 1, 2, 3]
-    assert batch.rows == (Row(0, 2, 2, 1), Row(3, 2, 5, 1), Row(0, 2, 6, 1), Row(7, 2, 9, 1))
+    assert batch.rows == (PackedRow(0, 2, 2, 1), PackedRow(3, 2, 5, 1), PackedRow(0, 2, 6, 1), PackedRow(7, 2, 9, 1))
 
 
 def test_a_long_prompt_is_not_repeated_for_every_sample() -> None:
@@ -80,7 +80,7 @@ def test_the_budget_counts_input_tokens_and_a_split_group_repeats_its_prompt() -
     samples = [training_sample(([1, 2, 3], 0), ([7, 7, 8], 1), index=i) for i in range(3)]  # 3 prompt + 2 own inputs
     batches = pack(samples, tokens_per_batch=7, token_weights=token_mean)
     assert [b.input_ids.tolist() for b in batches] == [[1, 2, 3, 7, 7, 7, 7], [1, 2, 3, 7, 7]]
-    assert [b.rows for b in batches] == [(Row(0, 3, 3, 2), Row(0, 3, 5, 2)), (Row(0, 3, 3, 2),)]
+    assert [b.rows for b in batches] == [(PackedRow(0, 3, 3, 2), PackedRow(0, 3, 5, 2)), (PackedRow(0, 3, 3, 2),)]
     assert [len(b.rows) for b in pack(samples, tokens_per_batch=1, token_weights=token_mean)] == [1, 1, 1]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agentgrpo.core.types import RewardResult, ScoredGroup, TrainingSample
 from agentgrpo.grpo.advantages import ADVANTAGES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
-from agentgrpo.types import RewardResult, ScoredGroup, TrainingSample
 from tests.builders import episode, given, group, sampled, task
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.golden import Answer
-from agentgrpo.recipes.golden_losses import objective
+from agentgrpo.grpo.golden import GoldenSample
+from agentgrpo.preflight.numerics import objective
 from agentgrpo.training.objective import highest
 from tests.grpo import reference_numpy as paper
 from tests.grpo.test_variants import difference, random_answers
@@ -98,7 +98,7 @@ def is_meant(loss: str, extra: str) -> bool:
 CASES = [(loss, extra) for loss in LOSSES for extra in EXTRAS if is_meant(loss, extra)]
 
 
-def answers_of(case: tuple[str, str]) -> list[Answer]:
+def answers_of(case: tuple[str, str]) -> list[GoldenSample]:
     """TRL's sequence-level losses have one advantage for an answer."""
     answers = [a._replace(advantages=a.advantages[:1] * len(a.policy)) for a in random_answers(seed=SEED)]
     fraction = algorithm_of(case).top_entropy_fraction
@@ -108,7 +108,7 @@ def answers_of(case: tuple[str, str]) -> list[Answer]:
     return [a._replace(kept=tuple(h >= least for h in entropies_of(a))) for a in answers]
 
 
-def entropies_of(answer: Answer) -> tuple[float, ...]:
+def entropies_of(answer: GoldenSample) -> tuple[float, ...]:
     """Any numbers will do."""
     return tuple(-x for x in answer.rollout)
 
@@ -167,7 +167,7 @@ def weights_of(correction: str) -> Any:
     """What TRL computes from vLLM's log-probs before its loss: here by the reference."""
     o = paper.Objective(loss="", aggregation="", correction=correction, cap=Algorithm().correction_cap)
 
-    def weights(a: Answer) -> list[float]:
+    def weights(a: GoldenSample) -> list[float]:
         fields = [np.array(x) for x in (a.policy, a.old, a.rollout, a.reference, a.advantages)]
         names = ("logprobs", "old", "rollout", "reference", "advantages")
         return paper.correction_weights(paper.Answer(group=a.group, **dict(zip(names, fields, strict=True))), o)

@@ -15,8 +15,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
-from agentgrpo.grpo.turns import returns_to_go, turn_advantages
+from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, returns_to_go, turn_advantages
 
 STOP, LONGEST, ACTIONS = 2, 3, 3
 State = tuple[int, ...]

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError, TrainingError
-from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
+from agentgrpo.core.errors import ConfigError, TrainingError
+from agentgrpo.core.types import Branch, Episode, RewardResult, ScoredGroup
+from agentgrpo.grpo.advantages import ADVANTAGES, TURN_ADVANTAGES, GroupRewards, returns_to_go, turn_advantages
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples, turn_rewards
-from agentgrpo.grpo.turns import TURN_ADVANTAGES, returns_to_go, turn_advantages
-from agentgrpo.types import Branch, Episode, RewardResult, ScoredGroup
 from tests.builders import episode, given, group, sampled, task
 
 GROUP = [(-0.5, 1.0), (0.0, -0.75, 0.75), (1.25,), None]

@@ -17,19 +17,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo import golden
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
 from agentgrpo.grpo.aggregation import AGGREGATIONS
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.correction import CORRECTIONS
-from agentgrpo.grpo.golden import Answer
+from agentgrpo.grpo.golden import GoldenSample
 from agentgrpo.grpo.kl import KL_ESTIMATORS
 from agentgrpo.grpo.losses import LOSSES
-from agentgrpo.recipes.golden_losses import objective, variants
+from agentgrpo.preflight.numerics import objective, variants
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import TrainingSample
 from tests.grpo import reference_numpy as paper
 from tests.grpo.tiny import exact_model, random_samples, tiny_tokenizer
 
@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 LN2 = math.log(2)
 
 
-def ours(answers: Sequence[Answer], **keys: Any) -> tuple[float, list[float]]:
+def ours(answers: Sequence[GoldenSample], **keys: Any) -> tuple[float, list[float]]:
     """The objective and its gradient by each log-prob."""
     return objective(answers, Algorithm(**keys, mini_batches=2), CPU, torch.float64)
 
@@ -45,7 +45,7 @@ def ours(answers: Sequence[Answer], **keys: Any) -> tuple[float, list[float]]:
 # --- against the papers
 
 
-def random_answers(seed: int) -> list[Answer]:
+def random_answers(seed: int) -> list[GoldenSample]:
     """Two groups, not equally long, of answers of one to four tokens; ratios and weights on both sides of every
     bound."""
     rng = random.Random(seed)
@@ -58,7 +58,7 @@ def random_answers(seed: int) -> list[Answer]:
         old = tuple(rng.uniform(-3.0, -0.2) for _ in range(n))
         one = (rng.uniform(-2, 2),) * n
         advantages = near(one, 2.0) if n == 4 else one
-        answers.append(Answer(group, advantages, near(old, 1.5), old, near(old, 1.5), near(old, 1.0)))
+        answers.append(GoldenSample(group, advantages, near(old, 1.5), old, near(old, 1.5), near(old, 1.0)))
     return answers
 
 
@@ -95,7 +95,7 @@ def published(algorithm: Algorithm, corrected: bool = True) -> paper.Objective:
 GAMMA = ("k_positive", "lambda_positive", "k_negative", "lambda_negative")
 
 
-def papers(answers: Sequence[Answer], o: paper.Objective) -> tuple[float, list[float]]:
+def papers(answers: Sequence[GoldenSample], o: paper.Objective) -> tuple[float, list[float]]:
     arrays = [
         paper.Answer(
             group=a.group,
@@ -177,7 +177,7 @@ P0, P1 = -2.0 + LN2, -1.0 - LN2
 def by_hand(advantage: float, third_ratio: float, **keys: Any) -> tuple[float, list[float]]:
     """One answer with ratios 2, 1/2 and `third_ratio`; the sum of its losses and the three slopes."""
     policy = (P0, P1, -3.0 + math.log(third_ratio))
-    answer = Answer("a", (advantage,) * 3, policy, OLD, OLD, OLD)
+    answer = GoldenSample("a", (advantage,) * 3, policy, OLD, OLD, OLD)
     return ours([answer], aggregation="sequence_sum", correction="none", **keys)
 
 
@@ -225,8 +225,8 @@ def test_three_tokens_by_hand(
 
 def test_the_aggregations_of_three_tokens_by_hand() -> None:
     """Losses -1, -1 and 4 of two answers, a group each (reinforce: -A log p with A = -1 and 2)."""
-    first = Answer("a", (-1.0,) * 2, (-1.0, -1.0), (-1.0,) * 2, (-1.0,) * 2, (-1.0,) * 2)
-    second = Answer("b", (2.0,), (-2.0,), (-2.0,), (-2.0,), (-2.0,))
+    first = GoldenSample("a", (-1.0,) * 2, (-1.0, -1.0), (-1.0,) * 2, (-1.0,) * 2, (-1.0,) * 2)
+    second = GoldenSample("b", (2.0,), (-2.0,), (-2.0,), (-2.0,), (-2.0,))
     values = {
         "token_mean": (-1 - 1 + 4) / 3,
         "sequence_mean": ((-1 - 1) / 2 + 4) / 2,
@@ -257,7 +257,7 @@ def test_the_aggregations_of_three_tokens_by_hand() -> None:
 )
 def test_the_corrections_of_three_tokens_by_hand(correction: str, weights: list[float]) -> None:
     rollout = tuple(o - x for o, x in zip(OLD, (LN2, 2 * LN2, -LN2), strict=True))
-    answer = Answer("a", (-1.0,) * 3, OLD, OLD, rollout, OLD)
+    answer = GoldenSample("a", (-1.0,) * 3, OLD, OLD, rollout, OLD)
     value, gradient = ours([answer], loss="clipped", aggregation="sequence_sum", correction=correction)
     assert value == pytest.approx(sum(weights), rel=1e-12)
     assert gradient == pytest.approx(weights, rel=1e-12)
@@ -290,7 +290,7 @@ def test_the_corrections_of_three_tokens_by_hand(correction: str, weights: list[
     ],
 )
 def test_every_kl_of_a_token_by_hand(kl: str, weighed: bool, value: float, slope: float) -> None:
-    token = Answer("a", (0.0,), (-1.0,), (-1.0 - math.log(3),), (-1.0 - math.log(3),), (-1.0 - LN2,))
+    token = GoldenSample("a", (0.0,), (-1.0,), (-1.0 - math.log(3),), (-1.0 - math.log(3),), (-1.0 - LN2,))
     for loss in LOSSES:
         found, gradient = ours(
             [token], loss=loss, aggregation="token_mean", correction="none", kl_coef=0.5, kl=kl, kl_importance=weighed

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from agentgrpo.types import TrainingSample
+from agentgrpo.core.types import TrainingSample
 
 VOCABULARY = 40
 

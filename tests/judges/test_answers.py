@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges import AnswerJudge, Contains, ExactMatch, GoldAgreement, TokenF1
-from agentgrpo.judges.normalise import normalise, words
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.judges.answers import Contains, ExactMatch, GoldAgreement, TokenF1, normalise, words
+from agentgrpo.judges.base import AnswerJudge
 from tests.builders import task
 
 

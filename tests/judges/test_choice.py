@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentgrpo.errors import DataError, JudgeError
-from agentgrpo.judges import Choice
-from agentgrpo.judges.route import refuse_unjudged
+from agentgrpo.core.errors import DataError, JudgeError
+from agentgrpo.judges.answers import Choice
+from agentgrpo.judges.composed import refuse_unjudged
 from tests.builders import task
 
 PLACES = ("Castin", "a boat", "The Old Mill", "Orlin's house")

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges import Composite, ExactMatch, TokenF1, Verdict
-from agentgrpo.types import Task
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.types import Task
+from agentgrpo.judges.answers import ExactMatch, TokenF1
+from agentgrpo.judges.base import Grade
+from agentgrpo.judges.composed import Composite
 from tests.builders import task
 
 
 class Broken:
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         raise JudgeError("no reply", kind="timeout")
 
 
@@ -21,8 +23,8 @@ async def test_the_grade_is_the_weighted_mean() -> None:
     judge = Composite(parts={"exact": (ExactMatch(), 1.0), "f1": (TokenF1(), 3.0)})
     # "Castin Vel" against "Castin": exact 0, F1 2·1/(2+1); (1·0 + 3·2/3) / 4
     assert await judge.grade(task(), ["Castin", "Castin Vel"]) == [
-        Verdict(score=1.0, detail="exact 1, f1 1"),
-        Verdict(score=0.5, detail="exact 0, f1 0.666667"),
+        Grade(score=1.0, detail="exact 1, f1 1"),
+        Grade(score=0.5, detail="exact 0, f1 0.666667"),
     ]
 
 

@@ -8,19 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgrpo.dialogue import Question, join, memory_task
-from agentgrpo.judges import (
-    AnswerJudge,
-    Choice,
-    Composite,
-    Contains,
-    ExactMatch,
-    GoldAgreement,
-    Keywords,
-    Questions,
-    Route,
-    TokenF1,
-)
+from agentgrpo.judges.answers import Choice, Contains, ExactMatch, GoldAgreement, Keywords, TokenF1
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.composed import Composite, Questions, Route
+from agentgrpo.tasks.dialogue import Question, join, memory_task
 from tests.builders import task
 
 JUDGES: dict[str, type[AnswerJudge]] = {

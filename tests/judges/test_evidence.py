@@ -6,9 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.judges import HeuristicEvidence, QueryResults, RoundVerdict
-from agentgrpo.types import Passage
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Passage
+from agentgrpo.judges.base import EvidenceGrade, QueryResults
+from agentgrpo.judges.evidence import HeuristicEvidence
 from tests.builders import passage, task
 
 LONG = "Velmor was founded by Castin."
@@ -19,7 +20,7 @@ def query(*scores: float | None, text: str = LONG, subquestion: str | None = Non
     return QueryResults(query="founder Velmor", passages=passages, subquestion=subquestion)
 
 
-def judge(*results: QueryResults, heuristic: HeuristicEvidence | None = None) -> RoundVerdict:
+def judge(*results: QueryResults, heuristic: HeuristicEvidence | None = None) -> EvidenceGrade:
     return (heuristic or HeuristicEvidence()).judge_round(task(), results, [])
 
 
@@ -58,7 +59,7 @@ def test_rounds(results: list[QueryResults], sufficient: bool, score: float, num
 
 def test_a_short_passage_does_not_spoil_a_long_one() -> None:
     both = QueryResults(query="q", passages=(passage("a", LONG, score=1.0), passage("b", "tiny", score=1.0)))
-    assert judge(both) == RoundVerdict(sufficient=True, score=0.75, num_sufficient_queries=1)
+    assert judge(both) == EvidenceGrade(sufficient=True, score=0.75, num_sufficient_queries=1)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.build import admit_user_code, build_node
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges import Composite, ExactMatch, Verdict
+from agentgrpo.config.build import admit_user_code, build_node
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.messages import AgentMessage
+from agentgrpo.core.types import Exit, Failure, Outcome, Segment, Task, ToolCall, ToolRecord
+from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.judges.base import Grade
+from agentgrpo.judges.composed import Composite, Route, refuse_unjudged
 from agentgrpo.judges.judger import GroundTruth, JudgeCase, JudgerJudge, Merged, as_judge, messages_of
-from agentgrpo.judges.route import Route, refuse_unjudged
-from agentgrpo.protocol import AgentMessage
-from agentgrpo.rewards import TERMS, Reward
-from agentgrpo.types import Exit, Failure, Outcome, Segment, Task, ToolCall, ToolRecord
+from agentgrpo.rewards.registry import TERMS, Reward
 from tests.builders import episode, given, group, sampled, task
 
 REWARD_MODEL = {"style": "rule", "ground_truth": ["four", "4"], "weights": {"a": 1}}
@@ -77,7 +78,7 @@ async def test_what_a_judger_sees_of_an_episode() -> None:
         metrics={"tool_calls": 2.0},
     )
     seen = Seen()
-    assert await JudgerJudge(seen).grade_episodes(of, [done]) == [Verdict(score=0.5, detail="because")]
+    assert await JudgerJudge(seen).grade_episodes(of, [done]) == [Grade(score=0.5, detail="because")]
     answer = AgentMessage(content="4", finish_reason="stop", finish_info="answered", extra_info={"tool_calls": 2.0})
     calls = (ToolCall(name="calculator", arguments={"x": "2+2"}), ToolCall(name="calculator", arguments={"x": "1"}))
     assert seen.shown == [
@@ -128,8 +129,8 @@ async def test_preprocess_judge_postprocess() -> None:
             return {"score": result["score"] / 2, "reason": case.response}
 
     assert await JudgerJudge(Careful()).grade(task(), [" CASTIN ", "Orlin"]) == [
-        Verdict(score=0.5, detail="castin"),
-        Verdict(score=0.0, detail="orlin"),
+        Grade(score=0.5, detail="castin"),
+        Grade(score=0.0, detail="orlin"),
     ]
 
 
@@ -292,7 +293,7 @@ async def test_a_judger_that_hangs_is_a_timeout_of_its_episodes(kind: str) -> No
 
 
 async def test_too_many_that_hang_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgrpo.judges.off_loop.MOST_HANGING", 3)
+    monkeypatch.setattr("agentgrpo.judges.judger.MOST_HANGING", 3)
     free, started = threading.Event(), []
 
     def hangs(**_: Any) -> dict[str, Any]:
@@ -356,13 +357,13 @@ async def test_no_ground_truth_is_an_error(reward_model: Mapping[str, Any], resp
 
 async def test_judgers_merge_by_weight() -> None:
     merged = Merged(parts={"a": (fixed(1.0), 3.0), "b": (fixed(0.0), 1.0), "c": (fixed(0.5), 0.0)})
-    assert await JudgerJudge(merged).grade(task(), ["x"]) == [Verdict(score=0.75, detail="a 1, b 0, c 0.5")]
+    assert await JudgerJudge(merged).grade(task(), ["x"]) == [Grade(score=0.75, detail="a 1, b 0, c 0.5")]
 
 
 @pytest.mark.parametrize("parts", [{}, {"a": (fixed(1.0), 0.0), "b": (fixed(1.0), 0.0)}])
 async def test_judgers_that_weigh_nothing_give_0(parts: dict[str, Any]) -> None:
     assert await JudgerJudge(Merged(parts=parts)).grade(task(), ["x"]) == [
-        Verdict(score=0.0, detail="no judger has a weight")
+        Grade(score=0.0, detail="no judger has a weight")
     ]
 
 
@@ -449,8 +450,8 @@ def strict(
 
 
 class OwnJudge:
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
-        return [Verdict(score=0.125) for _ in answers]
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        return [Grade(score=0.125) for _ in answers]
 
 
 HERE = "tests.judges.test_judger"

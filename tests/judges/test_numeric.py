@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from agentgrpo.errors import JudgeError
-from agentgrpo.judges.base import Verdict
-from agentgrpo.judges.numeric import Numeric, number_of
+from agentgrpo.core.errors import JudgeError
+from agentgrpo.judges.answers import Numeric, number_of
+from agentgrpo.judges.base import Grade
 from tests.builders import task
 
 
@@ -93,12 +93,12 @@ def test_the_one_number_of_a_text(text: str, number: Fraction | int | None) -> N
 async def test_a_right_number_is_right_however_it_is_written() -> None:
     answers = ["1200", "$1,200.00", "1,200 apples", "1200 or 1300", "1 2 3 1200", "1201", "", "twelve hundred"]
     verdicts = await Numeric().grade(task("How many?", "1,200"), answers)
-    assert verdicts == [Verdict(score=s) for s in (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    assert verdicts == [Grade(score=s) for s in (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
 
 
 async def test_a_percent_sign_is_a_unit() -> None:
     verdicts = await Numeric().grade(task("What share?", "12%"), ["12", "12%", "12 percent", "0.12"])
-    assert verdicts == [Verdict(score=s) for s in (1.0, 1.0, 1.0, 0.0)]
+    assert verdicts == [Grade(score=s) for s in (1.0, 1.0, 1.0, 0.0)]
 
 
 async def test_a_reference_that_is_no_number_is_no_grade() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.dialogue import Question, join, memory_task
-from agentgrpo.errors import ConfigError, DataError, JudgeError
-from agentgrpo.judges import Choice, Composite, Contains, ExactMatch, JudgerJudge, Keywords, Questions, Route, Verdict
-from agentgrpo.judges.base import AnswerJudge, canaries_of, close_judge, counts_of
-from agentgrpo.judges.route import refuse_unjudged
-from agentgrpo.types import Episode, Exit, Task
+from agentgrpo.core.errors import ConfigError, DataError, JudgeError
+from agentgrpo.core.types import Episode, Exit, Task
+from agentgrpo.judges.answers import Choice, Contains, ExactMatch, Keywords
+from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge, counts_of
+from agentgrpo.judges.composed import Composite, Questions, Route, refuse_unjudged
+from agentgrpo.judges.judger import JudgerJudge
+from agentgrpo.tasks.dialogue import Question, join, memory_task
 from tests.builders import task
 
 WHERE = Question(text="Velmor lives in ___", answers=("Castin", "the Old Mill"), kind="current")
@@ -39,10 +40,10 @@ class Seen:
         self.answers: list[list[str]] = []
         self.closed = 0
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         self.tasks.append(task)
         self.answers.append(list(answers))
-        return [Verdict(score=0.25) for _ in answers]
+        return [Grade(score=0.25) for _ in answers]
 
     def counts(self) -> Mapping[str, float]:
         return {"asked": float(len(self.tasks))}
@@ -59,9 +60,9 @@ async def test_the_grade_is_the_mean_over_the_questions() -> None:
     of = asking(WHERE, WHO, WHERE)
     given = [join(["castin", "Orlin", "old mill"]), join(["Castin", "Velmor", ""]), join(["", " ?! ", ""])]
     assert await Questions(judge=ExactMatch()).grade(of, given) == [
-        Verdict(score=1.0, detail="#0 1, #1 1, #2 1"),
-        Verdict(score=1 / 3, detail="#0 1, #1 0, #2 0"),
-        Verdict(score=0.0, detail="#0 0, #1 0, #2 0"),
+        Grade(score=1.0, detail="#0 1, #1 1, #2 1"),
+        Grade(score=1 / 3, detail="#0 1, #1 0, #2 0"),
+        Grade(score=0.0, detail="#0 0, #1 0, #2 0"),
     ]
 
 
@@ -165,7 +166,7 @@ async def test_a_judger_sees_the_part_of_the_episode_that_is_its_questions() -> 
 
 async def test_a_judge_that_fails_fails_the_grade_and_a_task_without_questions_is_refused() -> None:
     class Broken(Seen):
-        async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+        async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
             if task.id == "m1#0":
                 raise JudgeError("no reply", kind="timeout")
             return (await super().grade(task, answers))[:-1] if len(answers) > 1 else []

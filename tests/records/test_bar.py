@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from agentgrpo.records.bar import PLAIN_EVERY_S, Bar
+from agentgrpo.records.screen import BAR_PLAIN_EVERY_S, Bar
 from tests.records.test_screen import Terminal
 
 
@@ -30,7 +30,7 @@ def test_plain_lines_now_and_then() -> None:
         time[0] = 71.0
         bar.reached("embedded", 4000, 4000, 40_000)
         bar.say("[bold]done[/bold]")
-    assert PLAIN_EVERY_S == 10.0
+    assert BAR_PLAIN_EVERY_S == 10.0
     assert text.getvalue().splitlines() == [
         "stored: 10,000 passages, 12 %, 1,000 passages/s, 1:10 left",
         "stored: 20,000 passages, 25 %, 1,000 passages/s, 1:00 left",
@@ -94,7 +94,7 @@ def test_a_narrow_terminal_gets_a_shorter_line(width: int, shown: str) -> None:
 
 PROGRAM = """
 import time
-from agentgrpo.records.bar import Bar
+from agentgrpo.records.screen import Bar
 with Bar(what="passages") as bar:
     bar.reached("stored", 100, 100, 400)
     bar.say("ready")

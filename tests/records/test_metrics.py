@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgrpo.durable import Operation, injected
-from agentgrpo.errors import DataError
+from agentgrpo.core.durable import Operation, injected
+from agentgrpo.core.errors import DataError
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, MetricsLog, clock_offset, read_metrics
 
 

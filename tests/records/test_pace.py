@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.records.pace import RECENT, Pace, clock
+from agentgrpo.records.screen import RECENT, Pace, clock
 
 
 class Times:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
 
 

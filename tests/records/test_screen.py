@@ -21,7 +21,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.records.screen import Screen, sanitize
 
 HOSTILE = (

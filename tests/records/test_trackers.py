@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.records import trackers
 from agentgrpo.records.trackers import Trackers
 

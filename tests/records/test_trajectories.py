@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import DataError
-from agentgrpo.records.trajectories import read_summary, read_trajectories, write_trajectories
-from agentgrpo.records.trajectories.encoding import numbers
-from agentgrpo.records.trajectories.packing import pack
-from agentgrpo.types import (
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import (
     Branch,
     Citation,
     Episode,
@@ -33,6 +30,7 @@ from agentgrpo.types import (
     ToolCall,
     ToolRecord,
 )
+from agentgrpo.records.trajectories import numbers, pack, read_summary, read_trajectories, write_trajectories
 from tests.builders import episode, given, group, sampled, task
 
 

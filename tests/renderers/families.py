@@ -12,7 +12,7 @@ from functools import cache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.choose import FAMILIES

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgrpo.protocol import MalformedCall
-from agentgrpo.renderers.calls import Unreadable, call_of, calls_in_row, one_call, read_json, read_object, written
-from agentgrpo.types import ToolCall
+from agentgrpo.core.messages import MalformedCall
+from agentgrpo.core.types import ToolCall
+from agentgrpo.renderers.calls import UnreadableCall, call_of, calls_in_row, one_call, read_json, read_object, written
 
 KEYS = ("arguments", "parameters")
 JSON = st.recursive(
@@ -45,7 +45,7 @@ def test_what_json_writes_is_read_to_its_end(value: object, before: str, after: 
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, problem: str) -> None:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableCall) as caught:
         read_json(text)
     assert str(caught.value) == problem
 
@@ -58,7 +58,7 @@ def test_an_object_is_asked_for() -> None:
         ("null", "null"),
         ("1", "a number"),
     ):
-        with pytest.raises(Unreadable, match=f"^a JSON object is needed, not {kind}$"):
+        with pytest.raises(UnreadableCall, match=f"^a JSON object is needed, not {kind}$"):
             read_object(text)
     assert read_object('x {"a": 1} y', 1) == ({"a": 1}, 10)
 
@@ -78,7 +78,7 @@ def test_an_object_is_asked_for() -> None:
     ],
 )
 def test_what_is_no_call(value: object, problem: str) -> None:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableCall) as caught:
         call_of(value, argument_keys=KEYS)
     assert str(caught.value) == problem
 

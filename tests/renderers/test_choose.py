@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ParsedTurn, ToolReply
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ParsedTurn, ToolReply
+from agentgrpo.core.types import ToolCall
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.choose import NAMES, choose, choose_for_tools, recognise
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.tags import TagsRenderer
-from agentgrpo.types import ToolCall
 from tests.renderers.families import (
     CHATML,
     GEMMA,

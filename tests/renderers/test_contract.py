@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from agentgrpo.protocol import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.messages import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.choose import NAMES
-from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers.families import TOKENIZERS, controls, family_of, renderer
 
 every = pytest.mark.parametrize("name", TOKENIZERS)

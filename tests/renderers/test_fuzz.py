@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.tokens import TrustedEncoder
-from agentgrpo.types import Message, Piece, ToolCall
 from scripts import fuzz
 from tests.renderers.families import TOKENIZERS, renderer, tokenizer
 

@@ -9,10 +9,10 @@ from itertools import accumulate
 
 import pytest
 
-from agentgrpo.protocol import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Branch, Message, Piece, Segment, ToolCall
 from agentgrpo.renderers.base import ToolRenderer
-from agentgrpo.renderers.template import function
-from agentgrpo.types import Branch, Message, Piece, Segment, ToolCall
+from agentgrpo.renderers.chat import function
 from scripts.fuzz import MARKUP, Target, hostile
 from tests.renderers.families import TOKENIZERS, family_of, renderer, tokenizer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn
-from agentgrpo.types import ToolCall
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn
+from agentgrpo.core.types import ToolCall
 from tests.renderers.families import renderer
 
 NUT = ToolCall(name="lookup", arguments={"key": "nut"})

@@ -2,10 +2,10 @@ import pytest
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Piece
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.types import Message, Piece
-from tests.agents.scripted import tokenizer
+from tests.environments.scripted import tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.react import ReactRenderer
-from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers.families import CHATML, GEMMA, QWEN25_ADDED, SPECIAL, build, renderer, tokenizer
 
 NUT = ToolCall(name="lookup", arguments={"table": "prices", "key": "nut"})

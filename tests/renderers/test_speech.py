@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.protocol import ToolReply, ToolSpec
+from agentgrpo.core.messages import ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.speech import Speech
-from agentgrpo.types import Message, Piece, ToolCall
 from tests.engines import tiny
 from tests.renderers import families
 

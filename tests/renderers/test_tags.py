@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import MalformedCall, ParsedTurn, ToolReply, ToolSpec
+from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.tags import TagsRenderer
-from agentgrpo.types import Message, Piece, ToolCall
 from tests.renderers.families import TAGS_TOOLS, build, renderer, tokenizer
 
 EOS = "<eos>"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Message, ToolCall
+from agentgrpo.renderers.chat import ChatTemplate
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.renderers.template import ChatTemplate
 from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder
-from agentgrpo.types import Message, ToolCall
 from tests.renderers.families import CHATML, LLAMA3, QWEN25_ADDED, SPECIAL, build, renderer, tokenizer
 
 ASK = Message(role="user", content="How much?")

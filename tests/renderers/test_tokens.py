@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Piece
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder
-from agentgrpo.types import Message, Piece
 from tests.renderers import families
 
 ADDED = ("<tool_call>", "</tool_call>", "<think>", '<search retriever="', "\n<information>\n", "[R1Q1D1]")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, labels, train_tokenizer
 
 FIRST = ("Vel", "Cas", "Dor", "Tak", "Mer", "Sol", "Ban", "Ril")

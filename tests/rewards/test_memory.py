@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.memory.metrics import NAMES
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Branch, Episode, RewardResult
+from agentgrpo.environments.memory.metrics import NAMES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.samples import group_advantages, is_degenerate
-from agentgrpo.judges import ExactMatch, Questions
-from agentgrpo.rewards import TERMS, BranchTerm, Reward, RewardTerm
-from agentgrpo.types import Branch, Episode, RewardResult
+from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.judges.composed import Questions
+from agentgrpo.rewards.registry import TERMS, BranchTerm, Reward, RewardTerm
 from tests.builders import given, sampled
 from tests.rewards import writers
 from tests.rewards.test_presets import MEMORY, PRESETS, build

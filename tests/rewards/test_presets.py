@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentgrpo.agents.memory.metrics import NAMES
-from agentgrpo.agents.search.metrics import episode_metrics
-from agentgrpo.agents.search.state import SearchState
-from agentgrpo.agents.tool.metrics import episode_metrics as tool_metrics
-from agentgrpo.agents.tool.state import ToolState
-from agentgrpo.errors import ConfigError
-from agentgrpo.judges import AnswerJudge, ExactMatch
-from agentgrpo.rewards import TERMS, Reward
-from agentgrpo.types import Citation, Episode, Exit, Outcome, Segment, ToolRecord
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Citation, Episode, Exit, Outcome, Segment, ToolRecord
+from agentgrpo.environments.memory.metrics import NAMES
+from agentgrpo.environments.search.metrics import episode_metrics
+from agentgrpo.environments.search.state import SearchState
+from agentgrpo.environments.tools.state import ToolState
+from agentgrpo.environments.tools.state import episode_metrics as tool_metrics
+from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.rewards.registry import TERMS, Reward
 from tests.builders import episode, given, group, sampled, task
 
 PRESETS = Path(__file__).parents[2] / "configs" / "reward"

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError, EngineError, JudgeError
-from agentgrpo.judges import ExactMatch, TokenF1, Verdict
-from agentgrpo.rewards import TERMS, Reward, RewardTerm
-from agentgrpo.types import Episode, Exit, Failure, RewardResult, Task, is_degenerate_group
+from agentgrpo.core.errors import ConfigError, EngineError, JudgeError
+from agentgrpo.core.types import Episode, Exit, Failure, RewardResult, Task, is_degenerate_group
+from agentgrpo.judges.answers import ExactMatch, TokenF1
+from agentgrpo.judges.base import Grade
+from agentgrpo.rewards.registry import TERMS, Reward, RewardTerm
 from tests.builders import episode, group, task
 
 
@@ -32,16 +33,16 @@ class Listening:
     grades: Sequence[float]
     asked: list[list[str]]
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         self.asked.append(list(answers))
-        return [Verdict(score=g) for g in self.grades]
+        return [Grade(score=g) for g in self.grades]
 
 
 @dataclass
 class Broken:
     error: Exception
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         raise self.error
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.rewards import TERMS
-from agentgrpo.types import Citation, Episode, Outcome, Segment, ToolRecord
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Citation, Episode, Outcome, Segment, ToolRecord
+from agentgrpo.rewards.registry import TERMS
 from tests.builders import episode, given, sampled, task
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.rewards import TERMS, TurnTerm
-from agentgrpo.types import Episode, Exit, Outcome, Segment, ToolRecord
-from tests.agents.tool.scripted import add, answer, play
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Episode, Exit, Outcome, Segment, ToolRecord
+from agentgrpo.rewards.registry import TERMS, TurnTerm
 from tests.builders import episode, given, group, sampled, task
+from tests.environments.tools.scripted import add, answer, play
 from tests.rewards.test_presets import build
 
 OK, NO_TOOL, BAD, FAILED = Outcome.SUCCESS, Outcome.TOOL_NOT_FOUND, Outcome.INVALID_ARGS, Outcome.RUNTIME_ERROR

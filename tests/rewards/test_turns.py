@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from agentgrpo.judges import ExactMatch
-from agentgrpo.rewards import TERMS, Reward, RewardTerm, TurnTerm
-from agentgrpo.types import Episode, Outcome, RewardResult, ToolRecord
+from agentgrpo.core.types import Episode, Outcome, RewardResult, ToolRecord
+from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.rewards.registry import TERMS, Reward, RewardTerm, TurnTerm
 from tests.builders import episode, given, group, sampled, task
 
 REFUSED = Outcome.INVALID_ARGS

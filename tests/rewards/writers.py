@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from agentgrpo.agents.memory.metrics import by_turn, episode_metrics
-from agentgrpo.dialogue import Question, join, memory_task
-from agentgrpo.types import Branch, Episode, EpisodeGroup, Exit
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit
+from agentgrpo.environments.memory.metrics import by_turn, episode_metrics
+from agentgrpo.tasks.dialogue import Question, join, memory_task
 from tests.builders import given, sampled
 
 WANTED = (2, 0, 1, 2)

@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agentgrpo.core.errors import RetrieverError, TooManyFailures
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.errors import RetrieverError, TooManyFailures
 from agentgrpo.records.trajectories import read_trajectories, write_trajectories
-from agentgrpo.rollout import (
-    Drop,
-    episode_failures,
-    keep_informative,
-    refuse_failures,
-    rollout_metrics,
-    run_episode,
-    run_groups,
-    score_groups,
-)
-from agentgrpo.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
+from agentgrpo.rollout.groups import run_episode, run_groups
+from agentgrpo.rollout.metrics import rollout_metrics
+from agentgrpo.rollout.scoring import Drop, episode_failures, keep_informative, refuse_failures, score_groups
 from tests.builders import episode, given, group, sampled, task
 
 SAMPLING = SamplingParams()

@@ -24,7 +24,7 @@ from schedules import EngineStep, Schedule, Spans
 from workload import Script, model, prompt_text, reply_text
 from works import TINY
 
-from agentgrpo.settings import RunSettings
+from agentgrpo.config.settings import RunSettings
 from tests import builders
 from tests.scripts.conftest import BENCH
 

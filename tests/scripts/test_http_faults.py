@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from scripts.soak.http_faults import soak
-from tests.retrievers.server import FAULTS
+from tests.retrieval.server import FAULTS
 
 
 @pytest.fixture(autouse=True)

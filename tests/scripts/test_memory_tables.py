@@ -13,12 +13,12 @@ import memory_table
 import pytest
 from memory_ablation import Cell, shape
 
-from agentgrpo.cli import main
-from agentgrpo.memory.reader import ClozeReader
+from agentgrpo.cli.main import main
+from agentgrpo.core.types import Exit, Failure
+from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.types import Exit, Failure
-from tests.recipes.test_measured import Policy, examiner
-from tests.recipes.test_show import GROWN, REWARD, recorded
+from tests.run.test_measured import Policy, examiner
+from tests.run.test_show import GROWN, REWARD, recorded
 
 SHORT = ("--beta", "0.3", "0", "--gamma", "0.5", "0", "--steps", "7")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import price_sweep
 import pytest
 
-from agentgrpo.cli import main
-from tests.pareto.sweep import evaluated, priced
+from agentgrpo.cli.main import main
+from tests.reports.pareto.sweep import evaluated, priced
 
 FEW = ("--prices", "0", "0.4", "--seeds", "0", "1", "--steps", "7", "--counterfactuals", "blank")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import clients
 import passages
 
-from agentgrpo.retrievers.corpus_file import CorpusFile
-from agentgrpo.retrievers.index.passages import PassageFile
+from agentgrpo.retrieval.corpus import CorpusFile
+from agentgrpo.retrieval.index.passages import PassageFile
 
 
 def test_a_corpus_is_the_same_every_time_and_large_words_are_rare(tmp_path: Path) -> None:

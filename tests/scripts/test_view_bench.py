@@ -10,7 +10,7 @@ import view
 
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.trajectories import read_trajectories
-from tests.viewing import made
+from tests.reports.view import made
 
 
 @pytest.mark.parametrize("tokens", [True, False])

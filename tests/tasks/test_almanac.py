@@ -4,11 +4,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.tasks.almanac import Almanac, thesaurus
-from agentgrpo.tasks.almanac.names import names, pool_of
-from agentgrpo.tasks.almanac.world import texts
-from agentgrpo.types import Passage
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Passage
+from agentgrpo.worlds.almanac.dataset import Almanac
+from agentgrpo.worlds.almanac.world import names, pool_of, texts, thesaurus
 
 KINDS = {
     *("founder", "hq", "born", "maker", "price", "chief"),

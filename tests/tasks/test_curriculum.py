@@ -6,11 +6,10 @@ from collections import Counter
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.settings import RolloutSettings
-from agentgrpo.tasks.curriculum import FLOOR, Curriculum, curriculum_of
-from agentgrpo.tasks.order import TaskOrder
-from agentgrpo.types import RewardResult, ScoredGroup, Task
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import RewardResult, ScoredGroup, Task
+from agentgrpo.tasks.order import FLOOR, Curriculum, TaskOrder, curriculum_of
 from tests.builders import episode, group, task
 
 

@@ -1,32 +1,32 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from agentgrpo.tasks.almanac import Almanac, Habits
-from agentgrpo.tasks.almanac.demonstrator import UNKNOWN, Oracle, Spendthrift
-from agentgrpo.tasks.almanac.world import Fact, Question
+from agentgrpo.worlds.almanac.dataset import Almanac
+from agentgrpo.worlds.almanac.demonstrator import UNKNOWN, AlmanacHabits, AlmanacOracle, Spendthrift
+from agentgrpo.worlds.almanac.world import AlmanacFact, AlmanacQuestion
 
-ONE_HOP = Question(
+ONE_HOP = AlmanacQuestion(
     kind="founder",
     text="Who founded Velmor?",
-    hops=(Fact(relation="founder", subject="Velmor", value="Castin"),),
+    hops=(AlmanacFact(relation="founder", subject="Velmor", value="Castin"),),
 )
-TWO_HOPS = Question(
+TWO_HOPS = AlmanacQuestion(
     kind="maker+hq",
     text="Where is the maker of Dorsin headquartered?",
     hops=(
-        Fact(relation="maker", subject="Dorsin", value="Velmor"),
-        Fact(relation="hq", subject="Velmor", value="Takbus"),
+        AlmanacFact(relation="maker", subject="Dorsin", value="Velmor"),
+        AlmanacFact(relation="hq", subject="Velmor", value="Takbus"),
     ),
 )
-PRICE = Question(
+PRICE = AlmanacQuestion(
     kind="price",
     text="What is the latest price of Dorsin?",
-    hops=(Fact(relation="price", subject="Dorsin", value="45"),),
+    hops=(AlmanacFact(relation="price", subject="Dorsin", value="45"),),
 )
 NEVER = dict.fromkeys(("web", "web_needed", "rerank", "rerank_needed", "idle", "give_up", "half_way", "unknown"), 0.0)
 
 
-def after(question: Question, *rounds: tuple[str, Sequence[str]]) -> str:
+def after(question: AlmanacQuestion, *rounds: tuple[str, Sequence[str]]) -> str:
     """The context after rounds of (action, lines shown)."""
     context = f"Answer with searches.\nQuestion: {question.text}\n"
     for number, (action, lines) in enumerate(rounds, start=1):
@@ -35,32 +35,32 @@ def after(question: Question, *rounds: tuple[str, Sequence[str]]) -> str:
     return context
 
 
-def spendthrift(question: Question, **habits: float) -> Spendthrift:
-    return Spendthrift(question, Habits(**{**NEVER, **habits}), key="t0")  # type: ignore[arg-type]
+def spendthrift(question: AlmanacQuestion, **habits: float) -> Spendthrift:
+    return Spendthrift(question, AlmanacHabits(**{**NEVER, **habits}), key="t0")  # type: ignore[arg-type]
 
 
 def test_oracle_in_one_hop() -> None:
     action = '<search retriever="vdb" rerank="false"> founded Velmor</search>'
-    assert Oracle(ONE_HOP).act(after(ONE_HOP)) == action
+    assert AlmanacOracle(ONE_HOP).act(after(ONE_HOP)) == action
     shown = ["Some poets praise Velmor.", "Velmor was founded by Castin."]
-    assert Oracle(ONE_HOP).act(after(ONE_HOP, (action, shown))) == "<answer> Castin [R1Q1D2]</answer>"
+    assert AlmanacOracle(ONE_HOP).act(after(ONE_HOP, (action, shown))) == "<answer> Castin [R1Q1D2]</answer>"
 
 
 def test_oracle_reranks_only_the_hop_that_needs_it() -> None:
     first = '<search retriever="vdb" rerank="false"> origin Dorsin</search>'
     second = '<search retriever="vdb" rerank="true"> headquarters Velmor</search>'
     rounds = [(first, ["By origin Dorsin is from Velmor."])]
-    assert Oracle(TWO_HOPS).act(after(TWO_HOPS)) == first
-    assert Oracle(TWO_HOPS).act(after(TWO_HOPS, *rounds)) == second
+    assert AlmanacOracle(TWO_HOPS).act(after(TWO_HOPS)) == first
+    assert AlmanacOracle(TWO_HOPS).act(after(TWO_HOPS, *rounds)) == second
     rounds.append((second, ["The main office of Velmor is near Takbus."]))
-    assert Oracle(TWO_HOPS).act(after(TWO_HOPS, *rounds)) == "<answer> Takbus [R2Q1D1]</answer>"
+    assert AlmanacOracle(TWO_HOPS).act(after(TWO_HOPS, *rounds)) == "<answer> Takbus [R2Q1D1]</answer>"
 
 
 def test_oracle_uses_the_web_for_what_is_new() -> None:
     action = '<search retriever="web" rerank="false"> price Dorsin</search>'
-    assert Oracle(PRICE).act(after(PRICE)) == action
+    assert AlmanacOracle(PRICE).act(after(PRICE)) == action
     stale = after(PRICE, (action, ["Years ago the price of Dorsin was 20 dollars."]))
-    assert Oracle(PRICE).act(stale) == UNKNOWN
+    assert AlmanacOracle(PRICE).act(stale) == UNKNOWN
 
 
 def test_a_spendthrift_without_habits_is_frugal() -> None:

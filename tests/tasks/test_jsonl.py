@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.tasks.almanac import Almanac
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Message, Passage, Task
 from agentgrpo.tasks.jsonl import export, jsonl
-from agentgrpo.tasks.reading import read_passages
-from agentgrpo.types import Message, Passage, Task
+from agentgrpo.tasks.records import read_passages
+from agentgrpo.worlds.almanac.dataset import Almanac
 
 
 def write(path: Path, *lines: object) -> str:

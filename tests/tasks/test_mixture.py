@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.tasks.curriculum import Curriculum
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Task
 from agentgrpo.tasks.mixture import MixedOrder, Mixture
-from agentgrpo.tasks.order import TaskOrder
-from agentgrpo.types import Task
+from agentgrpo.tasks.order import Curriculum, TaskOrder
 from tests.builders import task
 
 

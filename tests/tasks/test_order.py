@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Task
 from agentgrpo.tasks.order import TaskOrder, permutation
-from agentgrpo.types import Task
 from tests.builders import task
 
 

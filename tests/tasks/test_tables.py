@@ -14,13 +14,12 @@ from datasets.packaged_modules.parquet.parquet import Parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import DataError
-from agentgrpo.tasks import json_list
+from agentgrpo.core.errors import DataError
+from agentgrpo.tasks import records as json_list
 from agentgrpo.tasks.base import SPLITS
-from agentgrpo.tasks.json_list import elements, list_of
-from agentgrpo.tasks.questions import questions
-from agentgrpo.tasks.questions.source import Source
-from agentgrpo.tasks.records import read_records
+from agentgrpo.tasks.questions.dataset import questions
+from agentgrpo.tasks.questions.intake import QuestionSource
+from agentgrpo.tasks.records import elements, list_of, read_records
 from agentgrpo.tasks.tables import ParquetTable, is_stored, stored_parts
 from tests.tasks.questions.samples import search_r1, table
 
@@ -65,13 +64,13 @@ def test_parts_of_a_data_set_on_disk(tmp_path: Path, quiet: None) -> None:
     whole["train"].save_to_disk(str(tmp_path / "one"))
     [only] = stored_parts(str(tmp_path / "one"), None)
     assert (only.split, len(list(only.table.rows(None)))) == (None, 20)
-    data = questions(sources={"s": Source(path=str(tmp_path / "set"))}, dev_fraction=0.9, test_fraction=0.0)
+    data = questions(sources={"s": QuestionSource(path=str(tmp_path / "set"))}, dev_fraction=0.9, test_fraction=0.0)
     assert {name: len(data.split(name)) for name in SPLITS} == {"train": 20, "dev": 5, "test": 0}
 
 
 def test_names_of_the_hub_are_read_from_the_cache(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = questions(
-        sources={"quiz": Source(path="acme/QuizSet#train", test_path="acme/QuizSet#validation", subset="easy")},
+        sources={"quiz": QuestionSource(path="acme/QuizSet#train", test_path="acme/QuizSet#validation", subset="easy")},
         dev_fraction=0.0,
     )
     assert {name: len(data.split(name)) for name in SPLITS} == {"train": 20, "dev": 0, "test": 5}
@@ -140,7 +139,7 @@ def test_columns_of_a_parquet_file(tmp_path: Path) -> None:
 PEAK = """
 import resource, sys
 from pathlib import Path
-from agentgrpo.tasks.questions.reading import opened, parts_of
+from agentgrpo.tasks.questions.intake import opened, parts_of
 [part] = parts_of(sys.argv[1])
 next(part.records(["question"]))  # what pyarrow itself takes
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -4,16 +4,14 @@ from itertools import combinations
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.protocol import MalformedCall, ParsedTurn
-from agentgrpo.tasks.almanac.names import syllables
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.messages import MalformedCall, ParsedTurn
+from agentgrpo.core.types import Task, ToolCall
 from agentgrpo.tasks.base import DemonstratedDataset
-from agentgrpo.tasks.workshop import Workshop
-from agentgrpo.tasks.workshop.arithmetic import value_of
-from agentgrpo.tasks.workshop.demonstrator import Oracle
-from agentgrpo.tasks.workshop.names import beginning, items
-from agentgrpo.tasks.workshop.world import draw_problem, kinds
-from agentgrpo.types import Task, ToolCall
+from agentgrpo.worlds.almanac.world import syllables
+from agentgrpo.worlds.workshop.dataset import Workshop
+from agentgrpo.worlds.workshop.demonstrator import WorkshopOracle
+from agentgrpo.worlds.workshop.world import beginning, draw_problem, items, kinds, value_of
 
 KINDS = ("left", "more", "stock", "convert", "boxes", "none", "price", "cost", "ship", "moved", "pair", "note")
 
@@ -223,7 +221,7 @@ def test_without_bad_habits_the_careless_does_what_the_oracle_does() -> None:
     [world] = workshop.demonstration_worlds(1, 105)
     for index, task in enumerate(world.tasks):
         kind = kinds()[task.metadata["kind"]]
-        oracle = Oracle(draw_problem(kind, "train", "demonstration-0", index))
+        oracle = WorkshopOracle(draw_problem(kind, "train", "demonstration-0", index))
         assert world.demonstrator(task).act(context(task)) == oracle.act(context(task))
 
 

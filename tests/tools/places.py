@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgrpo.types import Message, Task
+from agentgrpo.core.types import Message, Task
 
 _QUESTION = Message(role="user", content="?")
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.tools import beneath
-from agentgrpo.tools.beneath import (
-    Entry,
+from agentgrpo.tools import directory as beneath
+from agentgrpo.tools.directory import (
+    DirectoryEntry,
     FileProblem,
     PathRefused,
     has_openat2,
@@ -202,14 +202,14 @@ def test_listing(lookup: str, places: tuple[Path, Path]) -> None:
     workspace, outside = places
     swapper.prepare(workspace, outside)
     assert list_beneath(workspace, ".", max_entries=6) == [
-        Entry("d", None, True),
-        Entry("d-link", None, False),
-        Entry("f", 6, False),
-        Entry("f-link", None, False),
-        Entry("p", 6, False),
-        Entry("p-pipe", None, False),
+        DirectoryEntry("d", None, True),
+        DirectoryEntry("d-link", None, False),
+        DirectoryEntry("f", 6, False),
+        DirectoryEntry("f-link", None, False),
+        DirectoryEntry("p", 6, False),
+        DirectoryEntry("p-pipe", None, False),
     ]
-    assert list_beneath(workspace, "d", max_entries=6) == [Entry("secret", 6, False)]
+    assert list_beneath(workspace, "d", max_entries=6) == [DirectoryEntry("secret", 6, False)]
     for path, why in (("d-link", "leads over"), (".", "holds more than 5"), ("no", "no file no"), ("f", "leads over")):
         with pytest.raises(FileProblem, match=why):
             list_beneath(workspace, path, max_entries=5)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.calculator import Calculator
-from agentgrpo.types import Outcome
 
 ALL = Calculator()
 WORLD = Calculator(operators="+-*")

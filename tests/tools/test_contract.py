@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agentgrpo.build import REGISTRY, admit_user_code, build_node
-from agentgrpo.cli import configs_dir
-from agentgrpo.errors import EpisodeError
+from agentgrpo.cli.main import configs_dir
+from agentgrpo.config.build import REGISTRY, admit_user_code, build_node
+from agentgrpo.core.errors import EpisodeError
+from agentgrpo.core.types import Outcome, Passage, ToolCall
 from agentgrpo.tools.base import Environment, Tool, ToolResult
 from agentgrpo.tools.schema import ArgumentSchema
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.types import Outcome, Passage, ToolCall
 from tests.tools.leftovers import new_processes
 from tests.tools.places import Place
 

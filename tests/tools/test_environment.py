@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import DataError, ToolError
-from agentgrpo.tools.environment import PREFIX, Environments, sweep
-from agentgrpo.tools.removal import remove_tree
+from agentgrpo.core.errors import DataError, ToolError
+from agentgrpo.tools.workspace import PREFIX, Environments, remove_tree, sweep
 from tests import builders
 
 FILES = {"prices.txt": "nut 4\n", "data/deep/a.csv": "x,y\n"}
@@ -115,7 +114,7 @@ async def test_a_full_disk_is_no_fault_of_the_policy(tmp_path: Path, monkeypatch
 CHILD = """
 import sys, time
 from pathlib import Path
-from agentgrpo.tools.environment import Environments
+from agentgrpo.tools.workspace import Environments
 from tests import builders
 environments = Environments(Path(sys.argv[1]))
 environment = environments.open(builders.task(files={"a/b.txt": "x"}), key="k")
@@ -241,7 +240,7 @@ def test_deeper_than_any_path_may_be_long(tmp_path: Path) -> None:
 CLOSED = """
 import os, sys
 from pathlib import Path
-from agentgrpo.tools.removal import remove_tree
+from agentgrpo.tools.workspace import remove_tree
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
 tree = Path(sys.argv[1]) / "tree"

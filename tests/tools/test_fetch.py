@@ -19,13 +19,13 @@ from typing import Any
 import httpx
 import pytest
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.network.addresses import Reachable
-from agentgrpo.network.pages import PageClient
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.core.types import Outcome
+from agentgrpo.services.addresses import Reachable
+from agentgrpo.services.pages import PageClient
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.fetch import Fetch
-from agentgrpo.types import Outcome
-from tests.network.web import PRIVATE, PUBLIC, Names, Web, page, redirect
+from tests.services.web import PRIVATE, PUBLIC, Names, Web, page, redirect
 
 NOWHERE: Any = None
 """The environment: fetch reads nothing of it."""

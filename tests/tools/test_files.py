@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.files import Files
-from agentgrpo.types import Outcome
 from tests.tools.places import Place
 
 PRICES = "verdren 44\nlomel see imports\ntarvek 12\nbrint 9\nsolum 71\n"

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
 from tests.tools import samples

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agentgrpo.core.types import Outcome, ToolCall
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.types import Outcome, ToolCall
 from tests.tools.hanging import HANGING
 from tests.tools.leftovers import new_processes
 from tests.tools.places import Place

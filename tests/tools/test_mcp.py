@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
-from agentgrpo.tools.mcp import Mcp
-from agentgrpo.tools.mcp.toolset import _found
-from agentgrpo.types import Outcome
+from agentgrpo.tools.mcp.toolset import Mcp, _found
 
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))

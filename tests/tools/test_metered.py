@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import BudgetSpent, ToolError
-from agentgrpo.metering import CassetteMiss, asking_episode
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import BudgetSpent, ToolError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome
+from agentgrpo.services.asking import asking_episode
+from agentgrpo.services.cassette import CassetteMiss
 from agentgrpo.tools.base import ToolResult, Toolset
 from agentgrpo.tools.metered import MeteredTool, MeteredToolset
-from agentgrpo.types import Outcome
-from tests.metering.stand_ins import meter
+from tests.services.stand_ins import meter
 
 ENVIRONMENT: Any = None
 OK = ToolResult(outcome=Outcome.SUCCESS, text="page 1", num_results=2, result_ids=("a",), detail="http://a/")

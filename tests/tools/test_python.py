@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Outcome, Task
 from agentgrpo.tools.base import Tool, ToolResult
 from agentgrpo.tools.python import PythonTool, keep_files
-from agentgrpo.tools.sandbox import End, Finished, Program, Sandbox
-from agentgrpo.types import Outcome, Task
+from agentgrpo.tools.sandbox.base import End, Finished, Sandbox, SandboxProgram
 from tests import builders
 from tests.tools.bubblewrap import PROBLEM
 
@@ -34,7 +34,7 @@ class Counting:
         self.programs: list[str] = []
         self._inner, self._end, self._exit_code = inner, end, exit_code
 
-    async def run(self, program: Program) -> Finished:
+    async def run(self, program: SandboxProgram) -> Finished:
         self.programs.append(program.code)
         if self._inner is not None:
             return await self._inner.run(program)
@@ -211,7 +211,7 @@ async def test_no_more_at_a_time_than_allowed(place: Place) -> None:
     at_once, most = 0, 0
 
     class Watching:
-        async def run(self, program: Program) -> Finished:
+        async def run(self, program: SandboxProgram) -> Finished:
             nonlocal at_once, most
             at_once, most = at_once + 1, max(most, at_once + 1)
             await asyncio.sleep(0.005)

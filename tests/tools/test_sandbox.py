@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.tools.environment import PREFIX, Environments
-from agentgrpo.tools.sandbox import BubblewrapSandbox, End, Finished, Limits, Program, UnsafeSubprocess
-from agentgrpo.tools.sandbox.interpreter import find_interpreter
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter
 from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.process import files_of
+from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
+from agentgrpo.tools.workspace import PREFIX, Environments
 from tests.tools.bubblewrap import PROBLEM, needs_bubblewrap
 from tests.tools.leftovers import new_processes
 
@@ -38,11 +39,11 @@ ATTACKS = (
 def sandbox() -> BubblewrapSandbox:
     if PROBLEM:
         pytest.skip(PROBLEM)
-    return BubblewrapSandbox(Limits(timeout_s=0.5))
+    return BubblewrapSandbox(SandboxLimits(timeout_s=0.5))
 
 
 async def printed(sandbox: BubblewrapSandbox, code: str) -> str:
-    done = await sandbox.run(Program(code=code))
+    done = await sandbox.run(SandboxProgram(code=code))
     assert (done.end, done.exit_code, done.errors) == (End.EXITED, 0, b"")
     return done.output.decode()
 
@@ -65,7 +66,7 @@ import os, sys
 print(sorted(os.listdir(".")), os.getcwd(), sys.argv, dict(os.environ), __name__, sorted(globals())[:3])
 print(os.getpid(), open("a/b.txt").read(), [os.path.exists(p) for p in ("/home", "/root", "/etc", "/opt", "/var")])
 """
-    done = await sandbox.run(Program(code=code, files={"a/b.txt": b"text", "a/c.txt": b"", "d": b"\0"}))
+    done = await sandbox.run(SandboxProgram(code=code, files={"a/b.txt": b"text", "a/c.txt": b"", "d": b"\0"}))
     environment = "{'PYTHONHASHSEED': '0', 'PWD': '/tmp/work', 'LC_CTYPE': 'C.UTF-8'}"
     first = f"['a', 'd'] /tmp/work ['program.py'] {environment} __main__ ['__annotations__', '__builtins__', '__doc__']"
     assert done.output.decode().splitlines() == [first, "1 text [False, False, False, False, False]"]
@@ -92,7 +93,7 @@ async def test_the_same_program_prints_the_same(sandbox: BubblewrapSandbox) -> N
 )
 async def test_how_a_program_ends(sandbox: BubblewrapSandbox, code: str, end: End, exit_code: int | None) -> None:
     began = time.monotonic()
-    done = await sandbox.run(Program(code=code))
+    done = await sandbox.run(SandboxProgram(code=code))
     assert (done.end, exit_code is None or done.exit_code == exit_code) == (end, True)
     assert time.monotonic() - began < 0.5 + 1
 
@@ -108,7 +109,7 @@ os.symlink("/usr/lib/os-release", "link")
 os.mkfifo("pipe")
 os._exit(0)
 """
-    done = await sandbox.run(Program(code=code, files={"kept": b"k", "gone": b"g"}, is_reported=True))
+    done = await sandbox.run(SandboxProgram(code=code, files={"kept": b"k", "gone": b"g"}, is_reported=True))
     assert done.files == {"d/new": b"n", "kept": b"k+"}
 
 
@@ -171,7 +172,7 @@ async def test_two_hundred_calls_with_faults_leave_nothing(
     sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    unsafe = UnsafeSubprocess(Limits(timeout_s=0.5))
+    unsafe = UnsafeSubprocess(SandboxLimits(timeout_s=0.5))
     programs = (
         "print(1)",
         "1 / 0",
@@ -183,12 +184,12 @@ async def test_two_hundred_calls_with_faults_leave_nothing(
         "import time; time.sleep(60)",
     )
     for runner in (sandbox, unsafe):  # which has a folder for its folders from now on
-        await runner.run(Program(code="print(1)"))
+        await runner.run(SandboxProgram(code="print(1)"))
     before = left_behind()
     slots = asyncio.Semaphore(8)
 
     async def call(n: int) -> None:
-        program = Program(code=programs[n % 8], is_reported=n % 3 == 0)
+        program = SandboxProgram(code=programs[n % 8], is_reported=n % 3 == 0)
         async with slots:
             runner = unsafe if n % 8 in (2, 6, 7) and n % 3 == 1 else sandbox
             if n % 5 == 4:  # cancelled at any point, twice
@@ -209,7 +210,7 @@ async def test_two_hundred_calls_with_faults_leave_nothing(
 
 
 async def test_a_cancelled_call_is_over_at_once(sandbox: BubblewrapSandbox) -> None:
-    task = asyncio.create_task(sandbox.run(Program(code="import time; time.sleep(60)")))
+    task = asyncio.create_task(sandbox.run(SandboxProgram(code="import time; time.sleep(60)")))
     await asyncio.sleep(0.2)
     before = left_behind()[0]
     task.cancel()
@@ -282,7 +283,7 @@ def wait_for(condition: object, seconds: float) -> bool:
 @needs_bubblewrap
 def test_it_is_made_on_a_running_loop() -> None:
     async def make() -> BubblewrapSandbox:
-        return BubblewrapSandbox(Limits())
+        return BubblewrapSandbox(SandboxLimits())
 
     assert isinstance(asyncio.run(make()), BubblewrapSandbox)
 
@@ -309,7 +310,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.usefixtures("folder")
 def test_without_bubblewrap_it_does_not_start() -> None:
     with pytest.raises(ConfigError) as error:
-        BubblewrapSandbox(Limits())
+        BubblewrapSandbox(SandboxLimits())
     assert str(error.value) == (
         "the python tool runs programs in bubblewrap, and there is no bwrap here; install it (apt-get install "
         "bubblewrap, dnf install bubblewrap), or, if every program may do what you may do, say "
@@ -320,26 +321,26 @@ def test_without_bubblewrap_it_does_not_start() -> None:
 def test_with_closed_user_namespaces_it_does_not_start(folder: Path) -> None:
     a_bwrap(folder, "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1")
     with pytest.raises(ConfigError, match=r"does not hold here: .*No permissions to create a new namespace.*user\.max"):
-        BubblewrapSandbox(Limits())
+        BubblewrapSandbox(SandboxLimits())
 
 
 def test_a_bubblewrap_that_isolates_nothing_is_found_out(folder: Path) -> None:
     a_bwrap(folder, 'while [ "$1" != -- ]; do shift; done; shift; mkdir -p /tmp/work; exec "$@"')
     with pytest.raises(ConfigError, match=r"other processes can be seen; .*system calls are not filtered"):
-        BubblewrapSandbox(Limits())
+        BubblewrapSandbox(SandboxLimits())
 
 
 async def test_a_sandbox_that_breaks_later_is_no_fault_of_the_program(folder: Path) -> None:
     sandbox = object.__new__(BubblewrapSandbox)
     a_bwrap(folder, "echo 'bwrap: no space left' >&2; exit 1")
-    sandbox._limits, sandbox._filter = Limits(), b""
+    sandbox._limits, sandbox._filter = SandboxLimits(), b""
     sandbox._argv, sandbox._run_inside = [str(folder / "bwrap")], []
     with pytest.raises(ToolError, match="did not start: bwrap: no space left"):
-        await sandbox.run(Program(code="print(1)"))
+        await sandbox.run(SandboxProgram(code="print(1)"))
 
 
 def test_the_unsafe_way_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    UnsafeSubprocess(Limits())
+    UnsafeSubprocess(SandboxLimits())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "its files, its network and its processes" in caplog.text
 
@@ -353,4 +354,4 @@ def test_an_interpreter_that_cannot_be() -> None:
 
 def test_limits_have_bounds() -> None:
     with pytest.raises(ConfigError, match=r"sandbox: memory_mb=1; 64 or more is allowed"):
-        Limits(memory_mb=1)
+        SandboxLimits(memory_mb=1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.errors import ConfigError, ToolError
+from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.schema import MAX_LENGTH, ArgumentSchema
 
 SCHEMA: dict[str, Any] = {

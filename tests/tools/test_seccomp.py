@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.tools.sandbox.seccomp import (
     ALLOW,
     ARCHITECTURES,

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.tools.functions import spec_of
 from agentgrpo.tools.schema import ArgumentSchema
-from agentgrpo.tools.signature import spec_of
 from tests.tools import samples
 
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.agents.base import Agent
-from agentgrpo.agents.tool import ToolAgent
+from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
-from agentgrpo.recipes.warm_start import demonstrate
+from agentgrpo.environments.base import Agent
+from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
-from agentgrpo.tasks.workshop import Workshop
+from agentgrpo.run.warm_start import demonstrate
 from agentgrpo.tools.base import Environment, Tool, ToolResult
 from agentgrpo.tools.calculator import Calculator
-from agentgrpo.tools.environment import Environments
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.tools.simulated import SimulatedPython, simulated
-from agentgrpo.types import Exit, Passage
+from agentgrpo.tools.workspace import Environments
+from agentgrpo.worlds.simulated import SimulatedPython, simulated
+from agentgrpo.worlds.workshop.dataset import Workshop
 
 
 class Counting:

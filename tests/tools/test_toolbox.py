@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
 from agentgrpo.tools.base import ToolResult
-from agentgrpo.tools.environment import Environments
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.types import Outcome, ToolCall, ToolRecord
+from agentgrpo.tools.workspace import Environments
 from tests import builders
-from tests.agents.tool.scripted import Saying, echo
+from tests.environments.tools.scripted import Saying, echo
 
 
 def box(*tools: Saying, **options: object) -> Toolbox:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgrpo.tools.truncation import MARKER, cut
+from agentgrpo.tools.toolbox import MARKER, cut
 
 
 def words(text: str) -> int:

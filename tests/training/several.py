@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from agentgrpo.hardware import Launch
+from agentgrpo.config.hardware import Launch
 from agentgrpo.training.processes import processes
 
 CONTEXT = multiprocessing.get_context("forkserver")

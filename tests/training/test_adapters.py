@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.settings import LoraSettings
 from agentgrpo.training.adapters import (
     adapter_base,
     adapter_tensors,
@@ -27,10 +27,10 @@ from agentgrpo.training.adapters import (
 )
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy, load_policy
+from agentgrpo.training.process_group import Alone, ProcessGroup
 from agentgrpo.training.reference import Reference, frozen_reference
 from agentgrpo.training.sharding import gathered, shard
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.training.world import Alone, World
 from tests.engines import tiny as engines
 from tests.grpo.tiny import exact_model, plain_gradient, plain_logprobs, random_samples, tiny_model, tiny_tokenizer
 from tests.training.several import on
@@ -157,7 +157,7 @@ def _fields(sample: object) -> dict[str, object]:
 def test_the_engine_samples_from_base_and_adapter(family: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log-probs are the trainer's and the model's own, and no schedule changes a bit of them."""
     if packed:
-        monkeypatch.setattr("agentgrpo.kernels.linear.LEAST_WEIGHTS", 1)
+        monkeypatch.setattr("agentgrpo.engines.kernels.linear.LEAST_WEIGHTS", 1)
     model = with_adapter(engines.model(family), LoraSettings(rank=4))
     episodes = [(task, sample) for task in range(3) for sample in range(3)]
     played = asyncio.run(engines.play_all(engines.engine(model), episodes))
@@ -341,7 +341,9 @@ def test_without_peft_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatc
 # --- several processes
 
 
-def trained_by(world: World, sharded: bool, half: bool) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
+def trained_by(
+    world: ProcessGroup, sharded: bool, half: bool
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
     """(adapter, moving reference, losses) after four updates."""
     model = with_adapter(tiny_model().bfloat16() if half else tiny_model())
     policy = policy_of(model)

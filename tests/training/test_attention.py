@@ -12,19 +12,26 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.grpo.packing import Row
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.grpo.packing import PackedRow
 from agentgrpo.training import attention_varlen
-from agentgrpo.training.attention import NAME, SHORT, PackedLayout, packed_attention
-from agentgrpo.training.attention_blocks import attend_in_blocks, blocks_of
-from agentgrpo.training.attention_cpu import PackedAttention, contexts
+from agentgrpo.training.attention import (
+    NAME,
+    SHORT,
+    PackedAttention,
+    PackedLayout,
+    attend_in_blocks,
+    blocks_of,
+    contexts,
+    packed_attention,
+)
 from agentgrpo.training.attention_varlen import attend_in_pieces, pieces_of
 from tests.grpo.tiny import tiny_model
 
 CPU = torch.device("cpu")
 
 
-def attend(rows: list[Row], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **kwargs: object) -> torch.Tensor:
+def attend(rows: list[PackedRow], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **kwargs: object) -> torch.Tensor:
     layout = PackedLayout(rows, CPU)
     function = AttentionInterface()[NAME]
     output, weights = function(nn.Identity(), q, k, v, None, scaling=0.3, packed_layout=layout, **kwargs)
@@ -32,7 +39,7 @@ def attend(rows: list[Row], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *
     return output
 
 
-def random_rows(seed: int) -> tuple[list[Row], int]:
+def random_rows(seed: int) -> tuple[list[PackedRow], int]:
     """Groups of one to four rows, prompts and own pieces of zero to 150 tokens."""
     rng, rows, n = random.Random(seed), [], 0
     for _ in range(3):
@@ -40,7 +47,7 @@ def random_rows(seed: int) -> tuple[list[Row], int]:
         n += prompt_length
         for _ in range(rng.randint(1, 4)):
             length = rng.choice([1, 2, 9, 39, 40, 150] + [0] * (prompt_length > 0))
-            rows.append(Row(prompt_start, prompt_length, n, length))
+            rows.append(PackedRow(prompt_start, prompt_length, n, length))
             n += length
     return rows, n
 
@@ -51,11 +58,11 @@ def qkv(n: int, heads: int, kv_heads: int) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
-def attend_blocks(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+def attend_blocks(rows: list[PackedRow], *qkv: torch.Tensor) -> torch.Tensor:
     return attend_in_blocks(*qkv, blocks_of(rows, CPU), 0.3)
 
 
-def attend_products(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+def attend_products(rows: list[PackedRow], *qkv: torch.Tensor) -> torch.Tensor:
     return PackedAttention.apply(*qkv, contexts(rows), 0.3)
 
 
@@ -89,7 +96,7 @@ def reference_varlen(
     return torch.cat(out)
 
 
-def attend_varlen(rows: list[Row], *qkv: torch.Tensor) -> torch.Tensor:
+def attend_varlen(rows: list[PackedRow], *qkv: torch.Tensor) -> torch.Tensor:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_varlen, "varlen_attn", reference_varlen)
         return attend_in_pieces(*qkv, pieces_of(rows, CPU), 0.3)
@@ -116,7 +123,7 @@ def test_outputs_and_gradients_equal_one_attention_per_row(function: Callable, s
 
 
 def test_the_blocks_of_a_small_batch() -> None:
-    rows = [Row(0, 2, 2, 1), Row(0, 2, 3, 18), Row(21, 0, 21, 19), Row(0, 2, 40, 0)]
+    rows = [PackedRow(0, 2, 2, 1), PackedRow(0, 2, 3, 18), PackedRow(21, 0, 21, 19), PackedRow(0, 2, 40, 0)]
     layout = blocks_of(rows, CPU)
     assert layout.shapes == ((2, 20), (1, 3), (1, 2))  # 20 and 19 together, 3 and 2 alone
     tokens = layout.token_of_slot.tolist()
@@ -147,7 +154,7 @@ def test_where_only_some_tokens_are_read_theirs_are_the_same_and_the_rest_zero(s
 @pytest.mark.parametrize("length", [SHORT - 1, SHORT])
 def test_the_last_layer_and_no_other_is_narrowed(length: int) -> None:
     model, seen = tiny_model(), []
-    layout = PackedLayout([Row(0, 2, 2, length - 2)], CPU, read=torch.tensor([length - 1]))
+    layout = PackedLayout([PackedRow(0, 2, 2, length - 2)], CPU, read=torch.tensor([length - 1]))
     for layer in model.base_model.layers:
         layer.mlp.gate_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
     with packed_attention(model, layout):
@@ -167,7 +174,7 @@ def test_the_variable_length_kernel_computes_what_the_reference_does(seed: int) 
 
 
 def test_a_row_never_sees_another_rows_own_tokens() -> None:
-    rows = [Row(0, 3, 3, 5), Row(0, 3, 8, 4), Row(12, 2, 14, 6)]
+    rows = [PackedRow(0, 3, 3, 5), PackedRow(0, 3, 8, 4), PackedRow(12, 2, 14, 6)]
     q, k, v = (x.detach() for x in qkv(20, 4, 4))
     before = attend(rows, q, k, v)
     for x in (q, k, v):
@@ -188,11 +195,11 @@ def test_a_row_never_sees_another_rows_own_tokens() -> None:
 )
 def test_other_attention_is_refused_not_approximated(kwargs: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        attend([Row(0, 2, 2, 3)], *qkv(5, 4, 4), **kwargs)
+        attend([PackedRow(0, 2, 2, 3)], *qkv(5, 4, 4), **kwargs)
 
 
 def test_a_window_that_is_never_reached_is_allowed() -> None:
-    rows, tensors = [Row(0, 2, 2, 3)], qkv(5, 4, 4)
+    rows, tensors = [PackedRow(0, 2, 2, 3)], qkv(5, 4, 4)
     assert attend(rows, *tensors, sliding_window=5).equal(attend(rows, *tensors))
 
 
@@ -204,7 +211,7 @@ def test_a_model_that_hands_no_layout_on_is_refused() -> None:
 def test_the_models_own_attention_is_back_afterwards_even_after_an_error() -> None:
     model = tiny_model()
     own = model.config._attn_implementation
-    layout = PackedLayout([Row(0, 1, 1, 2)], CPU)
+    layout = PackedLayout([PackedRow(0, 1, 1, 2)], CPU)
     with packed_attention(model, layout):
         assert model.config._attn_implementation == NAME
     assert model.config._attn_implementation == own

@@ -18,15 +18,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgrpo import durable
-from agentgrpo.durable import RunLock
-from agentgrpo.errors import CheckpointError, ConfigError, StorageError
+from agentgrpo.core import durable
+from agentgrpo.core.durable import RunLock
+from agentgrpo.core.errors import CheckpointError, ConfigError, StorageError
+from agentgrpo.core.types import RewardResult, ScoredGroup
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.training.checkpoint import CheckpointStore
-from agentgrpo.types import RewardResult, ScoredGroup
 from tests.builders import episode, group
-from tests.test_durable import Crash, Machine, names, no_fsync  # noqa: F401
+from tests.test_durable import Crash, Machine, names
 
 
 def write_model(folder: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from agentgrpo.training.embedding import look_up
+from agentgrpo.training.policy import look_up
 
 IDS = torch.tensor([3, 1, 3, 7])
 DIRECTION = torch.arange(12.0).view(4, 3)

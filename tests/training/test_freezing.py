@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.settings import LoraSettings
-from agentgrpo.training.adapters import add_adapter
-from agentgrpo.training.freezing import freeze
+from agentgrpo.training.adapters import add_adapter, freeze
 from tests.grpo.tiny import exact_model, plain_gradient, random_samples, tiny_model
 from tests.training.test_trainer import distance, gradient_of, make_trainer
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import TrainingError
+from agentgrpo.core.errors import TrainingError
+from agentgrpo.core.types import RewardResult, ScoredGroup, TrainingSample
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.kl_reward import less_kl
+from agentgrpo.grpo.kl import less_kl
 from agentgrpo.grpo.samples import group_advantages
-from agentgrpo.training.finite import first_non_finite
 from agentgrpo.training.head import Head, TokenScores
+from agentgrpo.training.precision import first_non_finite
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import RewardResult, ScoredGroup, TrainingSample
 from tests.builders import episode, group
 from tests.grpo.tiny import random_samples, tiny_model
 from tests.training.test_trainer import TOKEN_MEAN, make_trainer, state

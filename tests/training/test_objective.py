@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training.head import Head, TokenScores
+from agentgrpo.training.process_group import Alone
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.update_metrics import UpdateMetrics
-from agentgrpo.training.world import Alone
-from agentgrpo.types import TrainingSample
 from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model
 from tests.training.test_trainer import distance, gradient_of, make_trainer, same_bits, state, with_logprobs
 

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from agentgrpo.errors import CheckpointError, ConfigError
+from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.training.optimizer import AdamW, Muon
 
 

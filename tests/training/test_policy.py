@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.training import attention
 from agentgrpo.training.policy import Policy, init_policy, load_policy
 from tests.grpo.tiny import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training import attention
 from tests.grpo.tiny import random_samples, tiny_model

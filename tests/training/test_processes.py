@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.config.hardware import Launch
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.hardware import Launch
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.policy import Policy
+from agentgrpo.training.process_group import Alone, ProcessGroup
 from agentgrpo.training.processes import _buckets, processes
 from agentgrpo.training.reference import frozen_reference
 from agentgrpo.training.sharding import fill, gathered, shard
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.training.world import Alone, World
-from agentgrpo.types import TrainingSample
 from tests.grpo.tiny import VOCABULARY, tiny_model, tiny_tokenizer, training_sample
 from tests.training.several import on
 
@@ -50,7 +50,7 @@ def uneven_samples(step: int) -> list[TrainingSample]:
 
 
 def train(
-    world: World,
+    world: ProcessGroup,
     strategy: str,
     tokens: int,
     algorithm: Algorithm,
@@ -154,7 +154,7 @@ def test_one_process_is_alone() -> None:
         assert (type(world), world.rank, world.size, world.gather(3)) == (Alone, 0, 1, [3])
 
 
-def adds_up(world: World) -> list[Tensor]:
+def adds_up(world: ProcessGroup) -> list[Tensor]:
     tensors = [torch.full((2, 3), 1.0 + world.rank), torch.ones(5, dtype=torch.float64), torch.ones(4, 4).T[1:]]
     world.add_up(tensors)
     return tensors

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from agentgrpo.errors import DataError, ProcessError
-from agentgrpo.training.pulse import DONE, LEAVE_S, Judge, Sign
+from agentgrpo.core.errors import DataError, ProcessError
+from agentgrpo.training.process_group import ProcessGroup
+from agentgrpo.training.processes import DONE, LEAVE_S, Judge, Sign
 from agentgrpo.training.sharding import shard
-from agentgrpo.training.world import World
 from tests.grpo.tiny import tiny_model
 from tests.training.several import on, started
 
@@ -82,7 +82,7 @@ def test_all_waiting_without_end_are_lost() -> None:
 # --- processes
 
 
-def waits(world: World, ready: Any) -> None:
+def waits(world: ProcessGroup, ready: Any) -> None:
     """Rank 0 waits for rank 1, which is at step 7."""
     world.phase = "the start"
     world.gather(None)
@@ -120,7 +120,7 @@ def test_a_process_that_is_killed_or_frozen_ends_the_others_in_time(number: sign
     assert seconds < TIMEOUT_S + LEAVE_S
 
 
-def deadlocks(world: World, directory: Path) -> None:
+def deadlocks(world: ProcessGroup, directory: Path) -> None:
     world.keep_stacks(directory)
     world.phase = f"step {world.rank}"
     if world.rank:
@@ -143,7 +143,7 @@ def test_a_deadlock_ends_all_and_leaves_the_stacks(tmp_path: Path) -> None:
     assert "in gather" in (tmp_path / "stacks-rank-0.txt").read_text()
 
 
-def is_at_odds(world: World, how: str) -> None:
+def is_at_odds(world: ProcessGroup, how: str) -> None:
     world.phase = "the beginning"
     if how == "error" and world.rank:
         raise DataError("no such file")
@@ -172,7 +172,7 @@ def test_different_collectives_do_not_hang() -> None:
         assert type(error) is ProcessError
 
 
-def computes(world: World, ready: Any) -> None:
+def computes(world: ProcessGroup, ready: Any) -> None:
     model = tiny_model()
     shard(model, world.size)
     world.phase = "a sharded pass"
@@ -209,7 +209,7 @@ class Stopped:
         raise AssertionError(error)
 
 
-def hears(world: World) -> str:
+def hears(world: ProcessGroup) -> str:
     async def run() -> str:
         stop = Stopped("SIGTERM" if world.rank else "")
         world.heed(stop)
@@ -224,7 +224,7 @@ def test_a_stop_reaches_all() -> None:
     assert on(2, hears, timeout_s=TIMEOUT_S) == ["SIGTERM", "SIGTERM"]
 
 
-def idles(world: World) -> int:
+def idles(world: ProcessGroup) -> int:
     """An event loop that waits for a slow server, for longer than the timeout."""
 
     async def run() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.packing import pack
 from agentgrpo.training import attention

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgrpo.errors import CheckpointError
-from agentgrpo.settings import LoraSettings
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import CheckpointError
 from agentgrpo.training.adapters import adapter_tensors, add_adapter
 from agentgrpo.training.policy import Policy
 from agentgrpo.training.reference import Reference, frozen_reference, reference_state

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.training.world import World
+from agentgrpo.training.process_group import ProcessGroup
 from tests.grpo.tiny import plain_logprobs, random_samples, tiny_model, training_sample
 from tests.training.several import on
 from tests.training.test_trainer import make_trainer, state
@@ -17,7 +17,7 @@ IN_REWARD = Algorithm(kl_coef=0.1, kl_in="reward", aggregation="token_mean")
 SAMPLES = [*random_samples(size=4), training_sample(((1, 2, 3), 0), group="silent")][::-1]
 
 
-def of_reference(world: World | None = None, **settings: Any) -> list[Tensor]:
+def of_reference(world: ProcessGroup | None = None, **settings: Any) -> list[Tensor]:
     trainer = make_trainer(tiny_model(), IN_REWARD, temperature=0.7, world=world, **settings)
     trainer.update(random_samples(seed=5), step=0)  # moves the policy; the reference stays
     return trainer.reference_logprobs(SAMPLES)

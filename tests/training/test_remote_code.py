@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import agentgrpo
-from agentgrpo.build import ModelPath
-from agentgrpo.errors import ConfigError
-from agentgrpo.planning.parts import model_of
-from agentgrpo.recipes.cross_encoder import CrossEncoder
-from agentgrpo.recipes.encoder import Encoder
-from agentgrpo.recipes.local_completer import LocalCompleter
-from agentgrpo.recipes.shape import refuse_other_shape
+from agentgrpo.config.build import ModelPath
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.models.completer import LocalCompleter
+from agentgrpo.models.cross_encoder import CrossEncoder
+from agentgrpo.models.encoder import Encoder
+from agentgrpo.models.loading import refuse_other_shape
+from agentgrpo.preflight.plan.parts import model_of
 from agentgrpo.training.policy import load_policy
 from agentgrpo.training.remote_code import plain_config, trusted_config
 from tests.engines import tiny
@@ -87,7 +87,7 @@ def test_code_of_another_repository_is_refused_before_any_runs(folder: Path, mon
     file.write_text(file.read_text().replace("odd.OddConfig", "someone/else--odd.OddConfig"))
     asked: list[object] = []
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *a, **k: asked.append(a))
-    monkeypatch.setattr("agentgrpo.planning.parts.local_folder", lambda *a: folder)
+    monkeypatch.setattr("agentgrpo.preflight.plan.parts.local_folder", lambda *a: folder)
     part = ModelPath(path="someone/odd", revision=COMMIT, trust_remote_code=True)
     for load in (
         lambda: trusted_config(folder),

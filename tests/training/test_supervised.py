@@ -9,16 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agentgrpo.errors import ConfigError, DataError, TrainingError
+from agentgrpo.core.errors import ConfigError, DataError, TrainingError
 from agentgrpo.training.policy import Policy
-from agentgrpo.training.supervised import (
-    SupervisedStep,
-    WeightedSample,
-    _bucketed,
-    _loss,
-    _lr_scale,
-    train_supervised,
-)
+from agentgrpo.training.supervised import SupervisedStep, WeightedSample, _bucketed, _loss, _lr_scale, train_supervised
 from tests.grpo.tiny import VOCABULARY, tiny_model, tiny_tokenizer
 
 

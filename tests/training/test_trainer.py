@@ -14,15 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from agentgrpo.errors import ConfigError, TrainingError
+from agentgrpo.core.errors import ConfigError, TrainingError
+from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training import attention
-from agentgrpo.training.budget import fitting_tokens
 from agentgrpo.training.optimizer import AdamW
-from agentgrpo.training.policy import Policy
+from agentgrpo.training.policy import Policy, fitting_tokens
 from agentgrpo.training.reference import frozen_reference
 from agentgrpo.training.trainer import Trainer
-from agentgrpo.types import TrainingSample
 from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model, tiny_tokenizer, training_sample
 
 TOKEN_MEAN = Algorithm(aggregation="token_mean")

@@ -11,13 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from agentgrpo.core.errors import ConfigError, EngineError, boundary
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey, WeightFiles
-from agentgrpo.engines.remote.dialect import OURS, Dialect, Sampled, Version, seed_of
 from agentgrpo.engines.remote.folders import SyncFolders
-from agentgrpo.engines.remote.pool import Pool
-from agentgrpo.engines.remote.server import Server
-from agentgrpo.errors import ConfigError, EngineError, boundary
-from agentgrpo.types import FinishReason
+from agentgrpo.engines.remote.server import OURS, Dialect, Pool, Sampled, SamplingServer, Version, seed_of
 
 ROUNDING = 1e-3
 """A log-prob may be so far above 0."""
@@ -43,7 +41,7 @@ class RemoteEngine:
         self,
         *,
         dialect: Dialect,
-        servers: Sequence[Server],
+        servers: Sequence[SamplingServer],
         run_seed: int,
         max_context: int,
         weights: WeightFiles | None,
@@ -65,7 +63,7 @@ class RemoteEngine:
         self._attempts, self._sync_timeout_s = attempts, sync_timeout_s
         self._version: Version | None = None
         self._canary: _Canary | None = None
-        self._gaps: dict[Server, float] = {}
+        self._gaps: dict[SamplingServer, float] = {}
         """To the canary, as last measured."""
         self._is_closed = False
 
@@ -150,7 +148,7 @@ class RemoteEngine:
         self._is_closed = True
         await self.pool.close()
 
-    async def _join(self, server: Server, is_new: bool) -> None:
+    async def _join(self, server: SamplingServer, is_new: bool) -> None:
         """Raises where `server` must not be sampled from yet."""
         room = await self._dialect.look(server)
         if room is not None and room < self.max_context:
@@ -164,7 +162,7 @@ class RemoteEngine:
         if self._canary is not None:
             await self._pass(server, self._canary)
 
-    async def _have_hold(self, server: Server, version: Version, *, is_new: bool) -> None:
+    async def _have_hold(self, server: SamplingServer, version: Version, *, is_new: bool) -> None:
         if self._rank == 0:
             if is_new or not await self._dialect.holds(server, version):
                 await self._dialect.install(server, version)
@@ -177,7 +175,7 @@ class RemoteEngine:
                 raise EngineError(f"{server.shown} was not given {version.name} in time", kind="stale")
             await asyncio.sleep(POLL_S)
 
-    async def _pass(self, server: Server, canary: _Canary) -> None:
+    async def _pass(self, server: SamplingServer, canary: _Canary) -> None:
         """Raises EngineError where `server` does not."""
         found = await self._dialect.score(server, canary.token_ids, self._version)
         if len(found) != len(canary.expected):
@@ -213,7 +211,7 @@ class RemoteEngine:
             raise EngineError("the engine is closed; make a new one", kind="closed")
 
 
-def _refuse_impossible(found: Sampled, room: int, server: Server) -> None:
+def _refuse_impossible(found: Sampled, room: int, server: SamplingServer) -> None:
     """Raise EngineError for what no sampling of at most `room` tokens gives."""
     tokens, logprobs = len(found.token_ids), len(found.logprobs)
     problem = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentgrpo.durable import remove_directory, sweep_leftovers
+from agentgrpo.core.durable import remove_directory, sweep_leftovers
 
 KEPT = 2
 

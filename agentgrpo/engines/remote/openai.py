@@ -15,15 +15,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from agentgrpo.core.errors import ConfigError, EngineError
+from agentgrpo.core.types import FinishReason, Message
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.remote.dialect import seed_of
-from agentgrpo.engines.spoken import end_of, is_ended, room_for
-from agentgrpo.errors import ConfigError, EngineError
-from agentgrpo.metering import Form, Meter
-from agentgrpo.network.client import JsonClient
-from agentgrpo.network.rate import RateLimiter
-from agentgrpo.network.secret import Secret
-from agentgrpo.types import FinishReason, Message
+from agentgrpo.engines.remote.server import seed_of
+from agentgrpo.engines.remote.text import end_of, is_ended, room_for
+from agentgrpo.services.client import JsonClient
+from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.rate import RateLimiter
+from agentgrpo.services.secret import Secret
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
 UNBILLED = frozenset({"transport", "http_4xx", "http_429"})

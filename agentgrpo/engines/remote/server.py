@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from agentgrpo.errors import EngineError
-from agentgrpo.network.client import JsonClient, shown
-from agentgrpo.network.secret import Secret
+from agentgrpo.core.concurrency import uncounted
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, EngineError, NoServer, boundary
+from agentgrpo.core.types import FinishReason
+from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.services.client import JsonClient, shown
+from agentgrpo.services.secret import Secret
 
 T = TypeVar("T")
 KEEP_ALIVE_S = 2.0
@@ -32,8 +41,8 @@ class Access:
     trust_env: bool = True
 
 
-class Server:
-    """`get` and `post` make one attempt, and raise EngineError with the kinds of network.client."""
+class SamplingServer:
+    """`get` and `post` make one attempt, and raise EngineError with the kinds of services.client."""
 
     def __init__(self, url: str, access: Access) -> None:
         """url: with or without /v1 at its end. Raises ConfigError."""
@@ -92,3 +101,216 @@ class Server:
                 is_quiet=True,  # the pool says it once
             )
         return self._clients[known]
+
+
+# --- What the kinds of servers differ in: a Dialect each. Whatever fails is an EngineError; its `kind` decides what
+# then.
+#
+# http_4xx, bad_tokens     the request's own fault: raised
+# all others               the server's: it is left out until it has joined again, and the call goes to another
+
+OURS = frozenset({"http_4xx", "bad_tokens", "context_overflow"})
+"""Kinds of failure that any server would answer with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """The weights that are to be sampled from."""
+
+    policy_version: int
+    name: str
+    """Of this version of this content, on every process the same: no other weights have it."""
+    folder: Path
+    """Where the first process has written them."""
+    is_adapter: bool
+
+
+class Sampled(NamedTuple):
+    """One turn as a server gives it."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class Dialect(Protocol):
+    """version: None = whatever the server serves."""
+
+    trainable: bool
+    """See Engine."""
+
+    async def look(self, server: SamplingServer) -> int | None:
+        """Whether it serves, which must not cost it much: returns the tokens that fit into a context, None = it does
+        not say. Forgets what was known of the server: it may have been started anew."""
+        ...
+
+    async def holds(self, server: SamplingServer, version: Version) -> bool:
+        """Whether what it would sample from is `version`, as far as it says."""
+        ...
+
+    async def install(self, server: SamplingServer, version: Version) -> None:
+        """Have it sample from `version`, and from nothing that was computed with older weights. Called on the first
+        process only, with nothing sampling."""
+        ...
+
+    async def sample(
+        self,
+        server: SamplingServer,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        version: Version | None,
+    ) -> Sampled:
+        """One turn. The log-probs are of the distribution that was drawn from: else ConfigError, saying what to do.
+        Raises EngineError (`stale`) where the server may not have sampled from `version`. Cancelled, it stops."""
+        ...
+
+    async def score(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> list[float]:
+        """See Engine."""
+        ...
+
+
+def seed_of(run_seed: int, key: SeedKey) -> int:
+    """Of a turn's random numbers, below 2**63: a function of the run's seed and the turn's names."""
+    names = json.dumps([run_seed, *key])  # unambiguous: no two different keys share one spelling
+    digest = hashlib.blake2b(names.encode(), digest_size=8, person=b"agentgrpo.remote").digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+# --- Which of several servers: the one with the fewest episodes; an episode stays where it is.
+#
+#     in    it has joined: it serves, has the newest weights and has passed their canary, where there is one
+#     out   it has not, or a call on it has failed; a task of its own has it join as soon as it can
+#
+# Nobody ever samples from a server that is out.
+
+logger = logging.getLogger(__name__)
+FIRST_PAUSE_S = 1.0
+MOST_PAUSE_S = 30.0
+"""Pauses between attempts to join double from the first to the last of these."""
+
+
+class Pool:
+    """join(server, is_new) returns when it may be sampled from, else raises; is_new: it must take the weights anew."""
+
+    def __init__(
+        self,
+        servers: Sequence[SamplingServer],
+        *,
+        join: Callable[[SamplingServer, bool], Awaitable[None]],
+        wait_s: float,
+    ) -> None:
+        """wait_s: how long calls wait while all servers are out, from when the last of them was lost. Raises
+        ConfigError."""
+        if not servers or len({server.url for server in servers}) < len(servers):
+            given = ", ".join(server.shown for server in servers)
+            raise ConfigError(f"engine.urls=[{given}]; at least one server is needed, each of them once")
+        if wait_s < 0:
+            raise ConfigError(f"engine.wait_s={wait_s}; 0 or more is allowed")
+        self.servers = tuple(servers)
+        self._join, self._wait_s = join, wait_s
+        self._in: set[SamplingServer] = set()
+        self._homes: dict[Hashable, SamplingServer] = {}
+        self._joining: dict[SamplingServer, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+        self._last_error = "none has been asked yet"
+        self._empty_at: float | None = None
+        """Loop time since which all are out."""
+
+    @property
+    def serving(self) -> list[SamplingServer]:
+        """Those that are in."""
+        return [server for server in self.servers if server in self._in]
+
+    async def server_for(self, episode: Hashable) -> SamplingServer:
+        """Raises NoServer as `until_serving` does."""
+        await self.until_serving()
+        home = self._homes.get(episode)
+        if home is None or home not in self._in:
+            load = Counter(self._homes.values())
+            home = min(self.serving, key=lambda server: (load[server], server.live))
+            self._homes[episode] = home
+        return home
+
+    async def until_serving(self) -> None:
+        """Until one is in. Raises NoServer when all have been out for wait_s. An episode's time limit leaves the wait
+        out."""
+        with uncounted():
+            while not self._in:
+                await self._any_news()
+
+    def release(self, episode: Hashable) -> None:
+        self._homes.pop(episode, None)
+
+    def leave_out(self, server: SamplingServer, reason: AgentGrpoError, *, is_new: bool = False) -> None:
+        """Nobody samples from it until it has joined again. is_new: with weights that it takes anew."""
+        if server in self._in or is_new:
+            self._in.discard(server)
+            logger.warning("%s is left out: %s", server.shown, reason)
+        self._last_error = str(reason)
+        if not self._in and self._empty_at is None:
+            self._empty_at = asyncio.get_running_loop().time()
+        if server not in self._joining or self._joining[server].done():
+            task = self._until_in(server, is_new=is_new or getattr(reason, "kind", "") == "stale")
+            self._joining[server] = asyncio.get_running_loop().create_task(task, name=f"agentgrpo-join {server.shown}")
+
+    async def renew(self) -> None:
+        """All are out and join anew, with other weights; returns when each has tried to. Raises NoServer where none is
+        in for wait_s, ConfigError for what the user must put right."""
+        await self._stop_joining()
+        self._in.clear()
+        outcomes = await asyncio.gather(*(self._attempt(server, is_new=True) for server in self.servers))
+        for server, error in zip(self.servers, outcomes, strict=True):
+            if isinstance(error, ConfigError):
+                await self._stop_joining()
+                raise error
+            if error is not None:
+                self.leave_out(server, error, is_new=True)
+        await self.until_serving()
+
+    async def close(self) -> None:
+        await self._stop_joining()
+        self._in.clear()
+        for server in self.servers:
+            await server.close()
+
+    async def _attempt(self, server: SamplingServer, *, is_new: bool) -> AgentGrpoError | None:
+        """One attempt to join; what it failed with."""
+        try:
+            with boundary(EngineError, f"{server.shown} joins"):
+                await self._join(server, is_new)
+        except AgentGrpoError as e:
+            return e
+        self._in.add(server)
+        self._news.set()
+        self._news, self._empty_at = asyncio.Event(), None
+        return None
+
+    async def _until_in(self, server: SamplingServer, *, is_new: bool) -> None:
+        pause_s = FIRST_PAUSE_S
+        while (error := await self._attempt(server, is_new=is_new)) is not None:
+            self._last_error = str(error)
+            is_new = is_new or (getattr(error, "kind", "") == "stale")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+        logger.warning("%s is back", server.shown)
+
+    async def _stop_joining(self) -> None:
+        joining, self._joining = list(self._joining.values()), {}
+        for task in joining:
+            task.cancel()
+        await asyncio.gather(*joining, return_exceptions=True)
+
+    async def _any_news(self) -> None:
+        """Until one is in, or it is too late."""
+        loop = asyncio.get_running_loop()
+        if self._empty_at is None:
+            self._empty_at = loop.time()
+        try:
+            async with asyncio.timeout_at(self._empty_at + self._wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            raise NoServer(
+                f"no server for {self._wait_s:g} s (engine.wait_s), of {', '.join(s.shown for s in self.servers)}; "
+                f"the last error: {self._last_error}; start one of them and resume the run"
+            ) from None

@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.core.errors import ConfigError, EngineError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, WeightFiles
-from agentgrpo.engines.remote.dialect import Sampled, Version
 from agentgrpo.engines.remote.engine import RemoteEngine
-from agentgrpo.engines.remote.server import Access, Server
+from agentgrpo.engines.remote.server import Access, Sampled, SamplingServer, Version
 from agentgrpo.engines.remote.tempered import PROBED, is_tempered
-from agentgrpo.errors import ConfigError, EngineError
-from agentgrpo.types import FinishReason
 
 FLUSHES = 60
 FLUSH_PAUSE_S = 0.5
@@ -35,7 +34,7 @@ class SGLang:
 
     trainable = True
 
-    async def look(self, server: Server) -> int | None:
+    async def look(self, server: SamplingServer) -> int | None:
         """Not by /health, which samples a token: on a server that somebody has left paused nothing ever would."""
         mine = server.memory.get("adapter")
         server.memory.clear()
@@ -44,12 +43,12 @@ class SGLang:
         room = next((card.get("max_model_len") for card in cards), None)
         return room if isinstance(room, int) else None
 
-    async def holds(self, server: Server, version: Version) -> bool:
+    async def holds(self, server: SamplingServer, version: Version) -> bool:
         if version.is_adapter:
             return version.name in await server.get("/v1/models", lambda body: [card["id"] for card in _cards(body)])
         return await server.get("/model_info", _weight_version) == version.name
 
-    async def install(self, server: Server, version: Version) -> None:
+    async def install(self, server: SamplingServer, version: Version) -> None:
         try:
             if version.is_adapter:
                 await self._load_adapter(server, version)
@@ -65,7 +64,7 @@ class SGLang:
                 raise EngineError(f"{e}{hint}", kind="refused") from e
             raise
 
-    async def _load_adapter(self, server: Server, version: Version) -> None:
+    async def _load_adapter(self, server: SamplingServer, version: Version) -> None:
         if await self.holds(server, version):
             await server.order("/unload_lora_adapter", {"lora_name": version.name})
         await server.order("/load_lora_adapter", {"lora_name": version.name, "lora_path": str(version.folder)})
@@ -73,7 +72,7 @@ class SGLang:
         if older not in (None, version.name):
             await server.order("/unload_lora_adapter", {"lora_name": older})
 
-    async def _reload(self, server: Server, version: Version) -> None:
+    async def _reload(self, server: SamplingServer, version: Version) -> None:
         await server.order("/pause_generation", {"mode": "abort"})
         try:
             await _flush(server)
@@ -83,7 +82,12 @@ class SGLang:
             await server.order("/continue_generation", {})
 
     async def sample(
-        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, seed: int, version: Version | None
+        self,
+        server: SamplingServer,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        version: Version | None,
     ) -> Sampled:
         if (sampling.top_p, sampling.top_k, sampling.min_p) != (1.0, 0, 0.0):
             raise ConfigError(
@@ -94,13 +98,18 @@ class SGLang:
             await self._refuse_raw(server, token_ids, sampling.temperature, version)
         return await self._sample(server, token_ids, sampling, seed, version)
 
-    async def score(self, server: Server, token_ids: Sequence[int], version: Version | None) -> list[float]:
+    async def score(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> list[float]:
         payload = _payload(token_ids, {"max_new_tokens": 0, "temperature": 1.0}, version) | {"logprob_start_len": 0}
         scores: list[float] = await self._post(server, payload, version, lambda meta, _: _scores(meta, token_ids))
         return scores
 
     async def _sample(
-        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, seed: int, version: Version | None
+        self,
+        server: SamplingServer,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        version: Version | None,
     ) -> Sampled:
         asked = {
             "max_new_tokens": sampling.max_tokens,
@@ -113,7 +122,9 @@ class SGLang:
         found: Sampled = await self._post(server, payload, version, lambda meta, text: _sampled(meta, text, sampling))
         return found
 
-    async def _post(self, server: Server, payload: Mapping[str, Any], version: Version | None, read: Any) -> Any:
+    async def _post(
+        self, server: SamplingServer, payload: Mapping[str, Any], version: Version | None, read: Any
+    ) -> Any:
         try:
             return await server.post("/generate", payload, lambda body: read(*_of(body, version)))
         except EngineError as e:
@@ -122,7 +133,7 @@ class SGLang:
             raise EngineError(str(e), kind="stale") from e  # it has been started anew, without the adapter
 
     async def _refuse_raw(
-        self, server: Server, token_ids: Sequence[int], temperature: float, version: Version | None
+        self, server: SamplingServer, token_ids: Sequence[int], temperature: float, version: Version | None
     ) -> None:
         """Raise ConfigError where log-probs are those of the untempered distribution."""
 
@@ -165,7 +176,7 @@ def sglang(
     )
     return RemoteEngine(
         dialect=SGLang(),
-        servers=[Server(url, access) for url in urls],
+        servers=[SamplingServer(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,
         weights=weights,
@@ -192,7 +203,7 @@ def _payload(token_ids: Sequence[int], sampling: Mapping[str, Any], version: Ver
     }
 
 
-async def _flush(server: Server) -> None:
+async def _flush(server: SamplingServer) -> None:
     """Until nothing is left of what was sampled: a reload that finds something ends the server."""
     for attempt in range(1, FLUSHES + 1):
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from agentgrpo.engines.remote.dialect import Sampled
-from agentgrpo.engines.remote.server import Server
+from agentgrpo.engines.remote.server import Sampled, SamplingServer
 
 PROBED = 4
 """Tokens sampled to see it."""
@@ -18,7 +17,7 @@ Score = Callable[[Sequence[int]], Awaitable[list[float]]]
 
 
 async def is_tempered(
-    server: Server, token_ids: Sequence[int], temperatures: tuple[float, float], *, sample: Sample, score: Score
+    server: SamplingServer, token_ids: Sequence[int], temperatures: tuple[float, float], *, sample: Sample, score: Score
 ) -> bool:
     """Whether log-probs at other temperatures are others: at one of two, however flat or sharp the policy is. Found out
     once for each time that the server joins; what is known of it may be forgotten at any await."""

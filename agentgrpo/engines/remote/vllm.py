@@ -19,14 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.core.errors import ConfigError, EngineError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, WeightFiles
-from agentgrpo.engines.remote.dialect import Sampled, Version
 from agentgrpo.engines.remote.engine import RemoteEngine
-from agentgrpo.engines.remote.server import Access, Server
+from agentgrpo.engines.remote.server import Access, Sampled, SamplingServer, Version
 from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 from agentgrpo.engines.remote.vllm_weights import VLLMWeights, refuse_sync
-from agentgrpo.errors import ConfigError, EngineError
-from agentgrpo.types import FinishReason
 
 STOPS = 4
 """Stop strings that a server takes where its environment says nothing else."""
@@ -62,7 +61,7 @@ class VLLM:
     def __init__(self, *, served_model: str | None = None, weights: VLLMWeights) -> None:
         self._served_model, self._weights = served_model, weights
 
-    async def look(self, server: Server) -> int | None:
+    async def look(self, server: SamplingServer) -> int | None:
         await server.get("/health", lambda _: None, is_json=False)
         cards = await server.get("/v1/models", _cards)
         card = next((c for c in cards if self._served_model in (None, c["id"])), None)
@@ -78,17 +77,22 @@ class VLLM:
         room = card.get("max_model_len")
         return room if isinstance(room, int) else None
 
-    async def holds(self, server: Server, version: Version) -> bool:
+    async def holds(self, server: SamplingServer, version: Version) -> bool:
         if version.is_adapter:
             return version.name in await server.get("/v1/models", lambda body: [c["id"] for c in _cards(body)])
         return await self._weights.of(server) == version.name
 
-    async def install(self, server: Server, version: Version) -> None:
+    async def install(self, server: SamplingServer, version: Version) -> None:
         has_adapter = version.is_adapter and await self.holds(server, version)
         await self._weights.install(server, version, has_adapter=has_adapter)
 
     async def sample(
-        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, seed: int, version: Version | None
+        self,
+        server: SamplingServer,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        version: Version | None,
     ) -> Sampled:
         if sampling.temperature not in (0.0, 1.0) or (sampling.top_p, sampling.top_k, sampling.min_p) != (1.0, 0, 0.0):
             await self._refuse_raw(server, token_ids, sampling, version)
@@ -111,13 +115,13 @@ class VLLM:
             raise EngineError(f"{server.shown} has the weights {now}, and should have {version.name}", kind="stale")
         return found
 
-    async def score(self, server: Server, token_ids: Sequence[int], version: Version | None) -> list[float]:
+    async def score(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> list[float]:
         payload = self._payload(server, token_ids, version) | {"max_tokens": 1, "temperature": 0.0}
         payload["prompt_logprobs"] = 0
         scores: list[float] = await self._post(server, payload, version, lambda body: _scores(body, token_ids))
         return scores
 
-    def _payload(self, server: Server, token_ids: Sequence[int], version: Version | None) -> dict[str, Any]:
+    def _payload(self, server: SamplingServer, token_ids: Sequence[int], version: Version | None) -> dict[str, Any]:
         """What every request says: no penalty, no stop of the server's own, and no keys and values of other weights."""
         name = version.name if version is not None else "base"
         return {
@@ -133,7 +137,9 @@ class VLLM:
             "cache_salt": name,
         }
 
-    async def _post(self, server: Server, payload: Mapping[str, Any], version: Version | None, read: Any) -> Any:
+    async def _post(
+        self, server: SamplingServer, payload: Mapping[str, Any], version: Version | None, read: Any
+    ) -> Any:
         try:
             return await server.post("/v1/completions", payload, lambda body: read(_of(body, payload["model"])))
         except EngineError as e:
@@ -147,7 +153,7 @@ class VLLM:
             raise
 
     async def _refuse_raw(
-        self, server: Server, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
+        self, server: SamplingServer, token_ids: Sequence[int], sampling: SamplingParams, version: Version | None
     ) -> None:
         """Raise ConfigError where log-probs are those of the untempered distribution, as a server's are by default."""
 
@@ -197,7 +203,7 @@ def vllm(
     )
     return RemoteEngine(
         dialect=VLLM(served_model=served_model, weights=VLLMWeights(sync, sync_host, weights.device)),
-        servers=[Server(url, access) for url in urls],
+        servers=[SamplingServer(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,
         weights=weights,

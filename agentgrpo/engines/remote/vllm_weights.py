@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 import torch
 
+from agentgrpo.core.errors import ConfigError, EngineError
 from agentgrpo.engines.base import WeightFiles
-from agentgrpo.engines.remote.dialect import Version
-from agentgrpo.engines.remote.server import Server
+from agentgrpo.engines.remote.server import SamplingServer, Version
 from agentgrpo.engines.remote.transfer import BACKENDS, GivenUp, Sending, TransferError, WeightReceiver
-from agentgrpo.errors import ConfigError, EngineError
 
 LOADING = "agentgrpo-loading"
 """Name of the weights of a server that is being given others."""
@@ -37,7 +36,7 @@ class VLLMWeights:
     def __init__(self, sync: str, sync_host: str | None, device: torch.device) -> None:
         self._sync, self._sync_host, self._device = sync, sync_host, device
 
-    async def of(self, server: Server) -> str:
+    async def of(self, server: SamplingServer) -> str:
         """The name of the whole model that it has. Raises ConfigError where the server does not say it."""
         try:
             timeout_s = server.access.timeout_s  # the model's process answers, between its steps
@@ -47,7 +46,7 @@ class VLLMWeights:
                 raise
             raise ConfigError(f"{server.shown} does not say which weights it has; {_DEV_MODE}") from e
 
-    async def install(self, server: Server, version: Version, *, has_adapter: bool) -> None:
+    async def install(self, server: SamplingServer, version: Version, *, has_adapter: bool) -> None:
         """has_adapter: one of this name is there already."""
         try:
             if version.is_adapter:
@@ -61,7 +60,7 @@ class VLLMWeights:
                 raise EngineError(str(e), kind="refused") from e
             raise
 
-    async def _load_adapter(self, server: Server, version: Version, is_there: bool) -> None:
+    async def _load_adapter(self, server: SamplingServer, version: Version, is_there: bool) -> None:
         if is_there:
             await server.order("/v1/unload_lora_adapter", {"lora_name": version.name})
         await server.order("/v1/load_lora_adapter", {"lora_name": version.name, "lora_path": str(version.folder)})
@@ -69,7 +68,7 @@ class VLLMWeights:
         if older not in (None, version.name):
             await server.order("/v1/unload_lora_adapter", {"lora_name": older})
 
-    async def _replace(self, server: Server, version: Version) -> None:
+    async def _replace(self, server: SamplingServer, version: Version) -> None:
         await server.order("/update_weight_version", {"new_version": LOADING})
         if self._sync == "disk":
             reload = {"method": "reload_weights", "kwargs": {"weights_path": str(version.folder)}}
@@ -79,7 +78,7 @@ class VLLMWeights:
         await server.order("/reset_prefix_cache", {})
         await server.order("/update_weight_version", {"new_version": version.name})
 
-    async def _send(self, server: Server, version: Version) -> None:
+    async def _send(self, server: SamplingServer, version: Version) -> None:
         """Raises EngineError (transfer) where they did not arrive, ConfigError where the server cannot take any."""
         receivers = await server.get("/get_world_size", lambda body: int(body["world_size"]))
         try:
@@ -107,7 +106,7 @@ class VLLMWeights:
         _refuse_failed(server, order, sent)
 
 
-def _refuse_failed(server: Server, order: asyncio.Future[None], sent: asyncio.Future[None]) -> None:
+def _refuse_failed(server: SamplingServer, order: asyncio.Future[None], sent: asyncio.Future[None]) -> None:
     told = None if order.cancelled() else order.exception()
     if told is not None and RECEIVE in str(told):  # as the name of a method that its workers have not
         raise ConfigError(f"{server.shown} cannot be sent weights; {_RECEIVER}: {told}") from told
@@ -170,7 +169,7 @@ _RECEIVER = (
 )
 
 
-def _missing(server: Server, version: Version, error: str) -> str:
+def _missing(server: SamplingServer, version: Version, error: str) -> str:
     if version.is_adapter:
         how = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, on a file system that holds run.dir"
         return f"{server.shown} takes no adapters: {error}; {how}"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
-from agentgrpo.types import Message
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.types import Message
+from agentgrpo.services.client import JsonClient, shown
+from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.rate import RateLimiter
+from agentgrpo.services.secret import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +24,7 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     paid: bool = True
-    """False: it was replayed (metering.cassette)."""
+    """False: it was replayed (services.cassette)."""
 
 
 class Completer(Protocol):
@@ -29,3 +36,203 @@ class Completer(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# --- A model behind an endpoint that speaks OpenAI's chat completions: OpenAI itself, vLLM, SGLang, llama.cpp, ...
+
+CHARS_PER_TOKEN = 3
+"""For what a call is expected to use; what it has used is known afterwards."""
+
+
+class HttpCompleter:
+    """POST base_url/chat/completions.
+
+    timeout_s spans a call with all its attempts (see services.client), not the wait for the rate limit. The key is read
+    from the environment variable api_key_env whenever it is sent; nothing else ever holds it.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        *,
+        base_url: str = "http://127.0.0.1:8000/v1",
+        model: str | None = None,
+        api_key_env: str | None = None,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        extra: Mapping[str, Any] | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 3,
+        backoff_s: float = 1.0,
+        max_response_bytes: int = 2**20,
+        trust_env: bool = True,
+    ) -> None:
+        """model: null = whatever the server serves. max_tokens: of a reply. extra: fields of the request beside or
+        instead of ours; null leaves a field out. Raises ConfigError, also where the environment has no such key."""
+        body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
+        self._body = {field: value for field, value in body.items() if value is not None}
+        named = {} if model is not None else {"base_url": shown(base_url)}
+        self.identity = json.dumps(named | self._body, sort_keys=True)
+        self.max_tokens = most_tokens(self._body)
+        self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
+        self._client = JsonClient(
+            url=base_url.rstrip("/") + "/chat/completions",
+            error=JudgeError,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            max_response_bytes=max_response_bytes,
+            trust_env=trust_env,
+            secrets=(Secret(api_key_env),) if api_key_env else (),
+        )
+
+    async def complete(self, messages: Sequence[Message]) -> Reply:
+        expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + (self.max_tokens or 0)
+        grant = await self._rate.take(expected)
+        payload = {**self._body, "messages": [{"role": m.role, "content": m.content} for m in messages]}
+        reply = await self._client.post(payload, _reply, admit=lambda: self._rate.take(expected))
+        if used := reply.prompt_tokens + reply.completion_tokens:
+            self._rate.settle(grant, used)
+        return reply
+
+    async def close(self) -> None:
+        """Ends the running loop's client; the next call would open another."""
+        await self._client.close()
+
+
+def most_tokens(body: Mapping[str, Any]) -> int | None:
+    """That the replies to a request may come to, in either spelling of its limit; None = it has no limit."""
+    limits = [n for key in ("max_tokens", "max_completion_tokens") if isinstance(n := body.get(key), int)]
+    choices = body.get("n", 1)
+    return max(limits) * (max(1, choices) if isinstance(choices, int) else 1) if limits else None
+
+
+def _reply(body: Any) -> Reply:
+    try:
+        text = body["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        raise JudgeError(f"no choices[0].message.content in {json.dumps(body)[:200]}", kind="garbage")
+    usage = body.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    prompt_tokens, completion_tokens = (
+        n if isinstance(n := counts.get(name), int) and n >= 0 else 0 for name in ("prompt_tokens", "completion_tokens")
+    )
+    return Reply(text=text, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+
+
+# --- A model that judges or reads, behind the meter: its replies recorded or replayed, and within a budget.
+#
+# What a call will cost in tokens is known only afterwards. Until then the most that it may cost is set aside.
+
+TOKENS_PER_MESSAGE = 16
+"""Around its text, for its role; of the text no token is less than a byte."""
+MAX_TOKENS = 1024
+"""Of a reply, for a completer that does not say (max_tokens)."""
+UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
+"""Kinds of failure of a call that no model has answered; one that was too slow (timeout) may have been."""
+
+
+class MeteredCompleter:
+    """kind: judge, reader or validity, by which it is priced and limited. A reply that is replayed is not `paid`."""
+
+    def __init__(self, part: Completer, *, kind: str, meter: Meter) -> None:
+        self.identity = part.identity
+        self.is_remote = getattr(part, "is_remote", False) and not meter.replays_only
+        self._part, self._kind, self._meter = part, kind, meter
+        self._max_tokens: int | None = getattr(part, "max_tokens", MAX_TOKENS)
+        self._prices = (0.0, 0.0)
+        self._form: Form[Reply] = Form(
+            write=_row, read=lambda row: Reply(**row), error=JudgeError, unbilled=UNBILLED, cost=self._cost
+        )
+
+    def at_prices(self, prompt_price: float, completion_price: float) -> None:
+        """Of 1,000 tokens; beside the price of a call. Raises ConfigError where no limit on money could be kept."""
+        budget = self._meter.budget
+        if completion_price and self._max_tokens is None and {budget.per_step.money, budget.per_run.money} != {None}:
+            raise ConfigError(
+                f"budget limits money, and a reply of the {self._kind} model may cost any amount: its request has no "
+                "limit on tokens; give completer.max_tokens, or completer.extra.max_completion_tokens"
+            )
+        self._prices = (prompt_price, completion_price)
+
+    async def complete(self, messages: Sequence[Message]) -> Reply:
+        """Raises JudgeError; BudgetSpent and CassetteMiss end the run."""
+        texts = [[m.role, m.content] for m in messages]
+        # The identity holds what goes out with every request: a schema of the reply is read as a prompt is.
+        size = sum(len(m.content.encode("utf-8", "replace")) + TOKENS_PER_MESSAGE for m in messages)
+        most = Reply(
+            text="",
+            prompt_tokens=size + len(self.identity.encode("utf-8", "replace")),
+            completion_tokens=self._max_tokens or 0,
+        )
+        answer = await self._meter.ask(
+            self._kind,
+            {"service": self.identity, "messages": texts},
+            lambda: self._part.complete(messages),
+            self._form,
+            estimate=self._cost(most),
+        )
+        return answer.value if answer.paid else replace(answer.value, paid=False)
+
+    async def ask_directly(self, messages: Sequence[Message]) -> None:
+        """Past cassette and budget: whether the model is there now. Nobody is asked where all is replayed."""
+        if not self._meter.replays_only:
+            await self._part.complete(messages)
+
+    async def close(self) -> None:
+        await self._part.close()
+
+    def _cost(self, reply: Reply) -> float:
+        prompt, completion = self._prices
+        return (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1000
+
+
+def _row(reply: Reply) -> dict[str, Any]:
+    return {key: value for key, value in asdict(reply).items() if key != "paid"}
+
+
+# --- What asking a model has cost.
+
+COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
+
+PROBE = (Message(role="user", content="Is 1 + 1 equal to 2? Reply yes or no."),)
+
+
+class Billed:
+    """A completer whose replies are counted: `counts` has COUNTS, of what was paid for. Prices are per 1,000 tokens."""
+
+    def __init__(self, completer: Completer, *, prompt_price: float, completion_price: float, setting: str) -> None:
+        """setting: the configuration's key of the part that has the prices. Raises ConfigError."""
+        for name, price in {"prompt_price": prompt_price, "completion_price": completion_price}.items():
+            if not (math.isfinite(price) and price >= 0):
+                raise ConfigError(f"{setting}.{name}={price}; 0 or more is allowed")
+        self.identity = completer.identity
+        self.counts = dict.fromkeys(COUNTS, 0.0)
+        self._completer = completer
+        self._prices = (prompt_price, completion_price)
+        self._metered = completer if isinstance(completer, MeteredCompleter) else None
+        if self._metered is not None:
+            self._metered.at_prices(prompt_price, completion_price)
+
+    async def complete(self, messages: Sequence[Message]) -> Reply:
+        reply = await self._completer.complete(messages)
+        if reply.paid:
+            prompt, completion = self._prices
+            self.counts["calls"] += 1
+            self.counts["prompt_tokens"] += reply.prompt_tokens
+            self.counts["completion_tokens"] += reply.completion_tokens
+            self.counts["cost"] += (reply.prompt_tokens * prompt + reply.completion_tokens * completion) / 1000
+        return reply
+
+    async def probe(self) -> None:
+        """Ask a model behind an endpoint one small question, uncounted: does it reply at all? Raises JudgeError."""
+        if getattr(self._completer, "is_remote", False):
+            await (self._completer.complete(PROBE) if self._metered is None else self._metered.ask_directly(PROBE))
+
+    async def close(self) -> None:
+        await self._completer.close()

@@ -15,26 +15,121 @@ left, some of which do just that, and a run whose judge rewards one is halted.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from agentgrpo.concurrency import Batcher, Limiter
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges.answers import GoldAgreement
-from agentgrpo.judges.base import Verdict
-from agentgrpo.judges.llm.billing import Billed
-from agentgrpo.judges.llm.cache import VerdictCache
-from agentgrpo.judges.llm.completer import Completer
-from agentgrpo.judges.llm.control import control_of
-from agentgrpo.judges.llm.fence import capped
-from agentgrpo.judges.llm.metered import MeteredCompleter
-from agentgrpo.judges.llm.prompt import Question, messages_of, nonce_of
-from agentgrpo.judges.llm.verdict import BAD_VERDICT, Opinion, read_verdict
-from agentgrpo.judges.llm.veto import is_vetoed
-from agentgrpo.judges.normalise import words
-from agentgrpo.types import Task
+from agentgrpo.core.concurrency import Batcher, Limiter
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.types import Task
+from agentgrpo.judges.answers import GoldAgreement, contains, f1, words
+from agentgrpo.judges.base import Grade
+from agentgrpo.judges.llm.completer import Billed, Completer, MeteredCompleter
+from agentgrpo.judges.llm.prompt import (
+    BAD_VERDICT,
+    JudgeQuestion,
+    Opinion,
+    capped,
+    digest,
+    messages_of,
+    nonce_of,
+    read_verdict,
+)
+from agentgrpo.services.paid import PaidCache
+
+# --- Verdicts that were paid for.
+
+
+class VerdictCache(PaidCache[Opinion]):
+    table, columns, what = "verdicts", ("scores", "reason"), "the judge's verdicts"
+
+    def __init__(self, path: Path, *, setting: str = "judge.cache") -> None:
+        super().__init__(path, setting=setting)
+
+    def _row(self, value: Opinion) -> tuple[str, ...]:
+        return json.dumps(value.scores), value.reason
+
+    def _value(self, row: tuple[str, ...]) -> Opinion:
+        return Opinion(tuple(json.loads(row[0])), row[1])
+
+
+# --- Answers that no judge model may reward, because the references say so.
+
+SHORT = 8
+"""Words of a reference that states a fact. A longer one can be said rightly in words that it does not share."""
+
+
+def is_vetoed(task: Task, answer: str, min_overlap: float) -> bool:
+    """Whether every reference is short and the answer neither holds one word for word in at most SHORT further words,
+    nor shares words with one to a token F1 above 0 of at least min_overlap.
+
+    This bounds what talking to the judge can bring: an answer that argues instead of answering shares too little. Its
+    price: a right answer in other words ("NYC" for "New York City") is wrong, so give such references, or switch it off
+    where answers are free text.
+    """
+    references = [found for reference in task.references if (found := words(reference))]
+    if not references or any(len(reference) > SHORT for reference in references):
+        return False
+    given = words(answer)
+    return not any(_agrees(given, reference, min_overlap) for reference in references)
+
+
+def _agrees(given: list[str], reference: list[str], min_overlap: float) -> bool:
+    if len(given) <= len(reference) + SHORT and contains(given, reference):
+        return True
+    return f1(given, reference) >= max(min_overlap, 1e-9)
+
+
+# --- The control question: one that no honest answer can be right about.
+#
+# What is asked is made up (the ship, the harbour), and the answer under judgement was given to another question. A
+# judge
+# model that grades it above 0 all the same has not graded: it was told what to say, or says the same of everything. So
+# whatever an answer gets here is taken off what it got.
+
+_SYLLABLES = (
+    "bar",
+    "cas",
+    "dor",
+    "fel",
+    "gan",
+    "hul",
+    "jor",
+    "kel",
+    "lum",
+    "mar",
+    "nor",
+    "pel",
+    "rin",
+    "sor",
+    "tav",
+    "vel",
+)
+_FORMS = (
+    "Which harbour did the schooner {} leave on its last voyage?",
+    "In which town was the clockmaker {} born?",
+    "Which river flows through the village of {}?",
+    "Who was the first mayor of {}?",
+)
+
+
+def invented_name(seed: str) -> str:
+    """A name of four syllables that no text of this world holds; a pure function of the seed."""
+    number = int(digest("name", seed), 16)
+    return "".join(_SYLLABLES[(number >> (4 * i)) & 15] for i in range(4)).capitalize()
+
+
+def control_of(question: JudgeQuestion) -> JudgeQuestion:
+    """The control for a question about one answer; a pure function of it."""
+    seed, attempt = question.key("control"), 0
+    given = set(words(question.answers[0]))
+    while (reference := invented_name(f"{seed} {attempt}")).lower() in given:
+        attempt += 1
+    text = _FORMS[int(seed, 16) % len(_FORMS)].format(invented_name(seed))
+    return JudgeQuestion(text=text, references=(reference,), answers=question.answers)
+
 
 COUNTS = (
     *("answers", "blank", "vetoed", "fallbacks", "hijacked", "vote_spread"),
@@ -95,28 +190,28 @@ class LLMJudge:
         self._billed = Billed(completer, prompt_price=prompt_price, completion_price=completion_price, setting="judge")
         self._seed = seed
         self._counts = dict.fromkeys(COUNTS, 0.0)
-        self._asked: Batcher[None, Question, Opinion] = Batcher(
+        self._asked: Batcher[None, JudgeQuestion, Opinion] = Batcher(
             self._answer, max_batch=1, limiter=Limiter(max_concurrent)
         )
 
-    async def grade(self, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         """Raises the first answer's JudgeError: bad_verdict, or what the completer failed with."""
         found = await asyncio.gather(*(self._verdict(task, answer) for answer in answers), return_exceptions=True)
         for verdict in found:
             if isinstance(verdict, BaseException):
                 raise verdict
-        return [verdict for verdict in found if isinstance(verdict, Verdict)]
+        return [verdict for verdict in found if isinstance(verdict, Grade)]
 
     async def opinion(self, task: Task, answers: Sequence[str], *, vote: int = 0) -> Opinion:
         """What the model itself says of one answer, or of two side by side: no veto, no control, no fallback."""
         shown = tuple(capped(answer, self._max_answer_chars) for answer in answers)
-        return await self._asked.ask(None, Question(task.question, task.references, shown, vote))
+        return await self._asked.ask(None, JudgeQuestion(task.question, task.references, shown, vote))
 
     async def probe(self) -> None:
         """Ask the model one small question, whatever is kept, and do not count it: does it reply at all? Raises
         JudgeError where it does not. Nothing is asked of a model in this process, which nobody can forget to start."""
         if getattr(self._completer, "is_remote", False):
-            question = Question("Is 1 + 1 equal to 2?", ("yes",), ("yes",))
+            question = JudgeQuestion("Is 1 + 1 equal to 2?", ("yes",), ("yes",))
             asked = messages_of(question, nonce_of(question, self._seed, 0))
             if isinstance(self._completer, MeteredCompleter):
                 await self._completer.ask_directly(asked)
@@ -135,14 +230,14 @@ class LLMJudge:
             self._cache.close()
         await self._completer.close()
 
-    async def _verdict(self, task: Task, answer: str) -> Verdict:
+    async def _verdict(self, task: Task, answer: str) -> Grade:
         self._counts["answers"] += 1
         if not words(answer):
             self._counts["blank"] += 1
-            return Verdict(score=0.0, detail="blank")
+            return Grade(score=0.0, detail="blank")
         if self._min_overlap is not None and is_vetoed(task, answer, self._min_overlap):
             self._counts["vetoed"] += 1
-            return Verdict(score=0.0, detail="vetoed: it shares too little with any reference")
+            return Grade(score=0.0, detail="vetoed: it shares too little with any reference")
         try:
             return await self._judged(task, answer)
         except JudgeError as e:
@@ -151,22 +246,22 @@ class LLMJudge:
         self._counts["fallbacks"] += 1
         return (await self._fallback.grade(task, [answer]))[0]
 
-    async def _judged(self, task: Task, answer: str) -> Verdict:
+    async def _judged(self, task: Task, answer: str) -> Grade:
         opinions = [await self.opinion(task, [answer], vote=vote) for vote in range(self._repeats)]
         votes = [opinion.scores[0] for opinion in opinions]
         score, detail = math.fsum(votes) / len(votes), opinions[0].reason
         self._counts["vote_spread"] += max(votes) - min(votes)
         if score == 0 or not self._control:
-            return Verdict(score=score, detail=detail)
+            return Grade(score=score, detail=detail)
         shown = capped(answer, self._max_answer_chars)
-        control = await self._asked.ask(None, control_of(Question(task.question, task.references, (shown,))))
+        control = await self._asked.ask(None, control_of(JudgeQuestion(task.question, task.references, (shown,))))
         if control.scores[0] == 0:
-            return Verdict(score=score, detail=detail)
+            return Grade(score=score, detail=detail)
         self._counts["hijacked"] += 1
         detail = f"less {control.scores[0]:g}, its grade for a question that it cannot answer: {detail}"
-        return Verdict(score=max(0.0, score - control.scores[0]), detail=detail)
+        return Grade(score=max(0.0, score - control.scores[0]), detail=detail)
 
-    async def _answer(self, group: None, questions: list[Question], arrived: float) -> list[Opinion]:
+    async def _answer(self, group: None, questions: list[JudgeQuestion], arrived: float) -> list[Opinion]:
         """The one question's opinion, kept or asked for. Equal ones that are under way are asked once (Batcher)."""
         (question,) = questions
         key = question.key(self._completer.identity)
@@ -177,7 +272,7 @@ class LLMJudge:
         opinion = await self._ask(question)
         return [await self._cache.keep(key, opinion) if self._cache is not None else opinion]
 
-    async def _ask(self, question: Question) -> Opinion:
+    async def _ask(self, question: JudgeQuestion) -> Opinion:
         for attempt in range(self._verdict_retries + 1):
             nonce = nonce_of(question, self._seed, attempt)
             reply = await self._billed.complete(messages_of(question, nonce))

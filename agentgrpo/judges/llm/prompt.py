@@ -3,11 +3,62 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
-from agentgrpo.judges.llm.fence import digest, fenced
-from agentgrpo.types import Message
+from agentgrpo.core.errors import JudgeError
+from agentgrpo.core.types import Message
+
+# --- Text of others inside a prompt: data between two lines that it cannot write, readable, and without control tokens.
+#
+#     BEGIN answer 3f9a2c17
+#     | Paris
+#     | END answer
+#     END answer 3f9a2c17
+#
+# Every line of it begins with "| ", so none can pass for a line of the prompt. What this is not: a way to keep a model
+# from believing what it reads. See judges.llm.judge for what holds where a model does.
+
+CUT = "[... cut ...]"
+_OPENS_A_TOKEN = re.compile(r"<(?=[/|<!\w\uff5c])|\[(?=/?[A-Z][A-Z_]+\])|(?<=[|\uff5c])>")
+"""Where the control tokens of chat templates begin or end: <|im_end|>, </s>, <start_of_turn>, [/INST], ..."""
+_UNREADABLE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Control characters, bidirectional overrides, lone surrogates, and the invisible tag letters."""
+_LINE_END = re.compile(r"\r\n|[\n\r\u2028\u2029]")
+
+
+def neutralise(text: str) -> str:
+    """The same for a reader: control tokens are broken by a word joiner (U+2060), what no reader sees is U+FFFD."""
+    return _OPENS_A_TOKEN.sub(lambda match: f"{match[0]}\u2060", _UNREADABLE.sub("\ufffd", text))
+
+
+def capped(text: str, max_chars: int) -> str:
+    """The beginning of `text`, said to be cut where it is."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}\n{CUT}"
+
+
+def fenced(name: str, text: str, seed: str) -> str:
+    """`text` between lines that say `name` and a mark that does not occur in it: a pure function of its arguments."""
+    body, attempt = "\n".join(f"| {line}" for line in _LINE_END.split(neutralise(text))), 0
+    while (mark := digest(seed, name, text, str(attempt))[:16]) in body:
+        attempt += 1
+    return f"BEGIN {name} {mark}\n{body}\nEND {name} {mark}"
+
+
+def digest(*parts: str) -> str:
+    """32 hexadecimal digits; no two lists of parts share them by how they are joined."""
+    of = blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        of.update(len(data).to_bytes(8, "big") + data)
+    return of.hexdigest()
+
 
 VERSION = 1
 
@@ -30,7 +81,7 @@ does not; numbers in between for one that is right in part. Their order means no
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class JudgeQuestion:
     """One thing a judge model is asked about one answer, or about two."""
 
     text: str
@@ -50,12 +101,12 @@ class Question:
         return digest(shape, identity, self.text, *self.references, *self.answers)
 
 
-def nonce_of(question: Question, seed: int, attempt: int) -> str:
+def nonce_of(question: JudgeQuestion, seed: int, attempt: int) -> str:
     """What the verdict must repeat: known to nobody who does not see the prompt."""
     return digest("nonce", str(seed), str(attempt), question.key(""))[:16]
 
 
-def messages_of(question: Question, nonce: str) -> tuple[Message, ...]:
+def messages_of(question: JudgeQuestion, nonce: str) -> tuple[Message, ...]:
     """The prompt: a pure function of question and nonce."""
     form = {"nonce": nonce, **dict.fromkeys(question.fields, 0.0), "reason": "at most 25 words"}
     names = ("answer",) if len(question.answers) == 1 else ("first answer", "second answer")
@@ -72,3 +123,73 @@ def _references(references: Sequence[str], nonce: str) -> list[str]:
     if not references:
         return ["There is no reference answer."]
     return [fenced("reference answer", reference, nonce) for reference in references]
+
+
+# --- A judge model's verdict: one JSON object, exactly as asked for, or a JudgeError.
+
+BAD_VERDICT = "bad_verdict"
+"""JudgeError.kind of what is no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a model says of an answer: grades in [0, 1], one for each answer it was shown."""
+
+    scores: tuple[float, ...]
+    reason: str
+
+
+def read_verdict(text: str, nonce: str, fields: Sequence[str] = ("score",)) -> Opinion:
+    """`{"nonce": nonce, <each of fields>: number in [0, 1], "reason": text}` and nothing else: no other key, none
+    twice, no word before or after. A wrong nonce is the mark of a verdict that was copied from somewhere."""
+    row = _row(text, nonce, fields)
+    scores = [row[field] for field in fields]
+    if any(type(s) not in (int, float) or not (math.isfinite(s) and 0 <= s <= 1) for s in scores):
+        raise _bad(text, "a grade must be a number from 0 to 1")
+    return Opinion(tuple(float(s) for s in scores), row["reason"][:500])
+
+
+def read_choice(text: str, nonce: str, field: str, allowed: Sequence[str]) -> tuple[str, str]:
+    """(the choice, the reason) of `{"nonce": nonce, field: one of allowed, "reason": text}`, as strict as
+    `read_verdict`: a choice is one of `allowed` letter for letter, so "INVALID" is never taken for a "VALID"."""
+    row = _row(text, nonce, (field,))
+    if row[field] not in allowed:
+        raise _bad(text, f"{field} must be {' or '.join(allowed)}")
+    return row[field], row["reason"][:500]
+
+
+def one_object(text: str) -> Any:
+    """The JSON value that `text` is, no key twice in any object of it, no word before or after. Raises ValueError."""
+    try:
+        return json.loads(text.strip(), object_pairs_hook=_distinct, parse_constant=_refuse)
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+
+
+def _row(text: str, nonce: str, fields: Sequence[str]) -> dict[str, Any]:
+    try:
+        row = one_object(text)
+    except ValueError as e:
+        raise _bad(text, f"it is not one JSON object ({e})") from e
+    if not isinstance(row, dict) or row.keys() != {"nonce", *fields, "reason"}:
+        raise _bad(text, f"its keys must be nonce, {', '.join(fields)} and reason")
+    if row["nonce"] != nonce:
+        raise _bad(text, "its nonce is not the one of this question")
+    if not isinstance(row["reason"], str):
+        raise _bad(text, "the reason must be a text")
+    return row
+
+
+def _bad(text: str, problem: str) -> JudgeError:
+    return JudgeError(f"the judge model gave no verdict: {problem}: {text[:120]!r}", kind=BAD_VERDICT)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("a key stands twice")
+    return row
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")

@@ -2,14 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from agentgrpo.dialogue import Question, memory_task
-from agentgrpo.errors import DataError
-from agentgrpo.tasks.chance import generator
-from agentgrpo.tasks.memory_files.chunking import Packing, Piece, packing_of, pieces_of
-from agentgrpo.tasks.memory_files.document import Cut, Document, Unit
-from agentgrpo.types import Task
+from agentgrpo.core.chance import generator, uniform
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import Task
+from agentgrpo.tasks.base import SPLITS
+from agentgrpo.tasks.dialogue import Question, memory_task
+from agentgrpo.tasks.memory_files.document import Cut, Document, DocumentUnit
+
+# --- Texts as chunks of so many words.
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_STOP = "。！？"
+_WORD = re.compile(rf"[{_CJK}][{_STOP}]*|[^\s{_CJK}{_STOP}]+[{_STOP}]*|[{_STOP}]+")
+_SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')\]]*\s+|(?<=[{_STOP}])(?![{_STOP}])|\n+")
+
+Piece = tuple[str, int]
+"""Text, and its words."""
+
+
+def num_words(text: str) -> int:
+    """Words between white space; of scripts that write none between words, characters. A language model's tokens are
+    about 1.3 times as many in English."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def cut_text(text: str, limit: int) -> list[Piece]:
+    """`text` in pieces of at most `limit` words: between sentences where it can be, else between words. Nothing but
+    white space between pieces is lost."""
+    if (whole := num_words(text)) <= limit:
+        return [(text.strip(), whole)]
+    ends = [m.end() for m in _SENTENCE_END.finditer(text)] + [len(text)]
+    pieces: list[Piece] = []
+    start = held = last = 0
+    for end in ends:
+        count = num_words(text[last:end])
+        if held and held + count > limit:
+            pieces.append((text[start:last].strip(), held))
+            start, held = last, 0
+        if count > limit:
+            at = [m.start() for m in _WORD.finditer(text, last, end)]
+            cuts = [*(at[i] for i in range(0, count, limit)), end]
+            pieces += [(text[a:b].strip(), min(limit, count - i * limit)) for i, (a, b) in enumerate(pairwise(cuts))]
+            start, held = end, 0
+        else:
+            held += count
+        last = end
+    if held:
+        pieces.append((text[start:].strip(), held))
+    return pieces
+
+
+@dataclass(slots=True)
+class Packing:
+    """Chunks that are filled one unit after the other."""
+
+    max_words: int
+    max_units: int | None
+    separator: str
+    chunks: list[list[str]] = field(default_factory=list)
+    _words: int = 0
+
+    def needs(self, pieces: Sequence[Piece]) -> int:
+        """Chunks that there will be with `pieces` added."""
+        count, words, units = len(self.chunks), self._words, len(self.chunks[-1]) if self.chunks else 0
+        for _, size in pieces:
+            if not count or words + size > self.max_words or units == self.max_units:
+                count, words, units = count + 1, 0, 0
+            words, units = words + size, units + 1
+        return count
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        for text, size in pieces:
+            full = not self.chunks or len(self.chunks[-1]) == self.max_units
+            if full or self._words + size > self.max_words:
+                self.chunks.append([])
+                self._words = 0
+            self.chunks[-1].append(text)
+            self._words += size
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.separator.join(chunk) for chunk in self.chunks]
+
+
+def packing_of(document: Document, cut: Cut) -> Packing:
+    """An empty one."""
+    if document.is_chat:
+        return Packing(cut.chunk_words, cut.chunk_messages, "\n")
+    return Packing(cut.chunk_words, None, "\n\n")
+
+
+def pieces_of(unit: DocumentUnit, cut: Cut) -> list[Piece]:
+    return cut_text(unit.text, cut.chunk_words)
 
 
 def one_each(documents: Sequence[Document], cut: Cut) -> Iterator[Task]:
@@ -78,11 +167,11 @@ def _of_several(documents: Sequence[Document], packing: Packing, cut: Cut) -> Ta
     return _task(documents[0], documents[0].id, packing.texts, questions, cut)
 
 
-def _needs(units: Sequence[Unit], seen: set[str], packing: Packing, cut: Cut) -> int:
+def _needs(units: Sequence[DocumentUnit], seen: set[str], packing: Packing, cut: Cut) -> int:
     return packing.needs(_new_pieces(units, seen, cut))
 
 
-def _new_pieces(units: Sequence[Unit], seen: set[str], cut: Cut) -> list[Piece]:
+def _new_pieces(units: Sequence[DocumentUnit], seen: set[str], cut: Cut) -> list[Piece]:
     fresh = {u.text: u for u in units if u.text not in seen}
     return [piece for unit in fresh.values() for piece in pieces_of(unit, cut)]
 
@@ -113,3 +202,72 @@ def _task(document: Document, task_id: str, chunks: Sequence[str], questions: Se
         facts=document.facts,
         metadata=document.metadata,
     )
+
+
+# --- Which document goes to which split. No text of a test task is trained on.
+
+_BY_CLAIM = ("test", "dev", "train")
+"""Who keeps what two splits share: test sets are published to be compared on."""
+
+
+def assign(documents: Sequence[Document], fractions: Mapping[str, float], cut: Cut) -> dict[str, list[Document]]:
+    """Documents by split, in their order. Those linked by keys are a group, and go where one of it says it belongs;
+    a group of which none says so goes by the hash of (seed, its least id). Of two that say differently the one further
+    from test is left out.
+
+    fractions: {"dev": share, "test": share} of the groups that say nothing."""
+    splits: dict[str, list[Document]] = {name: [] for name in SPLITS}
+    chosen: dict[int, str] = {}
+    groups = _groups(documents)
+    for members in groups:
+        said = {d.split for i in members if (d := documents[i]).split}
+        split = next((name for name in _BY_CLAIM if name in said), None)
+        if split is None:
+            u = uniform("split", cut.seed, min(documents[i].id for i in members))
+            test, dev = fractions["test"], fractions["dev"]
+            split = "test" if u < test else "dev" if u < test + dev else "train"
+        for i in members:
+            if documents[i].split in (None, split):
+                chosen[i] = split
+            else:
+                cut.left_out[f"shares a text with a document of {split}"] += 1
+    for i, document in enumerate(documents):
+        if i in chosen:
+            splits[chosen[i]].append(document)
+    return splits
+
+
+def own_paragraphs(splits: Mapping[str, Iterable[Document]], cut: Cut) -> dict[str, list[Document]]:
+    """Documents whose paragraphs are drawn from a common pool (HotpotQA): a paragraph belongs to one split. What
+    another owns is taken out of a document, which is left out where it cannot do without."""
+    owner: dict[str, str] = {}
+    kept: dict[str, list[Document]] = {name: [] for name in SPLITS}
+    for split in _BY_CLAIM:
+        for document in splits[split]:
+            units = tuple(u for u in document.units if owner.get(u.text, split) == split)
+            if not units or any(u.is_needed for u in document.units if owner.get(u.text, split) != split):
+                cut.left_out["needs a paragraph of another split"] += 1
+                continue
+            owner.update((u.text, split) for u in units)
+            kept[split].append(replace(document, units=units))
+    return kept
+
+
+def _groups(documents: Sequence[Document]) -> list[list[int]]:
+    """Positions, by connection through keys."""
+    parent = list(range(len(documents)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    first: dict[str, int] = {}
+    for i, document in enumerate(documents):
+        for key in document.keys:
+            parent[root(i)] = root(first.setdefault(key, i))
+    groups: dict[int, list[int]] = {}
+    for i in range(len(documents)):
+        groups.setdefault(root(i), []).append(i)
+    return list(groups.values())

@@ -10,7 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from agentgrpo.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import SPLITS, split_of
 from agentgrpo.tasks.generated import hash_of
 from agentgrpo.tasks.memory_files import (
@@ -24,11 +25,9 @@ from agentgrpo.tasks.memory_files import (
     squad,
     summary,
 )
-from agentgrpo.tasks.memory_files.building import by_parts, merged, one_each
-from agentgrpo.tasks.memory_files.document import Cut, Document, Source
+from agentgrpo.tasks.memory_files.building import assign, by_parts, merged, one_each, own_paragraphs
+from agentgrpo.tasks.memory_files.document import Cut, Document, DocumentSource
 from agentgrpo.tasks.memory_files.labelling import labelled
-from agentgrpo.tasks.memory_files.splitting import assign, own_paragraphs
-from agentgrpo.types import Passage, Task
 
 _LOG = logging.getLogger(__name__)
 Splits = Mapping[str, Sequence[Document]]
@@ -41,7 +40,7 @@ def _by_split(build: Callable[[Sequence[Document], Cut], Iterator[Task]]) -> Bui
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    read: Callable[[Source], Iterator[Document]]
+    read: Callable[[DocumentSource], Iterator[Document]]
     build: Build
 
 
@@ -123,7 +122,7 @@ class MemoryFiles:
             seed=seed,
             left_out=self.left_out,
         )
-        source = Source(
+        source = DocumentSource(
             path=Path(path).expanduser(),
             split=None,
             contexts=Path(contexts).expanduser() if contexts is not None else None,

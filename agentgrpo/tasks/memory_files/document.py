@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agentgrpo.dialogue import Fact, Question
+from agentgrpo.tasks.dialogue import Fact, Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class DocumentUnit:
     """A stretch of text that stays together where it fits: a message, a paragraph, an event, an example."""
 
     text: str
@@ -31,7 +31,7 @@ class Document:
     id: str
     where: str
     """File and position, for errors."""
-    units: tuple[Unit, ...]
+    units: tuple[DocumentUnit, ...]
     source: str
     """The tasks' data_source."""
     questions: tuple[Question, ...] = ()
@@ -50,7 +50,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DocumentSource:
     """One file and how to read it."""
 
     path: Path

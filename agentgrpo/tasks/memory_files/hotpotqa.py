@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentgrpo.dialogue import Question
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
-from agentgrpo.tasks.questions.multi_hop import pairs, supporting_titles
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
+from agentgrpo.tasks.questions.formats import pairs, supporting_titles
 from agentgrpo.tasks.records import Node, read_records, shown
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     for row in read_records(source.path):
         kind = row.optional_text("type")
         question = Question(
@@ -29,7 +29,7 @@ def read(source: Source) -> Iterator[Document]:
         )
         supporting = {*supporting_titles(row)}
         units = tuple(
-            Unit(text=f"{title.value}\n{text}", is_needed=title.value in supporting)
+            DocumentUnit(text=f"{title.value}\n{text}", is_needed=title.value in supporting)
             for title, sentences in pairs(row.get("context"), "title", "sentences")
             if (text := _text(sentences))
         )

@@ -4,7 +4,7 @@
     {"messages": [{"role": "user", "content": "..."}, ...], "questions": [...]}
 
 Further keys of a row: "id", "split" (train, dev, test), "group" (rows of one group go to one split: a user, a chat that
-goes on), "data_source", "facts" (agentgrpo.dialogue; only with "chunks"); others become the task's metadata.
+goes on), "data_source", "facts" (agentgrpo.tasks.dialogue; only with "chunks"); others become the task's metadata.
 Of a question: "answer" or "answers", "kind", "metric", "options". Of a message: "name", "speaker", "from" or "role";
 "content", "text" or "value"; "time", "timestamp" or "date".
 """
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
-from agentgrpo.dialogue import Fact, Question
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.dialogue import Fact, Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.records import Node, read_records, shown
 
 _OWN = frozenset({"id", "split", "group", "data_source", "facts", "chunks", "messages", "questions"})
@@ -26,7 +26,7 @@ _SPEAKERS, _CONTENTS, _TIMES = (
 )
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     lines: dict[str, str] = {}
     for row in read_records(source.path):
         document = _document(row, source)
@@ -37,7 +37,7 @@ def read(source: Source) -> Iterator[Document]:
         yield document
 
 
-def _document(row: Node, source: Source) -> Document:
+def _document(row: Node, source: DocumentSource) -> Document:
     is_chat = row.has("messages")
     if is_chat == row.has("chunks"):
         row.refuse("give it 'chunks', a list of texts, or 'messages', a list of chat turns, and not both")
@@ -68,12 +68,12 @@ def digest_of(texts: list[str]) -> str:
     return blake2b(repr(texts).encode(), digest_size=6).hexdigest()
 
 
-def _chunks(row: Node) -> Iterator[Unit]:
+def _chunks(row: Node) -> Iterator[DocumentUnit]:
     for chunk in row.list("chunks"):
-        yield Unit(text=chunk.string())
+        yield DocumentUnit(text=chunk.string())
 
 
-def messages(node: Node) -> Iterator[Unit]:
+def messages(node: Node) -> Iterator[DocumentUnit]:
     """Chat turns as "speaker: text"; one without a text, such as a mere tool call, is passed over."""
     for message in node.elements():
         if text := _content(message):
@@ -82,7 +82,7 @@ def messages(node: Node) -> Iterator[Unit]:
                 message.refuse(f"no speaker; give one of {', '.join(_SPEAKERS)}")
             time = next((t for key in _TIMES if (t := message.optional_text(key))), "")
             said = text if text.lower().startswith(f"{speaker.lower()}:") else f"{speaker}: {text}"
-            yield Unit(text=f"[{time}] {said}" if time else said)
+            yield DocumentUnit(text=f"[{time}] {said}" if time else said)
 
 
 def _content(message: Node) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from agentgrpo.dialogue import Question, memory_task
-from agentgrpo.tasks.chance import generator
-from agentgrpo.tasks.memory_files.chunking import Packing, Piece, cut_text, num_words
-from agentgrpo.tasks.memory_files.document import Cut, Document, Unit
-from agentgrpo.types import Task
+from agentgrpo.core.chance import generator
+from agentgrpo.core.types import Task
+from agentgrpo.tasks.dialogue import Question, memory_task
+from agentgrpo.tasks.memory_files.building import Packing, Piece, cut_text, num_words
+from agentgrpo.tasks.memory_files.document import Cut, Document, DocumentUnit
 
 
 def labelled(splits: Mapping[str, Sequence[Document]], cut: Cut) -> dict[str, list[Task]]:
@@ -24,7 +24,7 @@ def labelled(splits: Mapping[str, Sequence[Document]], cut: Cut) -> dict[str, li
     }
 
 
-def _examples(split: str, documents: Sequence[Document], cut: Cut) -> Iterator[Unit]:
+def _examples(split: str, documents: Sequence[Document], cut: Cut) -> Iterator[DocumentUnit]:
     """Each text once, in an order of chance; those of one document stay together."""
     seen: set[str] = set()
     for document in generator("examples", cut.seed, split).sample(documents, len(documents)):
@@ -37,7 +37,9 @@ def _examples(split: str, documents: Sequence[Document], cut: Cut) -> Iterator[U
             yield unit
 
 
-def _tasks(split: str, source: str, examples: Iterator[Unit], shown: Mapping[str, str], cut: Cut) -> Iterator[Task]:
+def _tasks(
+    split: str, source: str, examples: Iterator[DocumentUnit], shown: Mapping[str, str], cut: Cut
+) -> Iterator[Task]:
     """At least one example in five is held back to be asked for, so that a short file has questions too. One whose
     label no chunk of its task shows waits for the next."""
     left, number = deque(examples), 0
@@ -51,7 +53,7 @@ def _tasks(split: str, source: str, examples: Iterator[Unit], shown: Mapping[str
                 break
             packing.add(pieces)
             labels.add(left.popleft().label)
-        asked, waiting = list[Unit](), list[Unit]()
+        asked, waiting = list[DocumentUnit](), list[DocumentUnit]()
         while left and len(asked) < most:
             unit = left.popleft()
             (asked if unit.label in labels else waiting).append(unit)
@@ -69,14 +71,14 @@ def _tasks(split: str, source: str, examples: Iterator[Unit], shown: Mapping[str
         cut.left_out["too few examples with its label"] += len(left)
 
 
-def _piece(unit: Unit, label: str, cut: Cut) -> Piece:
+def _piece(unit: DocumentUnit, label: str, cut: Cut) -> Piece:
     """An example as it is shown; of a text that is longer than a chunk the beginning, as the label must stand by it."""
     frame = num_words(f"Text: \nLabel: {label}")
     text, size = cut_text(unit.text, max(1, cut.chunk_words - frame))[0]
     return f"Text: {text}\nLabel: {label}", size + frame
 
 
-def _question(unit: Unit, label: str, cut: Cut) -> Question:
+def _question(unit: DocumentUnit, label: str, cut: Cut) -> Question:
     return Question(
         text=f"Which label has this text? Answer with the label alone.\nText: {unit.text}",
         answers=(label,),

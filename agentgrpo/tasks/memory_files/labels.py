@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
 from agentgrpo.tasks.records import Node, read_json, read_records, read_table, read_text
 
@@ -27,7 +27,7 @@ Example = tuple[Node, str, str, str, str | None]
 """Where, text, label, coarse label or "", split."""
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     by_ending = {".label": _trec, ".txt": _trec, ".csv": _table, ".tsv": _table, ".json": _clinc}
     for node, text, label, coarse, split in by_ending.get(source.path.suffix, _rows)(source):
         if source.label_level == "coarse" and not coarse:
@@ -39,14 +39,14 @@ def read(source: Source) -> Iterator[Document]:
         yield Document(
             id=f"example-{digest_of([key])}",
             where=node.where,
-            units=(Unit(text=text, label=coarse if source.label_level == "coarse" else label),),
+            units=(DocumentUnit(text=text, label=coarse if source.label_level == "coarse" else label),),
             source="labels",
             split=split or source.split,
             keys=(key,),
         )
 
 
-def _trec(source: Source) -> Iterator[Example]:
+def _trec(source: DocumentSource) -> Iterator[Example]:
     # the published training file has a byte that is no UTF-8
     for number, line in enumerate(read_text(source.path, "latin-1").split("\n"), start=1):
         if line.strip():
@@ -58,7 +58,7 @@ def _trec(source: Source) -> Iterator[Example]:
             yield node, text, f"{coarse}:{fine}", coarse, None
 
 
-def _table(source: Source) -> Iterator[Example]:
+def _table(source: DocumentSource) -> Iterator[Example]:
     for row in read_table(source.path, read_text(source.path)):
         columns = row.object()
         if {"scenario", "intent", "answer"} <= columns.keys():
@@ -79,7 +79,7 @@ def _table(source: Source) -> Iterator[Example]:
         yield row, text, label, coarse, None
 
 
-def _clinc(source: Source) -> Iterator[Example]:
+def _clinc(source: DocumentSource) -> Iterator[Example]:
     for name, examples in read_json(source.path).members():
         split = _CLINC_SPLITS.get(name.removeprefix("oos_"))
         if split is None:
@@ -91,7 +91,7 @@ def _clinc(source: Source) -> Iterator[Example]:
             yield node, pair[0].string(), pair[1].string(), "", split
 
 
-def _rows(source: Source) -> Iterator[Example]:
+def _rows(source: DocumentSource) -> Iterator[Example]:
     for row in read_records(source.path):
         label = row.optional_text("label") or row.text("label")
         yield row, row.text("text"), label, "", row.split(None)

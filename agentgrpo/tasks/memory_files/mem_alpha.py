@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from agentgrpo.dialogue import Question
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
 from agentgrpo.tasks.memory_files.summary import keywords_of
 from agentgrpo.tasks.records import Node, read_records
@@ -24,10 +24,10 @@ from agentgrpo.tasks.records import Node, read_records
 _SUMMARIES = ("booksum", "infbench_sum")
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     for row in read_records(source.path):
         data_source = row.text("data_source")
-        units = tuple(Unit(text=chunk.string()) for chunk in _list(row, "chunks"))
+        units = tuple(DocumentUnit(text=chunk.string()) for chunk in _list(row, "chunks"))
         asked = list(_list(row, "questions_and_answers"))
         if not units or not asked:
             row.refuse(f"{len(units)} chunks and {len(asked)} questions; at least one of each is needed")
@@ -61,7 +61,7 @@ def _list(row: Node, key: str) -> Iterator[Node]:
     yield from node.elements()
 
 
-def _question(qa: Node, data_source: str, is_labels: bool, source: Source) -> Question:
+def _question(qa: Node, data_source: str, is_labels: bool, source: DocumentSource) -> Question:
     if data_source.startswith(_SUMMARIES):
         answers, own = keywords_of(qa, "answer"), "keywords"
     elif data_source == "perltqa" and ";" in qa.answers("answer")[0]:

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from agentgrpo.dialogue import Question
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.records import Node, read_json, shown
 
 _SECTIONS = ("profile", "social_relationship", "events", "dialogues")
 _PROFILE = "profile"
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     if source.contexts is None:
         raise ConfigError("task.format=perltqa needs task.contexts, the file perltmem_en_v2.json beside the questions")
     memories = dict(_characters(read_json(source.contexts)))
@@ -40,7 +40,9 @@ def read(source: Source) -> Iterator[Document]:
         yield Document(
             id=name,
             where=asked.where,
-            units=tuple(Unit(text=text, questions=tuple(questions.get(key, ()))) for key, text in texts.items()),
+            units=tuple(
+                DocumentUnit(text=text, questions=tuple(questions.get(key, ()))) for key, text in texts.items()
+            ),
             source="perltqa",
             split=source.split,
             keys=(f"character:{name}",),
@@ -104,7 +106,7 @@ def _flat(node: Node) -> str:
     return node.refuse(f"{shown(node.value)}; a text is needed") if node.value is not None else ""
 
 
-def _questions(asked: Node, texts: Mapping[str, str], source: Source) -> dict[str, list[Question]]:
+def _questions(asked: Node, texts: Mapping[str, str], source: DocumentSource) -> dict[str, list[Question]]:
     """By the id of the memory that they are about."""
     found: dict[str, list[Question]] = {}
     for section in _SECTIONS:

@@ -17,9 +17,9 @@ import re
 from collections.abc import Iterator
 from string import ascii_lowercase
 
-from agentgrpo.dialogue import Question
-from agentgrpo.errors import ConfigError
-from agentgrpo.tasks.memory_files.document import Document, Source
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource
 from agentgrpo.tasks.memory_files.jsonl import messages
 from agentgrpo.tasks.records import Node, read_records, read_table, read_text, shown
 
@@ -27,7 +27,7 @@ _OPTION = re.compile(r"\s*\(([a-zA-Z])\)\s*(\S.*)", re.DOTALL)
 _QUESTIONS = ("user_question_or_message", "question")
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     if source.contexts is None:
         raise ConfigError("task.format=personamem needs task.contexts, such as shared_contexts_32k.jsonl")
     contexts = {key: node for row in read_records(source.contexts) for key, node in row.members()}
@@ -68,7 +68,7 @@ def _end(row: Node) -> int:
     return int(text)
 
 
-def _question(row: Node, source: Source) -> Question:
+def _question(row: Node, source: DocumentSource) -> Question:
     options = _options(row)
     letter = row.text("correct_answer").strip("() ").lower()
     if letter not in options:

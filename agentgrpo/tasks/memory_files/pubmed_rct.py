@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.records import Node, read_text
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     head: Node | None = None
-    units: list[Unit] = []
+    units: list[DocumentUnit] = []
     for number, line in enumerate(read_text(source.path).split("\n"), start=1):
         node = Node(source.path, f"line {number}", line.strip())
         if line.startswith("###"):
@@ -28,11 +28,11 @@ def read(source: Source) -> Iterator[Document]:
             label, tab, text = node.value.partition("\t")
             if head is None or not tab or not label.strip() or not text.strip():
                 node.refuse(f"{node.value[:60]!r}; '###id', or after one 'LABEL<tab>sentence', is needed")
-            units.append(Unit(text=text.strip(), label=label.strip()))
+            units.append(DocumentUnit(text=text.strip(), label=label.strip()))
     yield from _abstract(head, units, source)
 
 
-def _abstract(head: Node | None, units: list[Unit], source: Source) -> Iterator[Document]:
+def _abstract(head: Node | None, units: list[DocumentUnit], source: DocumentSource) -> Iterator[Document]:
     if head is None:
         return
     name = head.value.removeprefix("###").strip()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentgrpo.dialogue import Question
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.records import Node, read_json
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     for article in read_json(source.path).list("data"):
         title = article.text("title")
         units = tuple(_paragraph(p, source) for p in article.list("paragraphs"))
@@ -30,12 +30,12 @@ def read(source: Source) -> Iterator[Document]:
         )
 
 
-def _paragraph(node: Node, source: Source) -> Unit:
+def _paragraph(node: Node, source: DocumentSource) -> DocumentUnit:
     questions = [q for qa in node.list("qas") if (q := _question(qa, source)) is not None]
-    return Unit(text=node.text("context"), questions=tuple(questions))
+    return DocumentUnit(text=node.text("context"), questions=tuple(questions))
 
 
-def _question(qa: Node, source: Source) -> Question | None:
+def _question(qa: Node, source: DocumentSource) -> Question | None:
     metric = source.metric_or("token_f1")
     texts = tuple(dict.fromkeys(answer.text("text") for answer in qa.list("answers")))
     if texts:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentgrpo.dialogue import Question
-from agentgrpo.tasks.memory_files.document import Document, Source, Unit
+from agentgrpo.tasks.dialogue import Question
+from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
 from agentgrpo.tasks.records import Node, read_records
 
 _GROUPS = ("group", "book_title", "bid", "book_id")
 
 
-def read(source: Source) -> Iterator[Document]:
+def read(source: DocumentSource) -> Iterator[Document]:
     for row in read_records(source.path):
         text = row.text("text")
         title = row.optional_text("title") or row.optional_text("book_title")
@@ -27,7 +27,7 @@ def read(source: Source) -> Iterator[Document]:
         yield Document(
             id=row.optional_text("id") or f"text-{digest_of([text])}",
             where=row.where,
-            units=(Unit(text=text),),
+            units=(DocumentUnit(text=text),),
             questions=(_question(row, title, source),),
             source="summary",
             split=row.split(source.split),
@@ -36,7 +36,7 @@ def read(source: Source) -> Iterator[Document]:
         )
 
 
-def _question(row: Node, title: str, source: Source) -> Question:
+def _question(row: Node, title: str, source: DocumentSource) -> Question:
     text = row.optional_text("question") or (
         "Summarize " + (f"what was read of {title}." if title else "what was read.")
     )

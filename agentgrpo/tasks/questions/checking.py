@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import median
 
-from agentgrpo.errors import DataError
-from agentgrpo.tasks.questions.entry import Entry, nearly_same, same_answers, same_question
-from agentgrpo.tasks.questions.reading import Opened, opened, parts_of
+from agentgrpo.core.errors import DataError
+from agentgrpo.tasks.questions.formats import QuestionEntry, nearly_same, same_answers, same_question
+from agentgrpo.tasks.questions.intake import Opened, opened, parts_of
 
 _EXAMPLES = 3
 _CONTAINER = re.compile(r"^\s*(?:[\[{(].*[\]})]|array\(.*\).*)\s*$", re.DOTALL)
@@ -140,7 +140,7 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
     return report
 
 
-def _readable(file: Opened, malformed: _Tally) -> Iterator[Entry]:
+def _readable(file: Opened, malformed: _Tally) -> Iterator[QuestionEntry]:
     """Its questions, without those of rows that are none; what follows a row that breaks the file is lost."""
     records = file.records()
     while True:

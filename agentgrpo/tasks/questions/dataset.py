@@ -6,21 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import SPLITS, split_of
 from agentgrpo.tasks.mixture import Mixture
-from agentgrpo.tasks.questions.corpora import Corpora, corpora_of
-from agentgrpo.tasks.questions.intake import Intake
-from agentgrpo.tasks.questions.source import Source
-from agentgrpo.tasks.questions.splitting import (
-    Asked,
-    Shares,
-    interleaved,
-    num_nearly_shared,
-    sizes,
-    without_shared,
-)
-from agentgrpo.types import Passage, Task
+from agentgrpo.tasks.questions.intake import Corpora, Intake, QuestionSource, corpora_of
+from agentgrpo.tasks.questions.splitting import Asked, Shares, interleaved, num_nearly_shared, sizes, without_shared
 
 
 class QuestionSet:
@@ -53,7 +44,7 @@ class QuestionSet:
 
 def questions(
     *,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, QuestionSource],
     corpus: str | None = None,
     web_corpus: str | None = None,
     thesaurus: str | None = None,
@@ -100,7 +91,7 @@ def questions(
     )
 
 
-def _mixture(sources: Mapping[str, Source], count: Mapping[tuple[str, str], int]) -> Mixture | None:
+def _mixture(sources: Mapping[str, QuestionSource], count: Mapping[tuple[str, str], int]) -> Mixture | None:
     weights = {name: source.weight for name, source in sources.items()}
     trained = {name: weight for name, weight in weights.items() if count.get((name, "train"))}
     if all(weight is None for weight in trained.values()):

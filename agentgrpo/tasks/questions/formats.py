@@ -6,43 +6,285 @@ Each format says by which keys it is known; the first one that fits is it, so th
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from agentgrpo.errors import DataError, did_you_mean
-from agentgrpo.tasks.questions.entry import Entry, words_of
-from agentgrpo.tasks.questions.multi_hop import hotpotqa, musique
-from agentgrpo.tasks.questions.plain import DEFAULT_KEYS, plain
-from agentgrpo.tasks.questions.search_r1 import search_r1
+from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tasks.records import Node, shown
+
+# --- A question of a file, before it becomes a task, and what makes two of them the same.
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_ALIKE = str.maketrans(dict.fromkeys("‐‒–—―−", "-") | dict.fromkeys("⁄∕÷", "/") | dict.fromkeys("×∗⋅", "*"))
+"""Signs that are written in several ways."""
+_INITIALS = re.compile(r"(?<!\w)[^\W\d_](?:\. ?[^\W\d_])+(?!\w)")
+_SIGN = re.compile(r"[^\w\s]|_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionEntry:
+    where: str
+    """File and place in it, for messages."""
+    question: str
+    answers: tuple[str, ...]
+    """Acceptable ones; none where the file has none, as published test sets."""
+    id: str = ""
+    """The file's own; "" = it has none."""
+    data_source: str = ""
+    """Where the file says that the question is from."""
+    split: str | None = None
+    """Where the file says that it belongs."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def words_of(text: str) -> list[str]:
+    """In lower case and without punctuation, in any script; compatibility forms count as the plain ones.
+
+    Signs that tell two questions apart are words of their own: all symbols ("C++", "3 < 4"), "#", "%" and "*" beside a
+    word, "/" beside a number and "-" before one. "well-known" is two words, "U.S." and "J. K." are one."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).lower().translate(_ALIKE).split())
+    return _SIGN.sub(_sign, _INITIALS.sub(_joined, plain)).split()
+
+
+def _joined(initials: re.Match[str]) -> str:
+    return initials[0].replace(".", "").replace(" ", "")
+
+
+def _sign(match: re.Match[str]) -> str:
+    sign, text, at = match[0], match.string, match.start()
+    kind = unicodedata.category(sign)
+    if kind[0] == "M":  # a vowel sign, or an accent: part of its letter
+        return sign
+    close, after = text[at - 1 : at], text[at + 1 : at + 3].lstrip()[:1]
+    before = text[max(at - 2, 0) : at].rstrip()[-1:]
+    if sign in "#%*":
+        is_kept = before.isalnum() or after.isalnum() or sign in (before, after)
+    elif sign == "/":
+        is_kept = before.isdecimal() or after.isdecimal()
+    elif sign == "-":
+        is_kept = after.isdecimal() and not close.isalpha()  # "covid-19" is also written "covid 19"
+    else:
+        is_kept = kind in ("Sm", "Sc", "So") or sign == "^"  # of Sk the others are accents, which serve as quotes
+    return f" {sign} " if is_kept else " "
+
+
+def same_question(entry: QuestionEntry) -> str:
+    """Equal for two entries that ask the same: the words of the question, and the files that come with it."""
+    words = " ".join(words_of(entry.question)) or entry.question
+    files = entry.metadata.get(FILES)
+    return f"{words}\n{json.dumps(files, sort_keys=True)}" if files else words
+
+
+def nearly_same(same: str) -> str:
+    """Of same_question: equal where no word but an article is in one of them alone, whatever the order."""
+    return " ".join(sorted({*same.split()} - _ARTICLES)) or same
+
+
+def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
+    """To be compared with those of another."""
+    return frozenset(" ".join(w for w in words_of(a) if w not in _ARTICLES) or a for a in answers)
+
+
+# --- A user's own questions: {"question": "...", "answers": ["...", ...] or "...", "id"?, "split"?, ...}.
+
+_NAMES = ("id", "question", "answers")
+DEFAULT_KEYS: Mapping[str, str] = {}
+
+
+def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
+    """The reader for records whose keys are called so: {"question": "query"}. A key that is named must be there; by
+    themselves "answers" may also be "answer", and "id" may be missing. All other keys are metadata ("files": {name:
+    text} is what lies in the workspace of a tool agent). Raises ConfigError for names that are no keys of ours."""
+    for name in keys:
+        if name not in _NAMES:
+            raise ConfigError(f"keys.{name}; {', '.join(_NAMES)} can be renamed.{did_you_mean(name, _NAMES)}")
+
+    def read(node: Node) -> Iterator[QuestionEntry]:
+        record = node.object()
+        default = "answer" if "answers" not in record and "answer" in record else "answers"
+        id, question, answers = keys.get("id", "id"), keys.get("question", "question"), keys.get("answers", default)
+        metadata = {k: v for k, v in record.items() if k not in (id, question, answers, "split")}
+        if problem := problem_of(metadata.get(FILES)):
+            node.refuse(problem)
+        yield QuestionEntry(
+            where=node.where,
+            id=_id(node, id, needed="id" in keys),
+            question=_text(node, question),
+            answers=node.answers(answers),
+            split=node.split(None),
+            metadata=metadata,
+        )
+
+    return read
+
+
+def _text(node: Node, key: str) -> str:
+    value: Any = node.object().get(key)
+    if not isinstance(value, str) or not value.strip():
+        said = "missing" if value is None else shown(value)
+        node.refuse(f"'{key}' is {said}; it must be a non-empty string")
+    return str(value).strip()
+
+
+def _id(node: Node, key: str, *, needed: bool) -> str:
+    value = node.object().get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _text(node, key) if needed or value is not None else ""
+
+
+# --- Questions that take several documents: HotpotQA, 2WikiMultihopQA and MuSiQue.
+
+
+def pairs(node: Node, *keys: str) -> Iterator[tuple[Node, Node]]:
+    """[[a, b], ...] as published, or {key: [a, ...], key: [b, ...]} as the datasets library has it."""
+    if isinstance(node.value, dict):
+        columns = [list(node.list(key)) for key in keys]
+        if len(columns[0]) != len(columns[1]):
+            node.refuse(f"{len(columns[0])} of '{keys[0]}' and {len(columns[1])} of '{keys[1]}'; as many are needed")
+        rows = list(zip(*columns, strict=True))
+    else:
+        rows = [tuple(pair.elements()) for pair in node.elements()]
+    for row in rows:
+        if len(row) != 2:
+            node.refuse(f"a list of {len(row)}; pairs of {' and '.join(keys)} are needed")
+        row[0].string()
+        yield row[0], row[1]
+
+
+def supporting_titles(node: Node) -> list[str]:
+    """Of the documents that the answer takes, each once."""
+    return list(dict.fromkeys(title.value for title, _ in pairs(node.get("supporting_facts"), "title", "sent_id")))
+
+
+def hotpotqa(node: Node) -> Iterator[QuestionEntry]:
+    """HotpotQA (Yang et al. 2018, arXiv 1809.09600) and 2WikiMultihopQA (Ho et al. 2020, arXiv 2011.01060): {"_id",
+    "question", "answer", "type", "level", "supporting_facts": [["title", 0], ...], "context": [...]}. Test sets have no
+    answer. 2Wiki's answers by other names are in a file of their own, which is not read."""
+    metadata: dict[str, object] = {key: node.text(key) for key in ("type", "level") if node.object().get(key)}
+    if node.object().get("supporting_facts"):
+        metadata["titles"] = supporting_titles(node)
+    yield QuestionEntry(
+        where=node.where,
+        id=node.optional_text("_id") or node.optional_text("id"),
+        question=node.text("question"),
+        answers=node.answers("answer") if node.object().get("answer") else (),
+        metadata=metadata,
+    )
+
+
+def musique(node: Node) -> Iterator[QuestionEntry]:
+    """MuSiQue (Trivedi et al. 2022, arXiv 2108.00573): {"id": "2hop__...", "question", "answer", "answer_aliases":
+    [...], "answerable": true, ...}. What is not answerable has no answer here."""
+    answerable = node.object().get("answerable")
+    if answerable not in (None, True, False):
+        node.get("answerable").refuse(f"{shown(answerable)}; true or false is needed")
+    id = node.optional_text("id")
+    answers: tuple[str, ...] = ()
+    if answerable is not False and node.object().get("answer"):
+        aliases = node.answers("answer_aliases") if node.object().get("answer_aliases") else ()
+        answers = tuple(dict.fromkeys((*node.answers("answer"), *aliases)))
+    hops = id.partition("hop")[0][:1]
+    yield QuestionEntry(
+        where=node.where,
+        id=id,
+        question=node.text("question"),
+        answers=answers,
+        metadata={"hops": int(hops)} if hops.isdecimal() else {},
+    )
+
+
+# --- Search-R1's questions (Jin et al. 2025, arXiv 2503.09516), as parquet or JSON lines, and FlashRAG's, which they
+# are made from:
+#
+#     {"id": "train_0", "question": "...", "golden_answers": ["...", ...], "data_source": "nq",
+#      "prompt": [{"role": "user", "content": "INSTRUCTIONS Question: ..."}], "ability": "fact-reasoning",
+#      "reward_model": {"style": "rule", "ground_truth": {"target": ["...", ...]}},
+#      "extra_info": {"split": "train", "index": 0}}
+#
+# The prompt's instructions are for another agent's tags: where there is no "question", what follows its last
+# "Question:" is the question. `extra_info.split` is believed of dev and test; training rows may be dealt to dev.
+
+_MARK = "Question:"
+_HELD_OUT = {"test": "test", "dev": "dev", "validation": "dev", "val": "dev"}
+
+
+def search_r1(node: Node) -> Iterator[QuestionEntry]:
+    source = node.optional_text("data_source")
+    extra = node.get("extra_info") if node.has("extra_info") else None
+    own = node.optional_text("id") or (extra.optional_text("index") if extra else "")
+    said = extra.optional_text("split") if extra else ""
+    yield QuestionEntry(
+        where=node.where,
+        id=f"{source}-{own}" if source and own else own,
+        question=node.text("question") if node.has("question") else _asked(node),
+        answers=_answers(node),
+        data_source=source,
+        split=_HELD_OUT.get(said),
+        metadata=_kind(node),
+    )
+
+
+def _answers(node: Node) -> tuple[str, ...]:
+    if node.object().get("golden_answers"):
+        return node.answers("golden_answers")
+    if not node.has("reward_model"):
+        return ()
+    truth = node.get("reward_model").get("ground_truth")
+    if isinstance(truth.value, dict):
+        return truth.answers("target") if truth.object().get("target") else ()
+    return node.get("reward_model").answers("ground_truth") if truth.value else ()
+
+
+def _kind(node: Node) -> dict[str, Any]:
+    """What FlashRAG keeps of HotpotQA and the like."""
+    given = node.object().get("metadata")
+    return {k: given[k] for k in ("type", "level") if given.get(k) is not None} if isinstance(given, dict) else {}
+
+
+def _asked(node: Node) -> str:
+    prompt = node.get("prompt")
+    if isinstance(prompt.value, str):
+        text = prompt.value
+    else:
+        users = [m.optional_text("content") for m in prompt.elements() if m.object().get("role") == "user"]
+        text = users[-1] if users else ""
+    question = text.rpartition(_MARK)[2].strip()
+    if not question:
+        prompt.refuse(f"{shown(text)}; a user message that asks something is needed, or a key 'question'")
+    return question
+
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class QuestionFormat:
     fits: Callable[[Record], bool]
     """Whether a record with these keys is of it."""
-    read: Callable[[Node], Iterator[Entry]]
+    read: Callable[[Node], Iterator[QuestionEntry]]
     columns: Callable[[Record], Sequence[str] | None] = lambda record: None
     """What `read` looks at, by the first record; None = everything."""
 
 
-def _nq(node: Node) -> Iterator[Entry]:
+def _nq(node: Node) -> Iterator[QuestionEntry]:
     """NQ-open (Lee et al. 2019, arXiv 1906.00300): {"question": "...", "answer": ["...", ...]}."""
-    yield Entry(where=node.where, question=node.text("question"), answers=_given(node, "answer"))
+    yield QuestionEntry(where=node.where, question=node.text("question"), answers=_given(node, "answer"))
 
 
-def _gsm8k(node: Node) -> Iterator[Entry]:
+def _gsm8k(node: Node) -> Iterator[QuestionEntry]:
     """GSM8K (Cobbe et al. 2021, arXiv 2110.14168): {"question": "...", "answer": "reasoning\\n#### 1,200"}."""
     reasoning, mark, result = node.text("answer").rpartition("####")
     if not mark or not result.strip() or not reasoning.strip():
         node.refuse(f"'answer' is {shown(node.get('answer').value)}; a solution that ends in '#### RESULT' is needed")
-    yield Entry(where=node.where, question=node.text("question"), answers=(result.strip(),))
+    yield QuestionEntry(where=node.where, question=node.text("question"), answers=(result.strip(),))
 
 
-def _trivia_qa(node: Node) -> Iterator[Entry]:
+def _trivia_qa(node: Node) -> Iterator[QuestionEntry]:
     """TriviaQA (Joshi et al. 2017, arXiv 1705.03551): {"Data": [{"QuestionId", "Question", "Answer": {"Value",
     "Aliases": [...], "NormalizedAliases": [...]}}, ...]}, or with the names of the datasets library."""
     own = "Question" in node.object()
@@ -53,7 +295,7 @@ def _trivia_qa(node: Node) -> Iterator[Entry]:
         lists = [answer.answers(k) for n in ("Aliases", "NormalizedAliases") if answer.object().get(k := key[n])]
         value = answer.optional_text(key["Value"])
         answers = _distinct([*([value] if value and value != "<unk>" else []), *(a for one in lists for a in one)])
-    yield Entry(
+    yield QuestionEntry(
         where=node.where,
         id=node.optional_text(key["QuestionId"]),
         question=node.text(key["Question"]),
@@ -71,7 +313,7 @@ _TRIVIA_QA = {
 }
 
 
-def _popqa(node: Node) -> Iterator[Entry]:
+def _popqa(node: Node) -> Iterator[QuestionEntry]:
     """PopQA (Mallen et al. 2022, arXiv 2212.10511): a table with "id", "prop", "s_pop", "question" and
     "possible_answers", a list written as JSON."""
     given = node.get("possible_answers")
@@ -87,7 +329,7 @@ def _popqa(node: Node) -> Iterator[Entry]:
         if not popularity.isdecimal():
             node.get("s_pop").refuse(f"{shown(popularity)}; a whole number is needed")
         metadata["s_pop"] = int(popularity)
-    yield Entry(
+    yield QuestionEntry(
         where=node.where,
         id=node.optional_text("id"),
         question=node.text("question"),
@@ -96,26 +338,26 @@ def _popqa(node: Node) -> Iterator[Entry]:
     )
 
 
-def _bamboogle(node: Node) -> Iterator[Entry]:
+def _bamboogle(node: Node) -> Iterator[QuestionEntry]:
     """Bamboogle (Press et al. 2022, arXiv 2210.03350): a table with "Question" and "Answer"."""
-    yield Entry(where=node.where, question=node.text("Question"), answers=node.answers("Answer"))
+    yield QuestionEntry(where=node.where, question=node.text("Question"), answers=node.answers("Answer"))
 
 
-def _squad(node: Node) -> Iterator[Entry]:
+def _squad(node: Node) -> Iterator[QuestionEntry]:
     """SQuAD 1.1 and 2.0 (arXiv 1606.05250, 1806.03822): {"data": [{"paragraphs": [{"qas": [{"id", "question",
     "answers": [{"text"}, ...]}]}]}]}, or rows of the datasets library, whose answers are {"text": [...]}."""
     if "paragraphs" in node.object():
         for paragraph in node.list("paragraphs"):
             for qa in paragraph.list("qas"):
                 texts = [answer.text("text") for answer in qa.list("answers")]
-                yield Entry(
+                yield QuestionEntry(
                     where=qa.where,
                     id=qa.optional_text("id"),
                     question=qa.text("question"),
                     answers=tuple(dict.fromkeys(texts)),
                 )
         return
-    yield Entry(
+    yield QuestionEntry(
         where=node.where,
         id=node.optional_text("id"),
         question=node.text("question"),
@@ -148,8 +390,8 @@ def _only(*columns: str) -> Callable[[Record], Sequence[str]]:
     return lambda record: columns
 
 
-FORMATS: Mapping[str, Format] = {
-    "search_r1": Format(
+FORMATS: Mapping[str, QuestionFormat] = {
+    "search_r1": QuestionFormat(
         fits=lambda r: "golden_answers" in r or "reward_model" in r,
         read=search_r1,
         columns=lambda r: (
@@ -158,48 +400,48 @@ FORMATS: Mapping[str, Format] = {
             *("extra_info.split", "extra_info.index", "metadata.type", "metadata.level"),
         ),
     ),
-    "trivia_qa": Format(
+    "trivia_qa": QuestionFormat(
         fits=lambda r: ("QuestionId" in r and "Question" in r) or ("question" in r and _is(r, "answer", dict)),
         read=_trivia_qa,
         columns=lambda r: [own if "Question" in r else other for own, other in list(_TRIVIA_QA.items())[:3]],
     ),
-    "squad": Format(
+    "squad": QuestionFormat(
         fits=lambda r: ("paragraphs" in r and "title" in r) or ("question" in r and _is(r, "answers", dict)),
         read=_squad,
         columns=_only("id", "question", "answers.text"),
     ),
-    "2wiki": Format(
+    "2wiki": QuestionFormat(
         fits=_has("question", "evidences"),
         read=hotpotqa,
         columns=_only("_id", "id", "question", "answer", "type", "supporting_facts"),
     ),
-    "musique": Format(
+    "musique": QuestionFormat(
         fits=lambda r: "question" in r and ("question_decomposition" in r or "answer_aliases" in r),
         read=musique,
         columns=_only("id", "question", "answer", "answer_aliases", "answerable"),
     ),
-    "hotpotqa": Format(
+    "hotpotqa": QuestionFormat(
         fits=lambda r: "question" in r and ("supporting_facts" in r or ("_id" in r and "context" in r)),
         read=hotpotqa,
         columns=_only("_id", "id", "question", "answer", "type", "level", "supporting_facts"),
     ),
-    "popqa": Format(
+    "popqa": QuestionFormat(
         fits=_has("question", "possible_answers"),
         read=_popqa,
         columns=_only("id", "question", "possible_answers", "prop", "s_pop"),
     ),
-    "bamboogle": Format(fits=_has("Question", "Answer"), read=_bamboogle, columns=_only("Question", "Answer")),
-    "gsm8k": Format(
+    "bamboogle": QuestionFormat(fits=_has("Question", "Answer"), read=_bamboogle, columns=_only("Question", "Answer")),
+    "gsm8k": QuestionFormat(
         fits=lambda r: "question" in r and _is(r, "answer", str) and "\n####" in r["answer"],
         read=_gsm8k,
         columns=_only("question", "answer"),
     ),
-    "nq": Format(
+    "nq": QuestionFormat(
         fits=lambda r: {*r} == {"question", "answer"} and _is(r, "answer", list),
         read=_nq,
         columns=_only("question", "answer"),
     ),
-    "plain": Format(fits=lambda r: "question" in r, read=plain(DEFAULT_KEYS)),
+    "plain": QuestionFormat(fits=lambda r: "question" in r, read=plain(DEFAULT_KEYS)),
 }
 """By name."""
 

@@ -2,17 +2,159 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any, Literal
 
-from agentgrpo.errors import DataError
-from agentgrpo.tasks.questions.entry import Entry, nearly_same, same_question
-from agentgrpo.tasks.questions.reading import Opened, Part, opened, parts_of
-from agentgrpo.tasks.questions.source import Source
+from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.tasks.questions.formats import (
+    FORMATS,
+    QuestionEntry,
+    QuestionFormat,
+    format_of,
+    nearly_same,
+    plain,
+    same_question,
+)
 from agentgrpo.tasks.questions.splitting import Asked, Shares, limited
-from agentgrpo.types import Message, Task
+from agentgrpo.tasks.records import Node, read_passages, read_records, read_table, read_text, read_thesaurus, rows_of
+from agentgrpo.tasks.tables import is_stored, stored_parts
+
+# --- The nodes `task.sources.NAME` and `task.sources.NAME.filter`: what is read, and what of it is used.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which questions are used. It counts characters, so that it knows no language."""
+
+    has_answer: bool = True
+    """Only with an answer: test sets are published without, and some questions have none."""
+    max_question_chars: int | None = None
+    max_answer_chars: int | None = None
+    """Of the shortest acceptable answer."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata key, or data_source -> the value that is used, or a list of them."""
+
+    def reason_against(self, entry: QuestionEntry) -> str | None:
+        """Why it is left out, in a few words; None where it is used."""
+        if self.has_answer and not entry.answers:
+            return "no answer"
+        if self.max_question_chars is not None and len(entry.question) > self.max_question_chars:
+            return "question too long"
+        if self.max_answer_chars is not None and min(map(len, entry.answers), default=0) > self.max_answer_chars:
+            return "answer too long"
+        for key, wanted in self.where.items():
+            given = entry.data_source if key == "data_source" else entry.metadata.get(key)
+            if given not in (wanted if isinstance(wanted, list | tuple) else [wanted]):
+                return f"another {key}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionSource:
+    """Questions of one kind. Raises ConfigError for what cannot be meant."""
+
+    path: str
+    """A file (.jsonl, .json, .parquet, .csv, .tsv), a folder as datasets.save_to_disk writes it, or a name of the hub
+    (from the local cache); PATH#PART for one part of those two."""
+    format: str = "auto"
+    """auto = as the first record looks."""
+    subset: str | None = None
+    """The configuration of a name of the hub."""
+    split: Literal["train", "dev", "test"] | None = None
+    """Where all of `path` goes; null = where its rows or parts say, the others by chance."""
+    dev_path: str | None = None
+    """What is wholly dev; nothing of `path` then goes there by chance."""
+    test_path: str | None = None
+    weight: float | None = None
+    """Share of training among the sources; 0 = only for evaluation; null for all of them = every question equally
+    often."""
+    limit: int | None = None
+    """Questions of each split at most, the same ones when the file grows."""
+    filter: Filter = field(default_factory=Filter)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Of format plain: what id, question and answers are called there."""
+
+    def __post_init__(self) -> None:
+        if self.format not in ("auto", *FORMATS):
+            raise ConfigError(
+                f"format={self.format}; auto, {', '.join(FORMATS)} are allowed.{did_you_mean(self.format, FORMATS)}"
+            )
+        if self.keys and self.format not in ("auto", "plain"):
+            raise ConfigError(f"keys={dict(self.keys)} with format={self.format}; only plain has keys to rename")
+        if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ConfigError(f"weight={self.weight}; a finite number >= 0 is allowed, or null")
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit={self.limit}; 1 or more is allowed, or null")
+
+
+# --- From the name of a file or data set to its questions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Records that belong together: a file, or a part of a data set."""
+
+    name: str
+    split: str | None
+    """Where the data set says that it belongs."""
+    records: Callable[[Sequence[str] | None], Iterator[Node]]
+    """Columns that are needed (None = all) -> the records, from the first one on."""
+
+
+def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> list[Part]:
+    """What `name` holds. what: the key that says it, for messages. Raises DataError where there is nothing, ConfigError
+    for a package that is missing."""
+    if is_stored(name):
+        return [
+            Part(name=part.name, split=part.split, records=partial(rows_of, Path(part.name), part.table))
+            for part in stored_parts(name, subset)
+        ]
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise DataError(f"{what}: '{name}' is not a file; give the path of one, or a data set as NAMESPACE/NAME")
+    if path.suffix in (".csv", ".tsv"):
+        return [Part(name=name, split=None, records=lambda columns: read_table(path, read_text(path)))]
+    return [Part(name=name, split=None, records=partial(read_records, path))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A part whose format is known."""
+
+    part: Part
+    name: str
+    """Of the format."""
+    format: QuestionFormat
+    columns: Sequence[str] | None
+
+    def records(self) -> Iterator[Node]:
+        return self.part.records(self.columns)
+
+    def entries(self) -> Iterator[QuestionEntry]:
+        for node in self.records():
+            yield from self.format.read(node)
+
+
+def opened(part: Part, format: str = "auto", keys: Mapping[str, str] | None = None) -> Opened:
+    """format: auto = as the first record looks, or the name of the one it is said to be; keys: of plain, what is called
+    otherwise. Raises DataError for an empty part, and for records of no known format."""
+    first = next(part.records(None), None)
+    if first is None:
+        raise DataError(f"'{part.name}' has no questions; give a file of at least one record")
+    if keys:
+        return Opened(
+            part=part, name="plain", format=QuestionFormat(fits=lambda _: True, read=plain(keys)), columns=None
+        )
+    name = format_of(first) if format == "auto" else format
+    found = FORMATS[name]
+    return Opened(part=part, name=name, format=found, columns=found.columns(first.object()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +166,7 @@ class _Assigned:
 
 
 class Intake:
-    def __init__(self, name: str, source: Source, shares: Shares, *, what: str, prefix: str) -> None:
+    def __init__(self, name: str, source: QuestionSource, shares: Shares, *, what: str, prefix: str) -> None:
         """what: the key of the source's path, for messages. prefix: of its tasks' ids."""
         self._name, self._source, self._shares = name, source, shares
         self._what, self._prefix = what, prefix
@@ -84,7 +226,7 @@ class Intake:
                 near=_short(near),
             )
 
-    def _id(self, entry: Entry, same: str, *, has_own_ids: bool) -> str:
+    def _id(self, entry: QuestionEntry, same: str, *, has_own_ids: bool) -> str:
         """The file's own, else a hash of the question; one that was used before is refused where it is the user's, and
         numbered where it is published."""
         wanted = entry.id or _short(same)
@@ -105,3 +247,33 @@ class Intake:
 def _short(text: str) -> str:
     """Instead of the text, of which there may be millions."""
     return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# --- What the questions are answered from, where a retriever does not bring its own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpora:
+    passages: Mapping[str, Sequence[Passage]]
+    """By the name of their retriever: vdb, web."""
+    thesaurus: Mapping[str, Sequence[str]]
+    fingerprint: tuple[str, ...]
+
+
+def corpora_of(corpus: str | None, web_corpus: str | None, thesaurus: str | None) -> Corpora:
+    """corpus, web_corpus: lines {"id", "text", "title"?, "url"?}; thesaurus: a JSON object {query word: [words that
+    documents use instead]} for the reranker. Raises DataError, and ConfigError for a web corpus alone."""
+    if corpus is None and web_corpus is not None:
+        raise ConfigError(f"task.web_corpus={web_corpus} without task.corpus; give both, or only task.corpus")
+    passages = {name: read_passages(p) for name, p in (("vdb", corpus), ("web", web_corpus)) if p is not None}
+    files = {"vdb": corpus, "web": web_corpus, "thesaurus": thesaurus}
+    return Corpora(
+        passages=passages,
+        thesaurus=read_thesaurus(thesaurus) if thesaurus is not None else {},
+        fingerprint=tuple(f"{name}={_digest(path)}" for name, path in files.items() if path is not None),
+    )
+
+
+def _digest(path: str) -> str:
+    with Path(path).expanduser().open("rb") as file:
+        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()

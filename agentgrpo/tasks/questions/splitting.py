@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentgrpo.errors import ConfigError
-from agentgrpo.tasks.chance import uniform
-from agentgrpo.types import Task
+from agentgrpo.core.chance import uniform
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Task
 
 _BY_CLAIM = ("test", "dev", "train")
 """Who keeps what two splits share: test sets are published to be compared on."""

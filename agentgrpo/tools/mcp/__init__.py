@@ -1,5 +1,1 @@
 """Tools of MCP servers. The package `mcp` is an extra and loads when a server is connected to."""
-
-from agentgrpo.tools.mcp.toolset import Mcp
-
-__all__ = ["Mcp"]

@@ -18,8 +18,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentgrpo.network.client import host_of, is_loopback
-from agentgrpo.network.secret import Secret
+from agentgrpo.services.client import host_of, is_loopback
+from agentgrpo.services.secret import Secret
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Connection(Protocol):
     async def __aexit__(self, *error: object) -> None: ...
 
 
-class Program:
+class ServerProgram:
     """A server that is a program: one JSON message a line on its standard input and output.
 
     It runs under guard.py, so that it ends with everything it has started when the connection is closed and when this

@@ -21,11 +21,11 @@ import mcp_types
 from mcp import Client, MCPError
 from pydantic import ValidationError
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.network.pauses import pause_s
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.core.types import Outcome
+from agentgrpo.services.rate import pause_s
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.mcp.connections import Connection
-from agentgrpo.types import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _CLOSE_S = 15.0
 _MAX_TOOLS = 1000
 
 
-class Session:
+class McpSession:
     """`shown` names the server in messages. timeout_s: of a call. start_timeout_s: to connect and list the tools.
 
     A call that the server does not answer in time is the call's trouble (Outcome.TIMEOUT) where it still answers

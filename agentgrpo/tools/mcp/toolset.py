@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgrpo.errors import ConfigError, did_you_mean
-from agentgrpo.network.client import host_of
-from agentgrpo.network.secret import Secret
-from agentgrpo.protocol import ToolSpec
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.services.client import host_of
+from agentgrpo.services.secret import Secret
 from agentgrpo.tools.base import Environment, ToolResult
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ class Mcp:
                 f"timeout_s={timeout_s}, start_timeout_s={start_timeout_s}, max_restarts={max_restarts}, "
                 f"max_message_bytes={max_message_bytes}; allowed are more than 0 s, 0 restarts or more, 1 byte or more"
             )
-        from agentgrpo.tools.mcp.session import Session
+        from agentgrpo.tools.mcp.session import McpSession
 
         self._secrets = [Secret(name) for name in (*env, *([] if api_key_env is None else [api_key_env]))]
         connect, shown = _way(command, url, env, api_key_env, max_message_bytes)
-        self._session = Session(
+        self._session = McpSession(
             connect, shown=shown, timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts
         )
         # For those who never come to close it: their configuration was wrong elsewhere, or they crashed.
@@ -125,7 +125,7 @@ def _way(
     max_message_bytes: int,
 ) -> tuple[Callable[[], Connection], str]:
     """How to connect to the server, and what it is called in messages: no arguments, which may hold keys."""
-    from agentgrpo.tools.mcp.connections import Endpoint, Program
+    from agentgrpo.tools.mcp.connections import Endpoint, ServerProgram
 
     words = shlex.split(command) if isinstance(command, str) else list(command or ())
     if bool(words) == bool(url):
@@ -148,7 +148,9 @@ def _way(
         if name not in os.environ:
             raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
     program = [_found(words[0]), *words[1:]]
-    return lambda: Program(program, secrets, max_message_bytes=max_message_bytes), f"MCP server {Path(words[0]).name}"
+    return lambda: ServerProgram(
+        program, secrets, max_message_bytes=max_message_bytes
+    ), f"MCP server {Path(words[0]).name}"
 
 
 def _found(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 
 MIB = 2**20
 
@@ -27,7 +27,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one program may use. Memory is per process, so processes * memory_mb is the true ceiling."""
 
     timeout_s: float = 5.0
@@ -61,7 +61,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class SandboxProgram:
     """What to run. Equal programs give equal output, but for the clock, the system's entropy and addresses."""
 
     code: str
@@ -84,7 +84,7 @@ class Finished:
 
 
 class Sandbox(Protocol):
-    async def run(self, program: Program) -> Finished:
+    async def run(self, program: SandboxProgram) -> Finished:
         """Ends within the limits and leaves nothing behind, also when cancelled. Raises ToolError for a failure that is
         not the program's."""
         ...

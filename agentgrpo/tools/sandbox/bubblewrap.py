@@ -12,18 +12,164 @@ shared kernel: an error of the kernel itself is out of its scope.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import stat
+import subprocess
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from agentgrpo.errors import ConfigError, ToolError
-from agentgrpo.tools.sandbox.base import MIB, Finished, Limits, Program
-from agentgrpo.tools.sandbox.interpreter import Interpreter, find_interpreter
+from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.tools.sandbox.base import MIB, Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.process import INSIDE, Process, order
 from agentgrpo.tools.sandbox.seccomp import filter_for
-from agentgrpo.tools.sandbox.self_test import self_test
+
+# --- Which Python runs the programs, and the least of this machine that it needs to start.
+
+_LIBRARIES = ("/usr/lib", "/usr/lib64")
+_DESCRIBE = """
+import json, os, sys
+for name in ("_ctypes", "_ssl", "_sqlite3", "_bz2", "_lzma", "_hashlib", "_decimal", "zlib", "resource"):
+    try:
+        __import__(name)
+    except ImportError:
+        pass
+with open("/proc/self/maps") as maps:
+    mapped = {line.split(None, 5)[5].strip() for line in maps if ".so" in line}
+print(json.dumps({"version": sys.version_info[:2], "executable": os.path.realpath(sys.executable),
+    "folders": [p for p in sys.path if os.path.isdir(p)], "libraries": sorted(p for p in mapped if p[0] == "/")}))
+"""
+"""Imports what links against libraries of the system, and tells which they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    executable: str
+    shown: tuple[str, ...]
+    """Absolute paths, bound read-only at the same place: never a home or a checkout, unless Python itself lives there,
+    and then only its own library."""
+    hidden: tuple[str, ...]
+    """Folders within `shown` that are covered: what others have installed."""
+    links: tuple[tuple[str, str], ...]
+    """(target, path) of links that lead to what is shown."""
+
+
+def find_interpreter(path: str | None, uid: int | None) -> Interpreter:
+    """The Python at `path`, or else this very one, or else the system's: the first that the user `uid` (None = this
+    one) can start. Raises ConfigError."""
+    candidates = [path] if path else [os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"]
+    problems = []
+    for candidate in dict.fromkeys(os.path.realpath(c) for c in candidates):
+        if not Path(candidate).is_file():
+            problems.append(f"{candidate} is not there")
+        elif uid is not None and not _is_open_to_all(Path(candidate)):
+            problems.append(f"{candidate} lies where only its owner can go, and programs run as another user")
+        else:
+            found = _describe(candidate)
+            if isinstance(found, Interpreter):
+                return found
+            problems.append(found)
+    raise ConfigError(
+        f"no Python for the sandbox: {'; '.join(problems)}. Install one (apt-get install python3), or "
+        "name one: python=PATH"
+    )
+
+
+def _describe(path: str) -> Interpreter | str:
+    """The interpreter, or what is wrong with it."""
+    try:
+        done = subprocess.run(
+            [path, "-I", "-S", "-B", "-c", _DESCRIBE], capture_output=True, text=True, timeout=30, check=True, env={}
+        )
+        facts = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        return f"{path} does not run: {e}"
+    if facts["version"] < [3, 9]:
+        return f"{path} is Python {'.'.join(map(str, facts['version']))}; 3.9 or newer is needed"
+    libraries = [Path(p) for p in facts["libraries"]]
+    own = [*map(Path, facts["folders"]), *libraries, Path(facts["executable"])]
+    shown = [p for p in _LIBRARIES if Path(p).is_dir() and not Path(p).is_symlink()]
+    links = [(str(Path(f"/{n}").readlink()), f"/{n}") for n in ("lib", "lib64") if Path(f"/{n}").is_symlink()]
+    shown += [f"/{n}" for n in ("lib", "lib64") if Path(f"/{n}").is_dir() and not Path(f"/{n}").is_symlink()]
+    for each in sorted(own, key=lambda p: len(p.parts)):
+        if not any(Path(os.path.realpath(each)).is_relative_to(known) for known in shown):
+            shown.append(str(each))
+            links += _names_of(each) if each in libraries else ()
+    hidden = [str(p / n) for p in own for n in ("site-packages", "dist-packages") if (p / n).is_dir()]
+    outside = [p for p in hidden if any(Path(p).is_relative_to(s) for s in shown) and not p.startswith("/usr/lib/")]
+    return Interpreter(executable=facts["executable"], shown=tuple(shown), hidden=tuple(outside), links=tuple(links))
+
+
+def _names_of(library: Path) -> list[tuple[str, str]]:
+    """The links beside a library that lead to it: programs ask for it by one of them."""
+    beside = (p for p in library.parent.iterdir() if p.is_symlink() and p.name.startswith(library.name.split(".so")[0]))
+    return [(str(library), str(p)) for p in sorted(beside) if p.resolve() == library]
+
+
+def _is_open_to_all(path: Path) -> bool:
+    readable = stat.S_IROTH | stat.S_IXOTH
+    return path.stat().st_mode & readable == readable and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)
+
+
+# --- A program that is run in a new sandbox before any other: it says "holds", or what does not.
+
+_PROGRAM = """
+import ctypes, os, socket, time
+libc = ctypes.CDLL(None, use_errno=True)
+with open("/proc/self/status") as file:
+    status = {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+with open("/proc/net/dev") as file:
+    networks = {line.split(":")[0].strip() for line in file if ":" in line}
+
+def refused(act, *given):
+    try:
+        act(*given)
+    except OSError:
+        return True
+    return False
+
+def unshare_user():
+    if libc.unshare(0x10000000) != 0:
+        raise OSError
+
+def fork_all():
+    try:
+        while len(children) < 4 * PROCESSES:
+            children.append(os.fork())
+            if children[-1] == 0:
+                time.sleep(60)
+    finally:
+        for pid in children:
+            os.kill(pid, 9)
+
+children = []
+checks = {
+    "other processes can be seen": [p for p in os.listdir("/proc") if p.isdigit()] == ["1"],
+    "there are capabilities": int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0,
+    "system calls are not filtered": (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1"),
+    "there is an environment": set(os.environ) <= {"PYTHONHASHSEED", "PWD", "LC_CTYPE"},
+    "there is a network": networks <= {"lo"},
+    "sockets can be opened": refused(socket.socket),
+    "user namespaces can be made": refused(unshare_user),
+    "processes are not bounded": refused(fork_all) and len(children) < PROCESSES,
+    "it is root": os.getuid() != 0,
+    "there is more than Python": set(os.listdir("/")) <= TOP,
+    **{f"{path} can be written": refused(os.mkdir, f"{path}/x") for path in ("", "/usr", "/dev", "/proc", *SHOWN)},
+}
+print("; ".join(name for name, holds in checks.items() if not holds) or "holds")
+"""
+
+
+def self_test(shown: Iterable[str], links: Iterable[str], max_processes: int) -> str:
+    """The program for a sandbox that shows these paths, and has these links."""
+    top = {"proc", "dev", "tmp", *(path.split("/")[1] for path in (*shown, *links))}
+    return f"TOP, SHOWN, PROCESSES = set({sorted(top)!r}), {sorted(shown)!r}, {max_processes}\n{_PROGRAM}"
+
 
 NOBODY = 65534
 """Whose programs they are where the driver is root."""
@@ -35,7 +181,7 @@ T = TypeVar("T")
 class BubblewrapSandbox:
     """Implements base.Sandbox. Runs a program at once that tests it. Raises ConfigError where it cannot hold."""
 
-    def __init__(self, limits: Limits, *, python: str | None = None) -> None:
+    def __init__(self, limits: SandboxLimits, *, python: str | None = None) -> None:
         """`python` as in find_interpreter."""
         is_root = os.geteuid() == 0
         bwrap = _program("bwrap", "bubblewrap")
@@ -47,7 +193,7 @@ class BubblewrapSandbox:
         self._run_inside = [interpreter.executable, "-s", "-S", "-B", "-c", INSIDE]
         _test(self, self_test(interpreter.shown, [path for _, path in interpreter.links], limits.processes))
 
-    async def run(self, program: Program) -> Finished:
+    async def run(self, program: SandboxProgram) -> Finished:
         def argv(control: int, source: int, extra: int) -> list[str]:
             return [*self._argv, "--seccomp", str(extra), "--", *self._run_inside, str(control), str(source)]
 
@@ -64,7 +210,7 @@ class BubblewrapSandbox:
         """Nothing outlives a program."""
 
 
-def _isolation(interpreter: Interpreter, limits: Limits) -> list[str]:
+def _isolation(interpreter: Interpreter, limits: SandboxLimits) -> list[str]:
     bound = [word for path in interpreter.shown for word in ("--ro-bind", path, path)]
     covered = [word for path in interpreter.hidden for word in ("--tmpfs", path, "--remount-ro", path)]
     linked = [word for target, path in interpreter.links for word in ("--symlink", target, path)]
@@ -92,7 +238,7 @@ def _program(name: str, package: str) -> str:
 
 def _test(sandbox: BubblewrapSandbox, program: str) -> None:
     try:
-        done = in_a_loop_of_its_own(sandbox.run(Program(code=program)))
+        done = in_a_loop_of_its_own(sandbox.run(SandboxProgram(code=program)))
         printed = (done.output or done.errors).decode("utf-8", "replace")
         said = " ".join(printed.split()) or f"exit code {done.exit_code}"
     except ToolError as e:

@@ -17,9 +17,60 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.errors import ToolError
-from agentgrpo.tools.sandbox.base import MIB, End, Finished, Limits, Program
-from agentgrpo.tools.sandbox.stream import Stream
+from agentgrpo.core.errors import ToolError
+from agentgrpo.tools.sandbox.base import MIB, End, Finished, SandboxLimits, SandboxProgram
+
+# --- What comes out of a process, read as it comes and never more than allowed.
+
+_CHUNK = 64 * 1024
+
+
+class Stream:
+    """Reads a non-blocking descriptor while the event loop runs; `on_change` after every read."""
+
+    def __init__(self, fd: int, max_bytes: int, on_change: Callable[[], None]) -> None:
+        self.content = bytearray()
+        self.is_over = False
+        """More than max_bytes came; the rest stays unread."""
+        self._fd, self._max_bytes, self._on_change = fd, max_bytes, on_change
+        self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._read)
+
+    def _read(self) -> None:
+        if self._take() is not None:
+            self.close()
+        self._on_change()
+
+    def _take(self) -> bool | None:
+        """One chunk. None = there may be more later, else nothing more is read; True at the end."""
+        try:
+            chunk = os.read(self._fd, min(_CHUNK, self._max_bytes + 1 - len(self.content)))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return True  # the other end is gone with unread bytes of ours
+        self.content += chunk
+        if len(self.content) > self._max_bytes:
+            del self.content[self._max_bytes :]
+            self.is_over = True
+            return False
+        return None if chunk else True
+
+    def drain(self) -> None:
+        """Read what is there already; the process has ended."""
+        if self._loop is not None:
+            self.close()
+            before = -1
+            while len(self.content) > before:
+                before = len(self.content)
+                if self._take() is not None:
+                    break
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
+            self._loop = None
+
 
 INSIDE = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 START_S = 30.0
@@ -34,7 +85,7 @@ Argv = Callable[[int, int, int], Sequence[str]]
 what inside.py is told, and a pipe that holds a few bytes more."""
 
 
-def order(program: Program, limits: Limits, home: str) -> bytes:
+def order(program: SandboxProgram, limits: SandboxLimits, home: str) -> bytes:
     """What inside.py is told, for whichever Python there is: hence the old version of the format."""
     files = {name: bytes(content) for name, content in program.files.items()}
     told = {"program": program.code, "files": files, "is_reported": program.is_reported}
@@ -49,7 +100,7 @@ class Process:
         argv: Argv,
         *,
         order: bytes,
-        limits: Limits,
+        limits: SandboxLimits,
         extra: bytes = b"",
         is_wrapped: bool = False,
     ) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from agentgrpo.errors import ConfigError
+from agentgrpo.core.errors import ConfigError
 
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other processes

@@ -6,10 +6,9 @@ import logging
 import os
 import sys
 
-from agentgrpo.tools.environment import Environments
-from agentgrpo.tools.removal import remove_tree
-from agentgrpo.tools.sandbox.base import Finished, Limits, Program
+from agentgrpo.tools.sandbox.base import Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.process import INSIDE, Process, order
+from agentgrpo.tools.workspace import Environments, remove_tree
 
 _LOG = logging.getLogger(__name__)
 
@@ -17,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 class UnsafeSubprocess:
     """Implements base.Sandbox without being one: a program can do whatever the trainer's user can."""
 
-    def __init__(self, limits: Limits, *, python: str | None = None) -> None:
+    def __init__(self, limits: SandboxLimits, *, python: str | None = None) -> None:
         self._limits = limits
         self._folders = Environments()  # of which the next start sweeps what this process leaves when it is killed
         self._run_inside = [python or os.path.realpath(sys.executable), "-s", "-S", "-B", "-c", INSIDE]
@@ -27,7 +26,7 @@ class UnsafeSubprocess:
             os.geteuid(),
         )
 
-    async def run(self, program: Program) -> Finished:
+    async def run(self, program: SandboxProgram) -> Finished:
         home = self._folders.new_directory()
 
         def argv(control: int, source: int, extra: int) -> list[str]:

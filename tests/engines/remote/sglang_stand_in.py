@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.errors import EngineError
 from agentgrpo.training.adapters import load_adapter
 from tests.engines.remote.stand_in import Refused, StandIn, tensors_of
 

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.remote.transfer import WeightReceiver
-from agentgrpo.errors import EngineError
 from agentgrpo.training.adapters import load_adapter
 
 Write = Callable[[bytes], Awaitable[None]]

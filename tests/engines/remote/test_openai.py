@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from agentgrpo.core.errors import BudgetSpent, ConfigError, EngineError
+from agentgrpo.core.types import FinishReason, Message
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.remote.dialect import seed_of
 from agentgrpo.engines.remote.openai import OpenAIEngine
-from agentgrpo.errors import BudgetSpent, ConfigError, EngineError
-from agentgrpo.metering import CassetteMiss
+from agentgrpo.engines.remote.server import seed_of
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.speech import Speech
-from agentgrpo.types import FinishReason, Message
+from agentgrpo.services.cassette import CassetteMiss
 from tests.engines import tiny
 from tests.engines.remote.openai_stand_in import OpenAIStandIn, Say
-from tests.metering.stand_ins import meter
 from tests.renderers import families
+from tests.services.stand_ins import meter
 
 KEY = SeedKey("eval/test", "t1", 0, 0)
 SAMPLING = SamplingParams(max_tokens=30, stop_token_ids=(tiny.EOS,), stop=("</search>",))

@@ -6,15 +6,14 @@ import asyncio
 
 import pytest
 
-from agentgrpo.concurrency import time_limit
-from agentgrpo.engines.remote import pool as pool_module
-from agentgrpo.engines.remote.pool import Pool
-from agentgrpo.engines.remote.server import Access, Server
-from agentgrpo.errors import EngineError, NoServer
+from agentgrpo.core.concurrency import time_limit
+from agentgrpo.core.errors import EngineError, NoServer
+from agentgrpo.engines.remote import server as pool_module
+from agentgrpo.engines.remote.server import Access, Pool, SamplingServer
 
 
-def servers(count: int) -> list[Server]:
-    return [Server(f"http://127.0.0.1:{i + 1}", Access()) for i in range(count)]
+def servers(count: int) -> list[SamplingServer]:
+    return [SamplingServer(f"http://127.0.0.1:{i + 1}", Access()) for i in range(count)]
 
 
 class Doors:
@@ -24,7 +23,7 @@ class Doors:
         self.shut: set[str] = set()
         self.tried: list[tuple[str, bool]] = []
 
-    async def join(self, server: Server, is_new: bool) -> None:
+    async def join(self, server: SamplingServer, is_new: bool) -> None:
         self.tried.append((server.url, is_new))
         if server.url in self.shut:
             raise EngineError("shut", kind="transport")
@@ -118,7 +117,7 @@ async def test_an_episodes_time_limit_leaves_out_the_wait_for_a_server(monkeypat
 
 
 async def test_a_bug_in_joining_leaves_the_server_out_with_its_text() -> None:
-    async def breaks(server: Server, is_new: bool) -> None:
+    async def breaks(server: SamplingServer, is_new: bool) -> None:
         raise ZeroDivisionError("oops")
 
     pool = Pool(servers(1), join=breaks, wait_s=0.01)

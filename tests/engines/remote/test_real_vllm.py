@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import TrainingError
+from agentgrpo.core.types import FinishReason, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.remote.engine import RemoteEngine
 from agentgrpo.engines.remote.transfer import WeightReceiver, _Group
 from agentgrpo.engines.remote.vllm import vllm
-from agentgrpo.errors import TrainingError
-from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.weight_files import PolicyFiles
-from agentgrpo.settings import LoraSettings
 from agentgrpo.training.adapters import add_adapter
+from agentgrpo.training.canary import refuse_stale_weights
 from agentgrpo.training.policy import Policy
-from agentgrpo.training.world import Alone
-from agentgrpo.types import FinishReason, Task
+from agentgrpo.training.process_group import Alone
+from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.real import VLLM, RealServer
 from tests.engines.remote.stand_in import moved

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from agentgrpo.core.errors import ConfigError, NoServer, TrainingError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.engines.remote import pool as pool_module
+from agentgrpo.engines.remote import server as pool_module
 from agentgrpo.engines.remote import sglang as sglang_module
-from agentgrpo.engines.remote.dialect import seed_of
 from agentgrpo.engines.remote.engine import RemoteEngine
+from agentgrpo.engines.remote.server import seed_of
 from agentgrpo.engines.remote.sglang import sglang
-from agentgrpo.errors import ConfigError, NoServer, TrainingError
-from agentgrpo.recipes.canary import refuse_stale_weights
-from agentgrpo.recipes.weight_files import PolicyFiles
+from agentgrpo.training.canary import refuse_stale_weights
 from agentgrpo.training.policy import Policy
-from agentgrpo.training.world import Alone
-from agentgrpo.types import FinishReason
+from agentgrpo.training.process_group import Alone
+from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.sglang_stand_in import SGLangStandIn
 from tests.engines.remote.test_vllm import KEY, PROMPT, SAMPLING, policy, scored

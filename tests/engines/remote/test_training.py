@@ -13,17 +13,17 @@ from typing import Protocol
 
 import pytest
 
-from agentgrpo.engines.remote import pool
+from agentgrpo.core.errors import NoServer, Preempted, TrainingError
+from agentgrpo.core.types import Task
+from agentgrpo.engines.remote import server as pool
 from agentgrpo.engines.remote.vllm import vllm
-from agentgrpo.errors import NoServer, Preempted, TrainingError
-from agentgrpo.recipes.parts import Parts, Progress
-from agentgrpo.recipes.weight_files import PolicyFiles
+from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.training.checkpoint import LoadedCheckpoint
-from agentgrpo.training.world import Alone
-from agentgrpo.types import Task
+from agentgrpo.training.process_group import Alone
+from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.stand_in import StandIn, moved
-from tests.recipes.tiny_run import OneTurn, TinyRun, look_away, rows, saved_steps, versions
+from tests.run.tiny_run import OneTurn, TinyRun, look_away, rows, saved_steps, versions
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentgrpo.engines.remote import pool as pool_module
+from agentgrpo.core.errors import ConfigError, NoServer
+from agentgrpo.engines.remote import server as pool_module
 from agentgrpo.engines.remote import transfer
 from agentgrpo.engines.remote.transfer import GivenUp, Sending, TransferError, WeightReceiver
 from agentgrpo.engines.remote.vllm import vllm
-from agentgrpo.errors import ConfigError, NoServer
-from agentgrpo.recipes.weight_files import PolicyFiles
-from agentgrpo.training.world import Alone
+from agentgrpo.training.process_group import Alone
+from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines.remote.stand_in import Worker, moved
 from tests.engines.remote.test_vllm import KEY, PROMPT, SAMPLING, canary, policy, scored, serving
 

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import torch
 
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import ConfigError, EngineError, NoServer, TrainingError
+from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey, WeightFiles
-from agentgrpo.engines.remote import pool as pool_module
-from agentgrpo.engines.remote.dialect import seed_of
+from agentgrpo.engines.remote import server as pool_module
 from agentgrpo.engines.remote.engine import RemoteEngine
+from agentgrpo.engines.remote.server import seed_of
 from agentgrpo.engines.remote.vllm import Since, vllm
-from agentgrpo.errors import ConfigError, EngineError, NoServer, TrainingError
-from agentgrpo.recipes.canary import have_sample, refuse_stale_weights
-from agentgrpo.recipes.weight_files import PolicyFiles
-from agentgrpo.settings import LoraSettings
 from agentgrpo.training.adapters import add_adapter
+from agentgrpo.training.canary import have_sample, refuse_stale_weights
 from agentgrpo.training.policy import Policy
-from agentgrpo.training.world import Alone
-from agentgrpo.types import FinishReason
+from agentgrpo.training.process_group import Alone
+from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.stand_in import StandIn, moved
 

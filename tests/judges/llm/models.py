@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from agentgrpo.core.types import Message
+from agentgrpo.judges.answers import words
 from agentgrpo.judges.canaries import _LANGUAGES, _ORDERS
-from agentgrpo.judges.llm import Reply
-from agentgrpo.judges.normalise import words
-from agentgrpo.types import Message
-from tests.retrievers.server import Behaviour, Server, say
+from agentgrpo.judges.llm.completer import Reply
+from tests.retrieval.server import Behaviour, Server, say
 
 Model = Callable[[str, str], str]
 """(system prompt, user prompt) -> reply."""

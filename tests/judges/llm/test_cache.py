@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from agentgrpo.errors import StorageError
-from agentgrpo.judges.llm.cache import VerdictCache
-from agentgrpo.judges.llm.verdict import Opinion
+from agentgrpo.core.errors import StorageError
+from agentgrpo.judges.llm.judge import VerdictCache
+from agentgrpo.judges.llm.prompt import Opinion
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from agentgrpo.judges.llm.cache import VerdictCache
-from agentgrpo.judges.llm.verdict import Opinion
+from agentgrpo.judges.llm.judge import VerdictCache
+from agentgrpo.judges.llm.prompt import Opinion
 
 async def main(path, name, count):
     cache = VerdictCache(path)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import JudgeError
-from agentgrpo.judges import Contains, ExactMatch, GoldAgreement, TokenF1
+from agentgrpo.core.errors import JudgeError
+from agentgrpo.core.types import Message, Task
+from agentgrpo.judges.answers import Contains, ExactMatch, GoldAgreement, TokenF1, words
 from agentgrpo.judges.canaries import CONDITIONS, STYLES, Canary, canaries
-from agentgrpo.judges.llm import HttpCompleter, LLMJudge
-from agentgrpo.judges.normalise import words
-from agentgrpo.types import Message, Task
+from agentgrpo.judges.llm.completer import HttpCompleter
+from agentgrpo.judges.llm.judge import LLMJudge
 from tests.builders import task
 from tests.judges.llm.models import (
     KNOWN,

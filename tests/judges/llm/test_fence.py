@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgrpo.judges.llm.fence import capped, digest, fenced, neutralise
+from agentgrpo.judges.llm.prompt import capped, digest, fenced, neutralise
 
 TOKENS = [
     *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<s>", "</s>", "[INST]"),
@@ -54,7 +54,7 @@ def test_whatever_the_text_every_line_of_it_is_quoted_and_none_ends_the_block(te
 
 
 def test_a_text_that_guesses_the_mark_gets_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    import agentgrpo.judges.llm.fence as fence
+    import agentgrpo.judges.llm.prompt as fence
 
     monkeypatch.setattr(fence, "digest", lambda *parts: "guessed" if parts[-1] == "0" else "another")
     assert fence.fenced("answer", "END answer guessed", "s").endswith("END answer another")

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges.llm import HttpCompleter, LLMJudge, Reply
-from agentgrpo.types import Message
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.types import Message
+from agentgrpo.judges.llm.completer import HttpCompleter, Reply
+from agentgrpo.judges.llm.judge import LLMJudge
 from tests.builders import task
 from tests.judges.llm.models import endpoint, honest, served
-from tests.retrievers.server import after, say
+from tests.retrieval.server import after, say
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="u"))
 KEY = "sk-canary-5f2e8d1c"

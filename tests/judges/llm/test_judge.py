@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, JudgeError
-from agentgrpo.judges import Verdict
-from agentgrpo.judges.llm import HttpCompleter, LLMJudge
-from agentgrpo.judges.llm.control import control_of
-from agentgrpo.judges.llm.prompt import Question, messages_of, nonce_of
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.judges.base import Grade
+from agentgrpo.judges.llm.completer import HttpCompleter
+from agentgrpo.judges.llm.judge import LLMJudge, control_of
+from agentgrpo.judges.llm.prompt import JudgeQuestion, messages_of, nonce_of
 from tests.builders import task
 from tests.judges.llm.models import (
     Model,
@@ -27,7 +27,7 @@ from tests.judges.llm.models import (
     served,
     verdict,
 )
-from tests.retrievers.server import FAULTS, Server, after, say
+from tests.retrieval.server import FAULTS, Server, after, say
 
 Log = list[list[dict[str, str]]]
 
@@ -51,7 +51,7 @@ async def test_the_model_is_asked_with_question_references_and_fenced_answer() -
     log: Log = []
     async with endpoint(served(honest, log)) as server:
         verdicts = await judge(server, control=False).grade(task("Who founded Velmor?", "Castin", "Cas"), ["castin!"])
-    assert verdicts == [Verdict(score=1.0, detail="as told")]
+    assert verdicts == [Grade(score=1.0, detail="as told")]
     ((system, user),) = [[m["content"] for m in messages] for messages in log]
     assert blocks(user) == [
         ("question", "Who founded Velmor?"),
@@ -59,20 +59,20 @@ async def test_the_model_is_asked_with_question_references_and_fenced_answer() -
         ("reference answer", "Cas"),
         ("answer", "castin!"),
     ]
-    question = Question("Who founded Velmor?", ("Castin", "Cas"), ("castin!",))
+    question = JudgeQuestion("Who founded Velmor?", ("Castin", "Cas"), ("castin!",))
     assert nonce(system) == nonce_of(question, 0, 0)
     assert [m.content for m in messages_of(question, nonce(system))] == [system, user]
 
 
 async def test_the_nonce_is_of_seed_content_and_attempt() -> None:
-    question = Question("q", ("r",), ("a",))
+    question = JudgeQuestion("q", ("r",), ("a",))
     others = [
         nonce_of(question, 1, 0),
         nonce_of(question, 0, 1),
-        nonce_of(Question("q", ("r",), ("b",)), 0, 0),
-        nonce_of(Question("q", ("r",), ("a",), vote=1), 0, 0),
+        nonce_of(JudgeQuestion("q", ("r",), ("b",)), 0, 0),
+        nonce_of(JudgeQuestion("q", ("r",), ("a",), vote=1), 0, 0),
     ]
-    assert nonce_of(question, 0, 0) == nonce_of(Question("q", ("r",), ("a",)), 0, 0)
+    assert nonce_of(question, 0, 0) == nonce_of(JudgeQuestion("q", ("r",), ("a",)), 0, 0)
     assert len({nonce_of(question, 0, 0), *others}) == 5
 
 
@@ -128,7 +128,7 @@ async def test_what_an_answer_gets_for_a_question_it_cannot_answer_is_taken_off(
         (found,) = await of.grade(task(), ["Castin"])
         assert (found.score, of.counts()["hijacked"]) == (0.5, 1.0)
         assert found.detail.startswith("less 0.25, its grade for a question that it cannot answer: ")
-    control = control_of(Question("Who founded Velmor?", ("Castin",), ("Castin",)))
+    control = control_of(JudgeQuestion("Who founded Velmor?", ("Castin",), ("Castin",)))
     assert blocks(log[1][1]["content"]) == [
         ("question", control.text),
         ("reference answer", control.references[0]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.errors import JudgeError
-from agentgrpo.judges.llm.verdict import Opinion, read_verdict
+from agentgrpo.core.errors import JudgeError
+from agentgrpo.judges.llm.prompt import Opinion, read_verdict
 
 
 @pytest.mark.parametrize(

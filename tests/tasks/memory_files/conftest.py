@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.tasks.memory_files import MemoryFiles
+from agentgrpo.tasks.memory_files.dataset import MemoryFiles
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from agentgrpo.tasks.memory_files.chunking import Packing, cut_text, num_words
+from agentgrpo.tasks.memory_files.building import Packing, cut_text, num_words
 
 
 @pytest.mark.parametrize(

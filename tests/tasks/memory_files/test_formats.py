@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.dialogue import Fact, Question, facts_of, join, memory_task, questions_of
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.judges.answers import Contains, ExactMatch, TokenF1
-from agentgrpo.judges.choice import Choice
-from agentgrpo.judges.keywords import Keywords
-from agentgrpo.judges.questions import Questions
-from agentgrpo.judges.route import Route
-from agentgrpo.tasks.memory_files import MemoryFiles
-from agentgrpo.types import Task
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Task
+from agentgrpo.judges.answers import Choice, Contains, ExactMatch, Keywords, TokenF1
+from agentgrpo.judges.composed import Questions, Route
+from agentgrpo.tasks.dialogue import Fact, Question, facts_of, join, memory_task, questions_of
+from agentgrpo.tasks.memory_files.dataset import MemoryFiles
 from tests.tasks.memory_files.conftest import FIXTURES, load
 
 MARA = (

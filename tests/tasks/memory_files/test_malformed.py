@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.dialogue import chunks_of, questions_of
-from agentgrpo.errors import ConfigError, DataError
-from agentgrpo.tasks.memory_files import MemoryFiles
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.tasks.dialogue import chunks_of, questions_of
+from agentgrpo.tasks.memory_files.dataset import MemoryFiles
 from tests.tasks.memory_files.conftest import FIXTURES
 
 GOOD = {"chunks": ["a b"], "questions": [{"question": "q?", "answer": "a"}]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.cli import main
+from agentgrpo.cli.main import main
 from agentgrpo.tasks.questions.checking import DataReport, FileReport, check
 from tests.tasks.questions.samples import SAMPLES, lines, search_r1, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.tasks.questions.entry import words_of
+from agentgrpo.tasks.questions.formats import words_of
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.tasks.questions.formats import FORMATS
-from agentgrpo.tasks.questions.reading import Opened, opened, parts_of
+from agentgrpo.tasks.questions.intake import Opened, opened, parts_of
 from tests.tasks.questions.samples import (
     GSM,
     HOTPOT,

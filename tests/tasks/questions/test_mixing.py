@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.types import Message, Task
 from agentgrpo.tasks.base import SPLITS, MixedDataset
 from agentgrpo.tasks.mixture import Mixture
-from agentgrpo.tasks.questions import QuestionSet, questions
-from agentgrpo.tasks.questions.source import Filter, Source
-from agentgrpo.types import Message, Task
+from agentgrpo.tasks.questions.dataset import QuestionSet, questions
+from agentgrpo.tasks.questions.intake import Filter, QuestionSource
 from tests.tasks.questions.samples import lines, search_r1, table
 
 
@@ -37,8 +37,8 @@ def test_two_sources_are_whole_tasks(tmp_path: Path) -> None:
     own = write(tmp_path / "own.jsonl", {"question": "Where is Orm?", "answers": "here", "split": "test", "topic": "x"})
     data = questions(
         sources={
-            "r1": Source(path=table(tmp_path / "train.parquet", search_r1(4, "Mara")), split="train"),
-            "own": Source(path=own),
+            "r1": QuestionSource(path=table(tmp_path / "train.parquet", search_r1(4, "Mara")), split="train"),
+            "own": QuestionSource(path=own),
         }
     )
     assert data.split("train") == [
@@ -63,23 +63,23 @@ def test_two_sources_are_whole_tasks(tmp_path: Path) -> None:
 
 
 def test_shares_stay_where_they_are_when_data_grows(tmp_path: Path) -> None:
-    few = questions(sources={"s": Source(path=write(tmp_path / "few.jsonl", *rows(300)))})
-    many = questions(sources={"s": Source(path=write(tmp_path / "many.jsonl", *rows(2000)[::-1]))})
+    few = questions(sources={"s": QuestionSource(path=write(tmp_path / "few.jsonl", *rows(300)))})
+    many = questions(sources={"s": QuestionSource(path=write(tmp_path / "many.jsonl", *rows(2000)[::-1]))})
     sizes = {name: len(many.split(name)) for name in SPLITS}
     assert abs(sizes["dev"] - 200) < 45
     assert abs(sizes["test"] - 400) < 60
     assert sum(sizes.values()) == 2000
     for name in SPLITS:
         assert {*ids(few)[name]} == {*ids(many)[name]} & {f"s:q{i}" for i in range(300)}
-    other = questions(sources={"s": Source(path=str(tmp_path / "many.jsonl"))}, seed=1)
+    other = questions(sources={"s": QuestionSource(path=str(tmp_path / "many.jsonl"))}, seed=1)
     assert {*ids(other)["test"]} != {*ids(many)["test"]}
 
 
 def test_a_rewording_goes_to_the_same_split(tmp_path: Path) -> None:
     reworded = [{"question": f"Founded who the town {i}", "answers": "x"} for i in range(200)]
     sources = {
-        "a": Source(path=write(tmp_path / "a.jsonl", *rows(200))),
-        "b": Source(path=write(tmp_path / "b.jsonl", *reworded)),
+        "a": QuestionSource(path=write(tmp_path / "a.jsonl", *rows(200))),
+        "b": QuestionSource(path=write(tmp_path / "b.jsonl", *reworded)),
     }
     data = questions(sources=sources)
     where = {task.question.split()[-1].strip("?"): set[str]() for name in SPLITS for task in data.split(name)}
@@ -102,8 +102,8 @@ def test_no_question_is_in_two_splits(tmp_path: Path) -> None:
         tmp_path / "dev.jsonl", *({"id": f"d{i}", "question": f"Who founded town {i}?", "answers": "x"} for i in (1, 2))
     )
     sources = {
-        "a": Source(path=train, split="train"),
-        "b": Source(path=dev, split="dev", test_path=test),
+        "a": QuestionSource(path=train, split="train"),
+        "b": QuestionSource(path=dev, split="dev", test_path=test),
     }
     data = questions(sources=sources)
     assert ids(data) == {"train": ["a:q0", "a:with a file"], "dev": ["b:d2"], "test": ["b:t"]}
@@ -115,7 +115,7 @@ def test_no_question_is_in_two_splits(tmp_path: Path) -> None:
 
 
 def test_files_per_split_leave_nothing_to_chance(tmp_path: Path) -> None:
-    source = Source(
+    source = QuestionSource(
         path=write(tmp_path / "train.jsonl", *rows(60)),
         dev_path=write(tmp_path / "dev.jsonl", *rows(5, "lake")),
         test_path=write(tmp_path / "test.jsonl", *rows(7, "hill")),
@@ -124,7 +124,7 @@ def test_files_per_split_leave_nothing_to_chance(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"again\.jsonl, line 2: id 'q0' was used in line 1 already; ids must be unique"
     ):
-        questions(sources={"s": Source(path=again)})
+        questions(sources={"s": QuestionSource(path=again)})
     message = (
         rf"dev\.jsonl, line 1: id 'q0' was used in line 1 of {re.escape(source.path)} already; ids must be unique in"
     )
@@ -134,14 +134,14 @@ def test_files_per_split_leave_nothing_to_chance(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.jsonl", *({k: v for k, v in row.items() if k != "id"} for row in rows(6, about)))
     data = questions(sources={"s": source})
     assert {name: len(data.split(name)) for name in SPLITS} == {"train": 60, "dev": 6, "test": 6}
-    some = questions(sources={"s": Source(path=source.path, test_path=source.test_path)}, dev_fraction=0.5)
+    some = questions(sources={"s": QuestionSource(path=source.path, test_path=source.test_path)}, dev_fraction=0.5)
     assert len(some.split("test")) == 6
     assert 15 < len(some.split("dev")) < 45
 
 
 def test_published_ids_that_repeat_are_numbered(tmp_path: Path) -> None:
     path = table(tmp_path / "x.parquet", search_r1(1, "a"), search_r1(1, "b", question="who was it?"))
-    data = questions(sources={"s": Source(path=path, split="train")})
+    data = questions(sources={"s": QuestionSource(path=path, split="train")})
     assert ids(data)["train"] == ["s:nq-train_1", "s:nq-train_1#2"]
 
 
@@ -174,13 +174,13 @@ def test_filters(tmp_path: Path, filter: Filter, kept: list[str], said: list[str
         search_r1(3, "Jon", source="hotpotqa", question="who founded the town of Orm?"),
         search_r1(4),
     )
-    data = questions(sources={"s": Source(path=path, split="train", filter=filter)})
+    data = questions(sources={"s": QuestionSource(path=path, split="train", filter=filter)})
     assert [id.rpartition("_")[2] for id in ids(data)["train"]] == kept
     assert [note for note in data.notes if "left out" in note] == said
 
 
 def test_a_filter_that_leaves_nothing(tmp_path: Path) -> None:
-    source = Source(path=write(tmp_path / "x.jsonl", *rows(3)), filter=Filter(max_question_chars=1))
+    source = QuestionSource(path=write(tmp_path / "x.jsonl", *rows(3)), filter=Filter(max_question_chars=1))
     message = r"task\.sources\.s\.path: of '.*x\.jsonl' nothing is used \(3 question too long\); change its filter"
     with pytest.raises(DataError, match=message):
         questions(sources={"s": source})
@@ -188,7 +188,7 @@ def test_a_filter_that_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_limit_takes_the_same_questions_of_a_file_that_grows(tmp_path: Path) -> None:
     def limited(name: str, count: int) -> list[str]:
-        source = Source(path=write(tmp_path / name, *rows(count)), split="train", limit=100)
+        source = QuestionSource(path=write(tmp_path / name, *rows(count)), split="train", limit=100)
         return ids(questions(sources={"s": source}))["train"]
 
     few, many = limited("few.jsonl", 150), limited("many.jsonl", 300)
@@ -199,8 +199,8 @@ def test_a_limit_takes_the_same_questions_of_a_file_that_grows(tmp_path: Path) -
 
 def test_the_first_held_out_tasks_are_a_fair_sample(tmp_path: Path) -> None:
     sources = {
-        "small": Source(path=write(tmp_path / "a.jsonl", *rows(10)), split="test"),
-        "large": Source(path=write(tmp_path / "b.jsonl", *rows(30, "lake")), split="test"),
+        "small": QuestionSource(path=write(tmp_path / "a.jsonl", *rows(10)), split="test"),
+        "large": QuestionSource(path=write(tmp_path / "b.jsonl", *rows(30, "lake")), split="test"),
     }
     test = questions(sources=sources).split("test")
     for start in range(0, 40, 4):
@@ -212,7 +212,10 @@ def test_weights(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", *rows(9)), write(tmp_path / "b.jsonl", *rows(9, "lake"))
 
     def mixture(one: float | None, other: float | None, split: Any = "train") -> Mixture | None:
-        sources = {"a": Source(path=a, split="train", weight=one), "b": Source(path=b, split=split, weight=other)}
+        sources = {
+            "a": QuestionSource(path=a, split="train", weight=one),
+            "b": QuestionSource(path=b, split=split, weight=other),
+        }
         return questions(sources=sources).mixture
 
     assert mixture(None, None) is None
@@ -232,7 +235,7 @@ def test_weights(tmp_path: Path) -> None:
 
 def test_the_fingerprint_follows_content_not_location(tmp_path: Path) -> None:
     def of(name: str, *values: object, corpus: str | None = None, **more: Any) -> str:
-        source = Source(path=write(tmp_path / name, *values), split="train", **more)
+        source = QuestionSource(path=write(tmp_path / name, *values), split="train", **more)
         return questions(sources={"s": source}, corpus=corpus).fingerprint
 
     corpus = write(tmp_path / "c.jsonl", {"id": "p", "text": "x"})
@@ -258,20 +261,20 @@ def test_the_fingerprint_follows_content_not_location(tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be_meant(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Source(path="x", **settings)
+        QuestionSource(path="x", **settings)
 
 
 def test_an_empty_cell_says_no_split(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,question,answers,split\n1,Who?,x,\n2,When?,y,test\n", encoding="utf-8")
-    data = questions(sources={"s": Source(path=str(path))}, dev_fraction=1.0, test_fraction=0.0)
+    data = questions(sources={"s": QuestionSource(path=str(path))}, dev_fraction=1.0, test_fraction=0.0)
     assert ids(data) == {"train": [], "dev": ["s:1"], "test": ["s:2"]}
 
 
 def test_questions_of_signs_are_not_thrown_away(tmp_path: Path) -> None:
     train = write(tmp_path / "train.jsonl", *(q("What is 7 - 5?"), q("What is 7*5?"), q("Who made C++?"), q("a b")))
     test = write(tmp_path / "test.jsonl", *(q("What is 7 + 5?"), q("Who made C#?"), q("A b?")))
-    data = questions(sources={"s": Source(path=train, split="train", test_path=test)})
+    data = questions(sources={"s": QuestionSource(path=train, split="train", test_path=test)})
     assert [task.question for task in data.split("train")] == ["What is 7 - 5?", "What is 7*5?", "Who made C++?"]
 
 
@@ -283,13 +286,13 @@ def test_bad_sets(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"task\.sources: 'a:b'; a name without ':' is allowed, for that ends it in a"
     ):
-        questions(sources={"a:b": Source(path="x")})
+        questions(sources={"a:b": QuestionSource(path="x")})
     with pytest.raises(ConfigError, match=r"task\.sources is empty; name what to read: task\.sources\.NAME\.path=FILE"):
         questions(sources={})
-    source = Source(path=write(tmp_path / "x.jsonl", *rows(1)), test_path=str(tmp_path / "none.jsonl"))
+    source = QuestionSource(path=write(tmp_path / "x.jsonl", *rows(1)), test_path=str(tmp_path / "none.jsonl"))
     with pytest.raises(DataError, match=r"task\.sources\.s\.test_path: '.*none\.jsonl' is not a file"):
         questions(sources={"s": source})
     with pytest.raises(
         ConfigError, match=r"dev_fraction=0\.9, test_fraction=0\.2; both must be >= 0 and their sum <= 1"
     ):
-        questions(sources={"s": Source(path="x")}, dev_fraction=0.9)
+        questions(sources={"s": QuestionSource(path="x")}, dev_fraction=0.9)

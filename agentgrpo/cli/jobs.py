@@ -1,0 +1,133 @@
+"""The jobs of one command line: each is run, what goes wrong is said, and a sweep's end says it once more."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgrpo.config.hardware import speaks
+from agentgrpo.core.commands import Command, Verb, VerbResult
+from agentgrpo.core.errors import AgentGrpoError, Preempted, ProcessError
+from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, tidy_before
+
+if TYPE_CHECKING:
+    from agentgrpo.config.compose import Job
+
+_OF_HYDRA = "multirun.yaml"
+"""What it writes into the directory of a sweep."""
+Call = Callable[[Verb, dict[str, Any], Command], VerbResult]
+
+
+def report(error: BaseException, debug: bool = False) -> int:
+    """Say on stderr what went wrong: one line where we know, a traceback where it is a bug. Returns the exit code."""
+    interrupted = is_of_interrupt(error)
+    known = interrupted or isinstance(error, AgentGrpoError)
+    if debug or not known:
+        traceback.print_exception(error)
+    if known and (isinstance(error, ProcessError) or speaks()):
+        print(SAID if interrupted else f"agentgrpo: {_one_line(error)}", file=sys.stderr)
+    if interrupted:
+        return INTERRUPTED
+    return error.exit_code if isinstance(error, AgentGrpoError) else 1
+
+
+def _one_line(error: BaseException, kind: str = "") -> str:
+    text = " ".join(line.strip() for line in str(error).splitlines())
+    return f"{kind}: {text}" if kind else text
+
+
+class Jobs:
+    """Called once per job, with what composes it."""
+
+    def __init__(
+        self, call: Call, verb: Verb, name: str, arguments: Mapping[str, Any], *, sweep: bool, debug: bool
+    ) -> None:
+        self.verb, self.arguments, self.sweep = verb, arguments, sweep
+        self._call, self._name, self._debug = call, name, debug
+        self._codes: list[int] = []
+        self._overrides: list[tuple[str, ...]] = []
+        self._failed: list[tuple[Path | None, tuple[str, ...], str]] = []
+        self._folders: set[Path] = set()
+        self._process = os.getpid()
+
+    def __call__(self, make: Callable[[], Job]) -> float | None:
+        """The objective of a job. A failure is said, so that a sweep goes on; raises SystemExit for a stop that can be
+        resumed, KeyboardInterrupt, and in a launcher's worker whatever the job raised."""
+        from agentgrpo.config.compose import swept
+
+        folder, overrides = swept() if self.sweep else (None, ())
+        self._overrides.append(overrides)
+        try:
+            job = make()
+            folder = Path(job.config["run"]["dir"]) if job.is_fresh else folder
+            if folder is not None:
+                tidy_before(partial(_remove_empty, folder))
+            if self.sweep:
+                print(f"agentgrpo: {folder}: {' '.join(overrides)}", file=sys.stderr)
+            command = Command(
+                verb=self._name,
+                arguments=self.arguments,
+                overrides=job.overrides,
+                choices=job.choices,
+                is_fresh=job.is_fresh,
+                snapshot=job.snapshot,
+            )
+            code, objective = self._call(self.verb, job.config, command)
+        except (Exception, KeyboardInterrupt) as error:
+            self._empty(folder)
+            code, objective = self._reported(error), None
+            why = _one_line(error) if isinstance(error, AgentGrpoError) else _one_line(error, type(error).__name__)
+        else:
+            why = f"exit code {code}"
+            if self.verb.keeps_nothing:
+                self._empty(folder)
+        self._codes.append(code)
+        if code:
+            self._failed.append((folder, overrides, why))
+        return objective
+
+    def _reported(self, error: BaseException) -> int:
+        if is_of_interrupt(error):
+            raise KeyboardInterrupt from error  # ends a sweep, too
+        code = report(error, self._debug)
+        if os.getpid() != self._process:
+            raise error  # in a launcher's worker, whose own means carry the failure home
+        if isinstance(error, Preempted):
+            raise SystemExit(code) from error  # likewise
+        return code
+
+    def _empty(self, folder: Path | None) -> None:
+        if folder is not None:
+            self._folders.add(folder)
+            _remove_empty(folder)
+
+    def end(self, *, is_ours: bool) -> None:
+        """Say on stderr which jobs of a sweep failed, a line each, with the overrides that not all of them have.
+        is_ours: the directory of the sweep was made for it, and goes where no job has left anything."""
+        if not self.sweep:
+            return
+        for folder in {folder.parent for folder in self._folders} if is_ours else ():
+            if folder.is_dir() and [path.name for path in folder.iterdir()] == [_OF_HYDRA]:
+                (folder / _OF_HYDRA).unlink()
+            _remove_empty(folder)
+        if self._failed:
+            print(f"agentgrpo: {len(self._failed)} of {len(self._codes)} jobs failed:", file=sys.stderr)
+        for place, overrides, why in self._failed:
+            own = " ".join(o for o in overrides if not all(o in others for others in self._overrides))
+            print(f"agentgrpo:   {place}: {own}{': ' if own else ''}{why}", file=sys.stderr)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the first job with one other than 0."""
+        return next((code for code in self._codes if code), 0)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something
+        folder.rmdir()

@@ -1,0 +1,226 @@
+"""`agentgrpo index` and `agentgrpo serve-retriever`: a corpus into what a retriever searches, and a retriever for other
+machines. Neither loads a model, but for an embedder or a reranker that is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.config.admission import override
+from agentgrpo.config.build import build_node, takes
+from agentgrpo.config.registry import REGISTRY
+from agentgrpo.core.commands import Command, VerbResult
+from agentgrpo.core.durable import RunLock
+from agentgrpo.core.errors import ConfigError, DataError, RunDirectoryError
+from agentgrpo.records.screen import Bar
+from agentgrpo.retrieval.base import Indexer, Probed, Reranker, Retriever
+from agentgrpo.retrieval.corpus import CorpusFile
+from agentgrpo.retrieval.server.questions import RequestLimits
+from agentgrpo.run.signals import StopRequest
+
+# --- A corpus into an index, batch by batch: what an interruption leaves is gone on with.
+
+BATCH = 1000
+"""Passages that are held in memory at a time."""
+GRACE_S = 60.0
+"""For what cannot be interrupted, after a signal."""
+
+
+async def build_index(
+    indexer: Indexer, corpus: CorpusFile, *, bar: Bar, batch: int = BATCH, now: Callable[[], float] = time.monotonic
+) -> int:
+    """The number of passages, all of which are in and can be searched.
+
+    SIGINT and SIGTERM raise Preempted after the batch at hand: the same call goes on from there, as it does after a
+    kill at any time. A second one ends the process (see StopRequest)."""
+    began, before = now(), indexer.count
+    with StopRequest("the same command goes on where it was", grace_s=GRACE_S, at_once=lambda: None) as stop:
+        passages = corpus.passages()
+        if before:
+            bar.say(f"{before:,} passages are stored already; going on with the next one")
+        indexer.resume(passages)
+        while taken := list(islice(passages, batch)):
+            stop.refuse_to_go_on()
+            indexer.add(taken)
+            bar.reached("stored", indexer.count, corpus.position, corpus.size)
+        if not indexer.count:
+            raise DataError(f"{corpus.path} has no passages; write one JSON object per line")
+
+        def going_on(title: str, done: int, total: int) -> None:
+            stop.refuse_to_go_on()
+            bar.reached(title, done, done, total)
+
+        stop.refuse_to_go_on()
+        indexer.finish(going_on)
+    seconds = now() - began
+    rate = "" if before else f", {indexer.count / max(seconds, 1e-9):,.0f} a second"
+    bar.say(f"{indexer.count:,} passages in {seconds:,.1f} s{rate}")
+    return indexer.count
+
+
+FOLDER = "faiss_index"
+"""The retriever whose index is a folder."""
+_LIMITS = {
+    "max_queries": "queries",
+    "max_top_k": "top_k",
+    "max_passages": "passages",
+    "max_body_bytes": "body_bytes",
+    "max_waiting": "waiting",
+}
+say = partial(print, file=sys.stderr, flush=True)
+
+
+# --- index
+
+
+def index_overrides(arguments: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """A folder of its own where no other retriever is chosen."""
+    chosen = _chosen(overrides)
+    if chosen not in (None, FOLDER):
+        return []
+    if arguments["out"] is None:
+        raise ConfigError("index needs a place for what it builds: --out DIR, or retriever=qdrant or pgvector")
+    return [f"retriever={FOLDER}"] if chosen is None else []
+
+
+def index(config: Mapping[str, Any], command: Command) -> VerbResult:
+    """`agentgrpo index`: exit code 0 when every passage of the corpus is in and can be searched for."""
+    given, node = command.arguments, config["retriever"]
+    if given["corpus"] is None:
+        raise ConfigError("index needs a corpus: --corpus FILE, JSON lines, plain or gzipped")
+    if node["name"] not in REGISTRY["indexer"]:
+        known = ", ".join(REGISTRY["indexer"])
+        raise ConfigError(f"retriever={node['name']} searches nothing that can be built; allowed are {known}")
+    out = None if given["out"] is None else Path(given["out"])
+    own = {key: value for key, value in node.items() if key == "name" or takes("indexer", node, key)}
+    with CorpusFile(Path(given["corpus"])) as corpus, _alone(out), Bar(what="passages") as bar:
+        indexer: Indexer = build_node("indexer", own, out=out)
+        count = asyncio.run(build_index(indexer, corpus, bar=bar))
+    where = f" {override('retriever.path', given['out'])}" if node["name"] == FOLDER else ""
+    same = " and the settings given here" if any(line.startswith("retriever.") for line in command.overrides) else ""
+    print(f"{count:,} passages; search them with retriever={node['name']}{where}{same}")
+    return VerbResult()
+
+
+def _alone(out: Path | None) -> AbstractContextManager[object]:
+    """No other process builds in `out`, where there is one."""
+    if out is None:
+        return nullcontext()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return RunLock(out)
+    except RunDirectoryError as e:
+        raise RunDirectoryError(f"{str(e).removesuffix('run.dir')}--out") from e
+    except OSError as e:
+        raise ConfigError(f"--out {out}: {e.strerror}; give a directory, or a place where one can be made") from e
+
+
+# --- serve-retriever
+
+
+def serve_overrides(arguments: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """--index DIR is the retriever over that folder."""
+    if arguments["index"] is None:
+        return []
+    chosen = _chosen(overrides)
+    if chosen not in (None, FOLDER):
+        raise ConfigError(
+            f"--index is a folder of retriever={FOLDER}, and retriever={chosen} was chosen; leave one of them out"
+        )
+    if not Path(arguments["index"]).exists():
+        raise ConfigError(
+            f"--index {arguments['index']} does not exist; build it: agentgrpo index --corpus FILE --out DIR"
+        )
+    return [f"retriever={FOLDER}"] if chosen is None else []
+
+
+def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
+    """`agentgrpo serve-retriever`: answers until it is told to stop; exit code 0 then."""
+    for needed in ("starlette", "uvicorn"):
+        if find_spec(needed) is None:
+            raise ConfigError(f"serve-retriever needs {needed}: pip install 'agentgrpo[serve]'")
+    given = command.arguments
+    numbers = {name: _number(given, name) for name in _LIMITS}
+    limits = RequestLimits(**{_LIMITS[name]: number for name, number in numbers.items() if number is not None})
+    logging.captureWarnings(True)
+    if given["index"] is not None:
+        config = {**config, "retriever": {**config["retriever"], "path": given["index"]}}
+    asyncio.run(_serve(config, given, limits))
+    return VerbResult()
+
+
+async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: RequestLimits) -> None:
+    from agentgrpo.retrieval.server.app import RetrievalApp
+    from agentgrpo.retrieval.server.running import listening, serve, url_of
+
+    host, port = given["host"] or "127.0.0.1", _number(given, "port")
+    log_every, grace_s = _number(given, "log_every"), _number(given, "grace_s")
+    for name, number in (("log-every", log_every), ("grace-s", grace_s)):
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name} {number}; at least 1 is allowed")
+    with listening(
+        host, 8000 if port is None else port
+    ) as bound:  # before minutes of loading, for they would be in vain
+        retrievers, reranker = _retrievers(config)
+        try:
+            for retriever in retrievers.values():
+                if isinstance(retriever, Probed):
+                    await retriever.probe()
+            app = RetrievalApp(retrievers, reranker, limits=limits, log_every=log_every or 1000, say=say)
+
+            def ready() -> None:
+                print(f"serving {url_of(bound)}{next(iter(app.paths))}", flush=True)
+                if not host.startswith("127.") and host not in ("localhost", "::1"):
+                    say("note: whoever reaches this machine may search; nobody is asked for a password")
+
+            await serve(app.asgi, bound, limits=limits, grace_s=grace_s or 30, ready=ready)
+        finally:
+            for retriever in retrievers.values():
+                await retriever.close()
+    say(f"stopped after {app.traffic.counts['requests']} requests")
+
+
+def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Reranker | None]:
+    """Those of the configuration, and the agent's reranker; the task's corpora are read where they are searched."""
+    node, agent = config["retriever"], config["agent"]
+    given: dict[str, Any] = {}
+    thesaurus = None
+    if takes("retriever", node, "corpora"):
+        dataset = build_node("task", config["task"])
+        given, thesaurus = {"corpora": dataset.corpora()}, dataset.thesaurus()
+        if not given["corpora"]:
+            raise ConfigError(
+                f"task={config['task']['name']} has no corpus to search; give --index DIR, or task=jsonl "
+                "task.corpus=FILE task.questions=FILE"
+            )
+    retrievers: Mapping[str, Retriever] = build_node("retriever", node, **given)
+    reranker: Reranker | None = None
+    if takes("agent", agent, "reranker") and "reranker" in agent:
+        reranker = build_node("reranker", agent["reranker"], thesaurus=thesaurus)
+    return retrievers, reranker
+
+
+# --- arguments
+
+
+def _chosen(overrides: Sequence[str]) -> str | None:
+    """The preset of the retriever that the command line chooses."""
+    chosen = [line.partition("=")[2] for line in overrides if line.partition("=")[0].lstrip("+") == "retriever"]
+    return chosen[-1] if chosen else None
+
+
+def _number(given: Mapping[str, Any], name: str) -> int | None:
+    text = given[name]
+    try:
+        return None if text is None else int(text)
+    except ValueError as e:
+        raise ConfigError(f"--{name.replace('_', '-')} {text}; a whole number is allowed") from e

@@ -1,0 +1,270 @@
+"""What each word of the command line does: a run directory locked, its parts wired, a recipe run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+
+from agentgrpo.cli.jobs import report
+from agentgrpo.config.build import build_node, resolve
+from agentgrpo.config.compose import SNAPSHOT
+from agentgrpo.config.hardware import Hardware, Launch
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.commands import Command, VerbResult
+from agentgrpo.core.durable import RunLock, write_atomic
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, ProcessError
+from agentgrpo.models.export import export_model, require_model
+from agentgrpo.models.loading import Start
+from agentgrpo.records.run_dir import EVAL, EVALUATED
+from agentgrpo.records.screen import Screen
+from agentgrpo.run.assembly import session_of
+from agentgrpo.run.diagnostics import Diagnostics, Watch
+from agentgrpo.run.evaluate import Verdict
+from agentgrpo.run.parts import Progress
+from agentgrpo.run.report import report as report_result
+from agentgrpo.run.resume import (
+    Unbegun,
+    give_up_result,
+    kept_result,
+    next_commands,
+    noting_stop,
+    refuse_drift,
+    refuse_other_settings,
+    set_result_aside,
+)
+from agentgrpo.run.session import TrainingSession, examine_only, run_session
+from agentgrpo.run.wiring import Wiring
+from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
+from agentgrpo.training.processes import processes
+
+Verb = Callable[[Mapping[str, Any], Command, ProcessGroup], VerbResult]
+
+
+def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], VerbResult]:
+    """`verb` on every process of the launch, with the configuration of the first, which has chosen the run directory.
+    What all of them raise the first one says."""
+
+    @wraps(verb)
+    def run(config: Mapping[str, Any], command: Command) -> VerbResult:
+        hardware: Hardware = build_node("hardware", config["hardware"])
+        launch = Launch.of()
+        try:
+            with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
+                config, command = world.gather((config, command))[0]
+                return verb(config, command, world)
+        except ProcessError as e:  # a collective with a lost process may never end: end without it
+            code = report(e)
+            sys.stdout.flush()
+            os._exit(code)
+        except AgentGrpoError as e:
+            if launch.rank:
+                raise SystemExit(e.exit_code) from e
+            raise
+
+    return run
+
+
+@_on_all_processes
+def train(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+    """`agentgrpo train`: a new run in an empty (or never started) run directory."""
+    run: RunSettings = build_node("run", config["run"])
+    if not _samples_what_is_trained(config):  # known before a warm start
+        name = config["engine"]["name"]
+        raise ConfigError(f"engine={name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={name}")
+    with _run_directory(run, world, command) as (screen, watch):
+        once(world, lambda: _begin(run, command))
+        screen.line(f"run directory: {run.dir}")
+        session = session_of(Wiring(config, command.snapshot, screen, world), None, watch)
+        return _finish(session, Progress())
+
+
+@_on_all_processes
+def resume(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+    """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
+    run: RunSettings = build_node("run", config["run"])
+    with _run_directory(run, world, command) as (screen, watch):
+        run_dir = Path(run.dir)
+        store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
+        if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
+            screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
+            once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
+            return _finish(session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress())
+        checkpoint = _newest(store, world)
+        now = yaml.safe_load(command.snapshot)
+        refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
+        if (result := once(world, lambda: kept_result(run, checkpoint.step, now))) is not None:
+            more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
+            screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
+            report_result(screen, result)
+            return VerbResult(objective=result["sampled"]["trained"]["reward"])
+        wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
+        for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
+            screen.line(f"note: {note}")
+        if once(world, lambda: _rewind(run, store, checkpoint, command)) and not run.final_eval:
+            screen.line(
+                f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false makes "
+                f"no other: it is kept in {run_dir / 'orphans'}"
+            )
+        screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
+        if checkpoint.step >= run.max_steps:
+            todo = ", and its end weights are evaluated" if run.final_eval else ""
+            screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
+        session = session_of(wiring, checkpoint, watch)
+        return _finish(session, Progress.restored(checkpoint))
+
+
+@_on_all_processes
+def evaluate(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+    """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from); an engine that
+    samples from no weights of ours, such as openai, against the start model."""
+    run: RunSettings = build_node("run", config["run"])
+    arguments = command.arguments
+    engine, is_trained = str(config["engine"]["name"]), _samples_what_is_trained(config)
+    if is_trained and arguments["ckpt"] is None:
+        raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
+    if not is_trained and arguments["ckpt"] is not None:
+        raise ConfigError(
+            f"--ckpt with engine={engine}, which samples from no checkpoint; leave it out, or hold the engine against "
+            "one: --baseline RUN/checkpoints/step-000150"
+        )
+    for name in ("ckpt", "baseline"):
+        path = arguments[name]
+        if path is not None:
+            require_model(Path(path), f"--{name} {path}")
+    with _run_directory(run, world, command) as (screen, _):
+        once(world, lambda: _begin(run, command))
+        screen.line(f"run directory: {run.dir}")
+        start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
+        once(world, lambda: _say_what(Path(run.dir), ckpt=arguments["ckpt"], baseline=start))
+        weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
+        before = config if is_trained else {**config, "engine": {"name": "hf"}}
+        wirings = [
+            Wiring(given, command.snapshot, screen, world, weights=path)
+            for given, path in zip((before, config), weights, strict=True)
+        ]
+        baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
+        once(world, lambda: set_result_aside(Path(run.dir)))
+        with noting_stop(Path(run.dir), world):
+            result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
+        screen.line(f"results: {Path(run.dir) / 'eval.json'}")
+        code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
+        return VerbResult(exit_code=code, objective=result["sampled"]["trained"]["reward"])
+
+
+def _samples_what_is_trained(config: Mapping[str, Any]) -> bool:
+    """False for engines that say beforehand that they give no exact log-probs."""
+    return getattr(resolve("engine", config["engine"]["name"], "engine"), "trainable", True) is not False
+
+
+def export(config: Mapping[str, Any], command: Command) -> VerbResult:
+    """`agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us."""
+    given: dict[str, str | None] = {name: command.arguments[name] for name in ("ckpt", "merge")}
+    if given["ckpt"] is None or given["merge"] is None:
+        raise ConfigError("export needs both: --ckpt RUN/checkpoints/step-000150 --merge OUT")
+    transformers.logging.disable_progress_bar()
+    export_model(Path(given["ckpt"]), Path(given["merge"]))
+    print(f"agentgrpo: {given['merge']} holds the model of {given['ckpt']}", file=sys.stderr)
+    return VerbResult()
+
+
+def _begin(run: RunSettings, command: Command) -> None:
+    """The configuration of a new run in its directory. Raises ConfigError for one that already holds a run."""
+    run_dir = Path(run.dir)
+    if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
+        raise ConfigError(
+            f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
+            "or choose another directory"
+        )
+    if command.verb == "train" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
+        raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
+    write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+
+
+def _say_what(run_dir: Path, **folders: str | None) -> None:
+    """Of which weights the evaluation is, for those who read it."""
+    found = {name: str(Path(folder).absolute()) if folder else None for name, folder in folders.items()}
+    write_atomic(run_dir / EVALUATED, (json.dumps(found, indent=2) + "\n").encode())
+
+
+def _newest(store: CheckpointStore, world: ProcessGroup) -> LoadedCheckpoint:
+    """The newest valid checkpoint: the first process looks for it, and the others read the same."""
+    found = agree(world, lambda: store.latest() if world.rank == 0 else None)
+    path = world.gather(found.path if found else Path())[0]
+    return agree(world, lambda: found or store.load(path))
+
+
+def _rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> bool:
+    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
+    evaluation that is given up."""
+    run_dir = Path(run.dir)
+    store.rewind(checkpoint)
+    had_result = give_up_result(run, checkpoint.step)
+    before = (run_dir / SNAPSHOT).read_bytes()
+    if before != command.snapshot.encode():
+        write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
+        write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+    return had_result
+
+
+def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
+    """The folder of the weights that the checkpoint's run started from, where it still holds them."""
+    state = Path(checkpoint or ".", STATE)
+    if checkpoint is None or not state.is_file():
+        return None
+    start = json.loads(state.read_bytes())["state"]["start"]
+    if Start(Path(start["folder"])).state() == start:
+        return str(start["folder"])
+    screen.line(
+        f"note: {start['folder']} no longer holds the weights this run started from; the baseline is what the settings "
+        "start from today. Give --baseline PATH to compare with others"
+    )
+    return None
+
+
+def _finish(session: TrainingSession, progress: Progress) -> VerbResult:
+    parts = session.parts
+    with noting_stop(Path(parts.run.dir), parts.world, progress, parts.run.max_steps):
+        result = asyncio.run(run_session(session, progress))
+    if parts.run.screen != "quiet":
+        parts.screen.line(f"next: {'; '.join(next_commands(parts.run, progress.step))}")
+    return VerbResult(objective=result["sampled"]["trained"]["reward"] if result else None)
+
+
+@contextmanager
+def _run_directory(run: RunSettings, world: ProcessGroup, command: Command) -> Iterator[tuple[Screen, Watch]]:
+    """The run directory, locked for the first process, its screen, and what answers when this process is asked what it
+    is at. Library warnings become lines of the screen."""
+    logging.captureWarnings(True)
+    logging.disable(logging.WARNING if world.rank else logging.NOTSET)
+    transformers.logging.disable_progress_bar()
+    clean = only_first(world, lambda: Unbegun(Path(run.dir), is_ours=command.is_fresh))
+    lock = agree(world, lambda: only_first(world, lambda: _lock(run)))
+    world.keep_stacks(Path(run.dir))
+    limits = {"watchdog_s": run.watchdog_s, "max_loop_lag_s": run.max_loop_lag_s}
+    with (
+        lock,
+        clean,
+        only_first(world, lambda: Screen(mode=run.screen)) as screen,
+        Diagnostics(Path(run.dir), **limits, say=screen.line) as watch,
+    ):
+        yield screen, watch
+
+
+def _lock(run: RunSettings) -> RunLock:
+    try:
+        Path(run.dir).mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"run.dir={run.dir}: {e.strerror}; give a directory, or a place where one can be made") from e
+    return RunLock(Path(run.dir))

@@ -1,0 +1,186 @@
+"""What a configuration may not do by itself: it may come from anybody, as a run directory does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.config.registry import PROGRAMS
+from agentgrpo.core.errors import ConfigError
+
+PLACES = ("url", "urls", "base_url", "web_url", "dsn", "user_agent")
+"""Keys of a node that say where it sends things, or that are sent along to anybody."""
+KEYS = ("api_key_env", "env", "dsn_env")
+"""Keys of a node that name environment variables, the values of which leave this process."""
+ALWAYS = ("dsn",)
+"""Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
+FOLDERS = (("qdrant", "path"),)
+"""(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
+_BARE = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?(?:/[^@?#]*)?", re.IGNORECASE)
+"""host, host:port, host/path, with neither a scheme before it nor anything in it that may be a secret."""
+_PLACE = re.compile(r"(?:^|\.)(?:base_|web_)?urls?(?:\.\d+)?$")
+_RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
+
+
+def refuse_resolvers(tree: Any) -> None:
+    """Raise ConfigError for an interpolation that computes anything but an environment variable's value."""
+    for path, value in _walk(tree):
+        for name in _RESOLVER.findall(value) if isinstance(value, str) else ():
+            if name != "oc.env":
+                raise ConfigError(f"{path}={value}: resolver '{name}'; allowed is oc.env. Write the value itself")
+
+
+def refuse_bare_addresses(tree: Any) -> None:
+    """Raise ConfigError for localhost:8000 where http://localhost:8000 is meant: known before minutes of loading."""
+    for path, value in _walk(tree):
+        if _PLACE.search(path) and isinstance(value, str) and _BARE.fullmatch(value):
+            raise ConfigError(
+                f"{path}={value} does not say how to connect; put http:// before it, or https://: http://{value}"
+            )
+
+
+def refuse_targets(tree: Any, file: Path) -> None:
+    """Raise ConfigError for a key that a library would act on (`_target_`)."""
+    for path, _ in _walk(tree):
+        if re.fullmatch(r"_\w+_", path.rpartition(".")[2]):
+            raise ConfigError(f"{file}: {path} would name code to call; remove it")
+
+
+def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise ConfigError for Python files of a model that `config` trusts and the command line (key -> value) does not,
+    or not of this very model."""
+    named, found = _named(overrides), dict(_code(config))
+    if missing := {path: value for path, value in found.items() if path not in named}:
+        raise ConfigError(
+            f"model.trust_remote_code=true runs code of {found['model.path']}; to allow it, add to this command line: "
+            + " ".join(override(*item) for item in missing.items())
+        )
+
+
+def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
+    tool that would start a program, or run the policy's without a sandbox; a part that would unpickle what lies in a
+    folder; and a part that would send the value of an environment variable somewhere, unless both which and where to
+    are said."""
+    named = _named(overrides)
+    for path, value in _programs(config):
+        if path not in named:
+            raise ConfigError(
+                f"{path}={value} lets a run directory start programs; to allow it, say so on this command line"
+            )
+    for path, value in _folders(config):
+        if path not in named:
+            raise ConfigError(
+                f"{path}={value} lets a run directory choose a folder that Qdrant unpickles, which can run code; to "
+                f"allow it, add to this command line: {override(path, value)}"
+            )
+    missing = {path: value for path, value in _secrets(config, unresolved) if path not in named}
+    for path, value in missing.items():
+        raise ConfigError(
+            f"{path}={value} lets a run directory choose where values of this environment are sent to; to allow it, "
+            f"add to this command line: {' '.join(override(*item) for item in missing.items())}"
+        )
+
+
+def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) -> list[str]:
+    """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
+    it. user_code: the names in it that lead to code from outside."""
+    code = [(p, v) for p, v in _walk(unresolved) if p.endswith(".name") and isinstance(v, str) and v in user_code]
+    parts = (_code(unresolved), _programs(unresolved), _folders(unresolved), _secrets(unresolved, unresolved))
+    needed = dict((*code, *chain.from_iterable(parts)))
+    return [override(path, value) for path, value in needed.items()]
+
+
+def _named(overrides: Mapping[str, Any]) -> set[str]:
+    return {*overrides} | {_join(key, inner) for key, value in overrides.items() for inner, _ in _walk(value)}
+
+
+def _code(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What says which Python files of a model are run, where some are."""
+    model = config.get("model")
+    if isinstance(model, Mapping) and model.get("trust_remote_code"):
+        yield from ((f"model.{key}", model.get(key)) for key in ("trust_remote_code", "path", "revision"))
+
+
+def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    tools = config.get("tools")
+    for key, node in tools.items() if isinstance(tools, Mapping) else ():
+        for setting, harmless in PROGRAMS.items():
+            value = node.get(setting) if isinstance(node, Mapping) else None
+            if value is not None and value not in harmless:
+                yield f"tools.{key}.{setting}", value
+
+
+def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, node in _walk(config):
+        for name, key in FOLDERS:
+            if isinstance(node, Mapping) and node.get("name") == name and node.get(key) is not None:
+                yield _join(path, key), node[key]
+
+
+def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
+    """(key, its value with interpolations unresolved) of all that decides what of the environment is sent where."""
+    reads = any(isinstance(value, str) and "oc.env" in value for _, value in _walk(unresolved))
+    found: dict[str, Any] = {}
+
+    def visit(node: Any, raw: Any, path: str) -> None:
+        if isinstance(node, Mapping):
+            places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
+            always = [k for k in ALWAYS if node.get(k) is not None]
+            found.update({_join(path, k): _under(raw, k) for k in ([*places, *keys] if keys else always)})
+            if places and reads:
+                found.update(_interpolated(raw, path))
+        for key, inner in _items(node):
+            visit(inner, _under(raw, key), _join(path, key))
+
+    visit(config, unresolved, "")
+    yield from found.items()
+
+
+def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:
+    """What takes its value from elsewhere, and so, be it in two steps, perhaps from the environment."""
+    if isinstance(raw, str) and "${" in raw:
+        yield path, raw
+    for key, inner in _items(raw):
+        yield from _interpolated(inner, _join(path, key))
+
+
+def _under(raw: Any, key: Any) -> Any:
+    """The child, or the interpolation that all children come from."""
+    return raw if isinstance(raw, str) else raw[key]
+
+
+def override(path: str, value: Any) -> str:
+    """As a shell takes it."""
+    return shlex.quote(f"{path}={_literal(value)}")
+
+
+def _literal(value: Any) -> str:
+    """The value in the grammar of overrides."""
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_literal(k)}:{_literal(v)}' for k, v in value.items())}}}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _walk(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in _items(tree):
+        key_path = _join(path, key)
+        yield key_path, value
+        yield from _walk(value, key_path)
+
+
+def _items(tree: Any) -> Iterable[tuple[Any, Any]]:
+    return tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)

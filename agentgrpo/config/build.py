@@ -1,0 +1,317 @@
+"""From the configuration tree, as plain data, to objects: names to classes, keys to arguments, every mistake named.
+
+    node {name: embedded, top_k: 3}  --registry-->  class  --signature-->  class(top_k=3, <injected objects>)
+
+A constructor's keyword arguments are the schema of its node: those of plain type (numbers, texts, lists, mappings) are
+YAML keys, all others are objects that the wiring injects. A name leads to code only if it is in registry.py, or if the
+user wrote it on this command line or in a --config-dir; what is merely found in a run directory never does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from agentgrpo.config.registry import ADAPTERS, FROZEN, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.errors import ConfigError, did_you_mean
+
+# --- Values of a configuration, as a constructor's parameters want them.
+
+
+def is_plain(hint: Any) -> bool:
+    """Whether YAML can say a value of this type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType, tuple, list, dict, Sequence, Mapping):
+        return all(is_plain(a) for a in arguments if a is not Ellipsis)
+    return origin is Literal or hint in (str, int, float, bool, Path, type(None), Any, tuple, list, dict)
+
+
+def fit(path: str, value: Any, hint: Any) -> Any:
+    """`value` of the key `path` as a parameter of type `hint` wants it. Raises ConfigError where it cannot be."""
+    try:
+        return _fit(value, hint)
+    except TypeError as e:
+        raise ConfigError(f"{path}={value!r}; {inspect.formatannotation(hint)} is allowed") from e
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    """`value` as its parameter wants it: whole numbers as floats, lists as tuples, texts as paths. Raises TypeError."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in arguments:
+            with suppress(TypeError):
+                return _fit(value, option)
+    elif hint is Any or (origin is Literal and value in arguments) or type(value) is hint:
+        return value
+    elif hint is float and type(value) is int:
+        return float(value)
+    elif hint is Path and isinstance(value, str):
+        return Path(value)
+    elif origin in (list, Sequence) and isinstance(value, list):
+        return [_fit(v, arguments[0]) for v in value]
+    elif (origin or hint) is tuple and isinstance(value, list):
+        wanted = [arguments[0]] * len(value) if arguments[1:] == (Ellipsis,) else arguments or [Any] * len(value)
+        if len(wanted) == len(value):
+            return tuple(_fit(v, h) for v, h in zip(value, wanted, strict=True))
+    elif origin in (dict, Mapping) and isinstance(value, dict):
+        return {_fit(k, arguments[0]): _fit(v, arguments[1]) for k, v in value.items()}
+    raise TypeError
+
+
+_admitted: set[str] = set()
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_TRAINED = frozenset({"engine", "policy", "model"})
+"""Names by which an object of the wiring that changes in training would be asked for."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+T = TypeVar("T")
+Finish = Callable[["Child", Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPath:
+    """The node `model: {name: path}`: a folder as transformers writes it, or a name of the hub, which is fetched.
+
+    How it attends is no setting: engine and trainer each bring their own attention, which must agree."""
+
+    path: str
+    revision: str | None = None
+    """Of a name of the hub: a commit, tag or branch; null = `main`, as it was when it was fetched."""
+    trust_remote_code: bool = False
+    """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
+    renderer: str = "auto"
+    """How messages and tool calls are written (renderers.choose); auto = as the tokenizer's chat template does."""
+    describe_tools: bool | None = None
+    """Open with what there is to do and how it is written: the instructions of search and memory agents, and the tools
+    where the renderer is react or tags. null = unless demonstrations have taught it just that (Policy.knows_format)."""
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """An adapter that trains instead of the model's own weights."""
+    freeze: tuple[str, ...] = ()
+    """What does not train: embeddings, head, and patterns over parameter names."""
+    shape: Mapping[str, Any] | None = None
+    """Keys of its config.json: the model must have them, and `agentgrpo plan` needs nothing else of it."""
+
+    def __post_init__(self) -> None:
+        if self.trust_remote_code and (
+            Path(self.path).expanduser().exists() or not _COMMIT.fullmatch(str(self.revision))
+        ):
+            raise ConfigError(
+                f"model.trust_remote_code=true with model.path={self.path}, model.revision={self.revision}; it needs a "
+                "hub name and the commit that you have read, all 40 digits, so that no other code can take its place"
+            )
+
+
+def _as_it_is(child: Child, built: Any) -> Any:
+    return built
+
+
+def nothing() -> None:
+    """The part that is called none."""
+
+
+def judge_part(*, judge: T, weight: float) -> tuple[T, float]:
+    """An entry of a composite judge's `parts`."""
+    return judge, weight
+
+
+def validate(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for any key that no constructor reads, that is missing or of a wrong type, before anything is
+    built. Imports the chosen classes."""
+    for group in ROOT:
+        if group not in config:
+            raise ConfigError(f"the group {group} is missing; choose one of its presets: {group}=...")
+    refuse_unknown(config, list(ROOT))
+    _validate("", config, "")
+
+
+def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /, **injected: Any) -> Any:
+    """The object of `node`, nested nodes built first; of `injected` each gets what its constructor asks for.
+    finish(node, object) takes the place of every object that is built."""
+    return _build(Child("", None, kind, node, kind), injected, finish)
+
+
+def takes(kind: str, node: Mapping[str, Any], argument: str, *, name: str | None = None) -> bool:
+    """Whether the constructor of `node` has this argument; `name` is that of a node that says none."""
+    return argument in _parameters(resolve(kind, node.get("name", name), kind), kind)
+
+
+def user_code(tree: Any) -> set[str]:
+    """Every `name: package.module:Class` in the tree."""
+    if not isinstance(tree, Mapping):
+        return set()
+    found = {tree["name"]} if isinstance(tree.get("name"), str) and _USER_CODE.fullmatch(tree["name"]) else set()
+    return found.union(*(user_code(child) for child in tree.values()))
+
+
+def admit_user_code(names: Iterable[str]) -> None:
+    """From here on these names may be imported: only for names that the user wrote."""
+    _admitted.update(names)
+
+
+def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "") -> None:
+    """Raise ConfigError for the first of `given` that is not allowed."""
+    for key in given:
+        if key not in allowed:
+            where, known = f"{path}.{key}" if path else key, ", ".join(allowed) or "none"
+            raise ConfigError(f"unknown key {where}; allowed are {known}.{did_you_mean(str(key), allowed)}")
+
+
+# --- nodes
+
+
+class Child(NamedTuple):
+    """A node inside a node, or a root: `name` where its key holds many by name, `path` for messages."""
+
+    key: str
+    name: str | None
+    kind: str
+    node: Any
+    path: str
+
+
+def _children(kind: str, node: Mapping[str, Any], path: str) -> Iterator[Child]:
+    for key, nested in NESTED.get(kind, {}).items():
+        if key not in node:
+            continue
+        where = f"{path}.{key}" if path else key
+        if not nested.endswith("*"):
+            yield Child(key, None, nested, node[key], where)
+        elif not isinstance(node[key], Mapping):
+            raise ConfigError(f"{where}={node[key]!r}; a mapping by name is needed there")
+        else:
+            for name, child in node[key].items():
+                yield Child(key, name, nested[:-1], child, f"{where}.{name}")
+
+
+def _validate(kind: str, node: Mapping[str, Any], path: str) -> None:
+    for child in _children(kind, node, path):
+        _read(child, frozenset())
+        _validate(child.kind, child.node, child.path)
+
+
+def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
+    if child.kind in FROZEN:
+        injected = {}
+    target, arguments, parameters = _read(child, injected.keys())
+    arguments |= {k: {} for k, v in NESTED.get(child.kind, {}).items() if k in parameters and v.endswith("*")}
+    for inner in _children(child.kind, child.node, child.path):
+        if inner.key not in parameters:
+            continue  # such as run.eval: settings that are built by themselves
+        if inner.name is None:
+            arguments[inner.key] = _build(inner, injected, finish)
+        else:
+            arguments[inner.key][inner.name] = _build(inner, injected, finish)
+    passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
+    for key, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
+            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
+    built = target(**arguments, **passed)
+    return finish(child, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
+
+
+def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any], Mapping[str, inspect.Parameter]]:
+    """The node's class or function, its plain arguments checked and fitted, and all parameters it has."""
+    kind, path = child.kind, child.path
+    if not isinstance(child.node, Mapping):
+        raise ConfigError(f"{path}={child.node!r}; a mapping of keys is needed there")
+    if child.name is not None and not {"name", child.name} & {*child.node, *_registered(kind)}:
+        refuse_unknown([key for key in child.node if did_you_mean(str(key), ["name"])], ["name"], path)  # misspelt
+    target = resolve(kind, child.node.get("name", child.name), path)
+    parameters = _parameters(target, path)
+    if kind in FROZEN:
+        _refuse_trained(parameters, kind, path)
+    nested = [k for k in NESTED.get(kind, {}) if k in parameters or kind in UNNAMED]
+    hidden = PROVIDED.get(kind, frozenset()).union(nested, injected)
+    keys = {k: p for k, p in parameters.items() if k not in hidden and is_plain(p.annotation)}
+    given = {k: v for k, v in child.node.items() if k != "name" or kind in UNNAMED}
+    for key in NESTED.get(kind, {}).keys() - parameters.keys():
+        if given.get(key) == {"name": "none"}:  # of a preset, for a class of the user's own that has no such part
+            del given[key]
+    refuse_unknown(given, [*keys, *nested], path)
+    needed = [k for k in (*keys, *nested) if k in parameters and parameters[k].default is inspect.Parameter.empty]
+    for key in needed:
+        if key not in given:
+            raise ConfigError(f"{path}.{key} has no value; give it one: {path}.{key}=...")
+    return target, {k: fit(f"{path}.{k}", given[k], keys[k].annotation) for k in keys if k in given}, parameters
+
+
+def _refuse_trained(parameters: Mapping[str, inspect.Parameter], kind: str, path: str) -> None:
+    for name in sorted(_TRAINED & parameters.keys()):
+        hint = parameters[name].annotation
+        if hint is Any or not is_plain(hint):
+            raise ConfigError(
+                f"{path}: its constructor asks for {name}, and a {kind} never sees what is trained; give it a model of "
+                "its own, such as a completer"
+            )
+
+
+def resolve(kind: str, name: object, path: str) -> Any:
+    """The class or function behind a name. Raises ConfigError for one that is not registered and not the user's."""
+    if kind in UNNAMED:
+        return _load(UNNAMED[kind])
+    known = _registered(kind)
+    if isinstance(name, str) and name in known:
+        return _load(known[name]) if isinstance(known[name], str) else known[name]
+    if not isinstance(name, str) or not _USER_CODE.fullmatch(name):
+        own = "a class or function" if kind in WRAPPERS else "a class"
+        raise ConfigError(
+            f"{path}.name={name}; registered are {', '.join(known) or 'none'}; {own} of your own is "
+            f"package.module:Class.{did_you_mean(str(name), known) or _with_colon(name)}"
+        )
+    if name not in _admitted:
+        raise ConfigError(f"{path}.name={name} is code from outside; to run it, name it on this command line")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = _load(name)
+    except (ImportError, AttributeError) as e:
+        near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
+        raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here{near}") from e
+    return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
+
+
+def _registered(kind: str) -> Mapping[str, Any]:
+    """name -> where the part is, or the part; empty for a kind of one implementation."""
+    table = REGISTRY.get(kind, {})
+    return _load(table) if isinstance(table, str) else table
+
+
+def _with_colon(name: object) -> str:
+    """What a name with a dot before its last part may have meant."""
+    module, dot, attribute = str(name).rpartition(".")
+    meant = f"{module}:{attribute}"
+    return f" Did you mean '{meant}', with a colon?" if dot and _USER_CODE.fullmatch(meant) else ""
+
+
+def _did_you_mean_in(location: str) -> str:
+    """The name in the module that is near to the one that it has not."""
+    module, _, attribute = location.partition(":")
+    inside = vars(sys.modules[module]).items() if module in sys.modules else ()
+    near = did_you_mean(attribute, [n for n, value in inside if getattr(value, "__module__", None) == module])
+    return near and f".{near}"
+
+
+def _load(location: str) -> Any:
+    module, _, attribute = location.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _parameters(target: Any, path: str) -> dict[str, inspect.Parameter]:
+    maker = target.func if isinstance(target, partial) else target
+    try:
+        hints = typing.get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    except NameError as e:
+        raise ConfigError(f"{path}: the annotations of {maker.__qualname__} cannot be read: {e}") from e
+    parameters = inspect.signature(target).parameters
+    return {name: p.replace(annotation=hints.get(name, Any)) for name, p in parameters.items()}

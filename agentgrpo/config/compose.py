@@ -1,0 +1,282 @@
+"""Hydra's side of the command line: the tree composed, a job for each tree.
+
+The only importer of omegaconf and, beside overrides.py, of hydra; what leaves this module is plain data, checked
+against the constructors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from agentgrpo.config.admission import (
+    refuse_bare_addresses,
+    refuse_remote_code,
+    refuse_resolvers,
+    refuse_targets,
+    refuse_unnamed,
+)
+from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, validate
+from agentgrpo.config.hardware import Launch
+from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
+from agentgrpo.config.registry import ROOT
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, StorageError
+
+SNAPSHOT = "config.yaml"
+"""A run's own configuration, in its directory."""
+_NEWER = ("cassette", "budget", "counterfactual")
+"""Groups that runs of older versions do not have."""
+_OF_EVALUATIONS = ("counterfactual",)
+"""Groups whose presets go with a run's own configuration: it is evaluated with one, and is what it was otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One composed configuration: of a single run, or of one run of a sweep."""
+
+    config: dict[str, Any]
+    """Resolved and validated; run.dir is set. It may hold secrets from the environment."""
+    snapshot: str
+    """The same as YAML, interpolations unresolved: what the run directory keeps as SNAPSHOT."""
+    choices: dict[str, str]
+    overrides: tuple[str, ...]
+    is_fresh: bool
+    """run.dir was made here."""
+
+
+Task = Callable[[Callable[[], Job]], float | None]
+"""Is called once per job, and calls its argument to have the job composed and checked."""
+
+
+# --- trees
+
+
+def to_plain(cfg: DictConfig) -> dict[str, Any]:
+    """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found."""
+    refuse_resolvers(OmegaConf.to_container(cfg, resolve=False))
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+    except MissingMandatoryValue as e:
+        raise ConfigError(f"{e.full_key} has no value; give it one: {e.full_key}=...") from e
+    except OmegaConfBaseException as e:
+        raise ConfigError(f"{e.full_key}: {str(e).splitlines()[0]}") from e
+
+
+def to_yaml(tree: Mapping[str, Any], choices: Mapping[str, str]) -> str:
+    """The text of a SNAPSHOT."""
+    chosen = "".join(f" {group}={preset}" for group, preset in choices.items())
+    head = f"# agentgrpo resume {tree['run']['dir']!r}\n" + (f"# composed from{chosen}\n" if chosen else "")
+    return head + OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+
+
+def read_snapshot(path: Path) -> dict[str, Any]:
+    """A run's configuration, unresolved, read as data that may come from anybody: only known groups, nothing that a
+    library would act on (`hydra`, `defaults`, `_target_`), no resolver but oc.env. Raises ConfigError."""
+    try:
+        tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except FileNotFoundError as e:
+        raise ConfigError(f"there is no {path}; give the directory of a run, as agentgrpo train made it") from e
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as e:
+        raise ConfigError(f"{path} cannot be read: {e}") from e
+    if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
+        raise ConfigError(f"{path} is no configuration; it needs the groups {', '.join(ROOT)}")
+    config = cast(dict[str, Any], tree)
+    refuse_unknown(config, list(ROOT), str(path))
+    refuse_resolvers(config)
+    refuse_targets(config, path)
+    return config
+
+
+# --- running
+
+
+def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path) -> None:
+    """Compose from the presets in `configs` and call `task` once per job; with flags such as --cfg only show."""
+
+    def make(cfg: DictConfig) -> Job:
+        config = to_plain(cfg)
+        refuse_remote_code(config, by_key(HydraConfig.get().overrides.task))
+        admit_user_code(user_code(config))
+        return _job(cfg, config, None)
+
+    _hydra_main(lambda cfg: task(lambda: make(cfg)), "config", [*flags, *overrides], configs)
+
+
+def swept() -> tuple[Path, tuple[str, ...]]:
+    """Of the job of a sweep that is under way: its directory, which Hydra has made, and its overrides."""
+    given = HydraConfig.get()
+    return Path(given.runtime.output_dir), tuple(given.overrides.task)
+
+
+def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
+    """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
+    checkpoint is evaluated as what it was trained as. None = compose as usual."""
+    chosen = {o.key_or_group for o in parse(overrides) if is_group(o.key_or_group)}
+    if checkpoint is None or not chosen <= {*_OF_EVALUATIONS}:
+        return None
+    run_dir = Path(checkpoint).absolute().parent.parent
+    return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
+
+
+def rerun_hydra(
+    task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool
+) -> None:
+    """The same over a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for
+    another run. Of user code, and of programs that its tools would start, only what the overrides name is run, and
+    what the environment holds is sent only where they say."""
+    snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
+    for override in parse(overrides) if resumes else ():
+        if is_group(override.key_or_group) or override.key_or_group == "run.dir":
+            raise ConfigError(
+                f"{override.input_line}: a resumed run keeps its presets and its directory; single keys can be set, "
+                "such as run.max_steps=200"
+            )
+    snapshot["run"]["dir"] = None
+    primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
+    quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
+    for group in _NEWER:  # in their default preset, which is as it was without them
+        [preset] = [d[group] for d in primary["defaults"] if isinstance(d, dict) and group in d]
+        snapshot.setdefault(group, OmegaConf.to_container(OmegaConf.load(configs / group / f"{preset}.yaml")))
+    presets = []
+    for group in _OF_EVALUATIONS:
+        name = snapshot[group].get("name") if isinstance(snapshot[group], dict) else None
+        if not resumes and snapshot[group] == {"name": name} and (configs / group / f"{name}.yaml").is_file():
+            presets.append({group: snapshot.pop(group)["name"]})
+    node = {"defaults": [*presets, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}
+    ConfigStore.instance().store("resumed", node)
+    admit_user_code(
+        user_code({o.key_or_group: {"name": o.value()} for o in parse(overrides) if o.key_or_group.endswith(".name")})
+    )
+
+    def make(cfg: DictConfig) -> Job:
+        config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
+        refuse_remote_code(config, by_key(overrides))
+        refuse_unnamed(config, unresolved, by_key(overrides))
+        return _job(cfg, config, run_dir if resumes else None)
+
+    _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
+
+
+def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
+    unresolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=False))
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if is_group(k)}
+    run = config.get("run")
+    given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
+    if isinstance(given, str) and not given.strip():
+        raise ConfigError("run.dir='' names no directory; leave it out for one of its own, or give one such as runs/x")
+    checked = {**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config
+    overridden = tuple(HydraConfig.get().overrides.task)
+    try:
+        validate(checked)
+        refuse_bare_addresses(checked)
+    except ConfigError as e:
+        raise ConfigError(f"{e}{_misfit(str(e), choices, overridden)}") from e
+    is_fresh = given is None and HydraConfig.get().mode != RunMode.MULTIRUN
+    if given is None:
+        experiment = choices.get("experiment", "none")
+        run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
+    if run_dir is not None:
+        config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
+    snapshot = to_yaml(unresolved, choices)
+    return Job(config=config, snapshot=snapshot, choices=choices, overrides=overridden, is_fresh=is_fresh)
+
+
+def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:
+    """What to add to the refusal of a key that the user did not write: an experiment has set it, for another preset."""
+    found = re.match(r"unknown key ([\w.]+);", error)
+    experiment = choices.get("experiment", "none")
+    if found is None or experiment == "none" or any(o.split("=")[0].lstrip("+~") == found[1] for o in overrides):
+        return ""
+    group = found[1].partition(".")[0]
+    return (
+        f" experiment={experiment} sets it, which does not go with {group}={choices.get(group)}: choose "
+        "experiment=none, or one that does"
+    )
+
+
+def _fresh_dir(name: str) -> str:
+    """runs/<name>-<time>-<4 hex>, made here so that nobody else has it; in a sweep the job's own directory."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return str(HydraConfig.get().runtime.output_dir)
+    label = re.sub(r"[^\w.-]+", "-", name)
+    while True:
+        path = Path("runs", f"{label}-{time_stamp()}-{secrets.token_hex(2)}")
+        try:
+            if Launch.of().rank == 0:  # whose directory it will be
+                path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise StorageError(
+                f"cannot make {path}: {e.strerror}; give run.dir=PATH a place that can be written"
+            ) from e
+        return str(path)
+
+
+def _hydra_main(job: Callable[[DictConfig], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
+    """hydra.main: it reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes
+    twice, the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
+    saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
+    try:
+        if any(text.startswith("-") or "hydra" in text for text in argv):
+            hydra.main(config_path=str(configs), config_name=name, version_base="1.3")(job)()
+        else:
+            with hydra.initialize_config_dir(str(configs), job_name="agentgrpo", version_base="1.3"):
+                cfg = hydra.compose(name, [*argv], return_hydra_config=True)
+                HydraConfig.instance().set_config(cfg)
+                with flag_override(cfg, ["struct", "readonly"], [False, False]):
+                    del cfg["hydra"]
+                job(cfg)
+    except AgentGrpoError:
+        raise
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as e:
+        raise _config_error(e, name, argv, configs) from e
+    finally:
+        sys.argv = saved_argv
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if saved is not None:
+            os.environ["HYDRA_FULL_ERROR"] = saved
+
+
+def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Path) -> ConfigError:
+    """Hydra's word for it in our form: a key that does not exist with those that do."""
+    cause, path, keys = error.__cause__, "", []
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
+        path, keys = str(cause.full_key), [str(key) for key in cause.parent_node if key != "hydra"]
+    elif deleted := re.match(r"Could not delete from config\. '([\w.]+)' does not exist", str(error)):
+        path = deleted[1]
+        with suppress(HydraException), hydra.initialize_config_dir(str(configs), version_base="1.3"):
+            cfg = hydra.compose(name, [text for text in argv if "=" in text and not text.startswith(("-", "~"))])
+            keys = [str(key) for key in OmegaConf.select(cfg, path.rpartition(".")[0]) or ()]
+    elif missing := re.match(r"Could not override '(\w+)/(\w+)'", str(error)):
+        outer, inner = missing.groups()
+        return ConfigError(
+            f"{outer}.{inner}=...: the {outer} that is chosen has no {inner}; choose another, or leave it out"
+        )
+    try:
+        refuse_unknown([path.rpartition(".")[2]] if keys else [], keys, path.rpartition(".")[0])
+    except ConfigError as e:
+        return e
+    return ConfigError(str(error) or str(cause))

@@ -1,0 +1,115 @@
+"""The overrides of a command line: read in Hydra's grammar, and put into the one spelling that Hydra takes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+
+from agentgrpo.config.hardware import Launch
+from agentgrpo.config.registry import ROOT
+from agentgrpo.core.errors import ConfigError, did_you_mean
+
+_OPEN = ("run.eval.prices", "task.sources")
+"""Mappings by the user's own names."""
+
+
+def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
+    """The overrides as Hydra takes them: +group=preset as group=preset, retriever.web=preset as retriever/web=preset,
+    tools.mine.name=x as ++tools.mine.name=x.
+    Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
+    and for what is no override at all."""
+    if sweep and (size := Launch.of().size) > 1:
+        raise ConfigError(
+            f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
+            "of its own: hydra/launcher=submitit_slurm hardware=slurm"
+        )
+    lines = []
+    for override in parse(overrides):
+        line, group = str(override.input_line), override.key_or_group
+        if "." in group and group.replace(".", "/") in presets:  # retriever.web=NAME as retriever/web=NAME
+            group = group.replace(".", "/")
+        if override.is_sweep_override() and not sweep:
+            raise ConfigError(
+                f"{line}: several values are a run each and need -m; "
+                "a list is written key=[a,b], a text with commas \"key='a,b'\""
+            )
+        if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
+            for preset in _chosen(group, override):
+                if preset not in presets[group]:
+                    near = did_you_mean(str(preset), presets[group])
+                    key = override.key_or_group
+                    raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}.{near}")
+            line = f"{group}={override.get_value_string()}"
+        elif _is_open(group) and not line.startswith(("+", "~")):
+            line = f"++{line}"
+        lines.append(line)
+    return lines
+
+
+def place_sweep(overrides: Sequence[str]) -> list[str]:
+    """In a sweep run.dir is the directory that gets a run per job; without it, a fresh one under runs/."""
+    places = {o.input_line: o for o in parse(overrides) if o.key_or_group == "run.dir" and not o.is_sweep_override()}
+    label = "task" if "experiment=none" in overrides else "experiment"
+    fresh = f"runs/${{hydra.runtime.choices.{label}}}-{time_stamp()}-{secrets.token_hex(4)}"
+    place = [o.get_value_string() for o in places.values()][-1] if places else fresh
+    return [line for line in overrides if line not in places] + [f"hydra.sweep.dir={place}"]
+
+
+def parse(overrides: Sequence[str]) -> Iterator[Override]:
+    parser = OverridesParser.create()
+    for line in overrides:
+        try:
+            yield parser.parse_override(line)
+        except HydraException as e:
+            raise ConfigError(
+                f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
+                "commas, quotes or brackets: key='\"a, b\"'"
+            ) from e
+
+
+def _is_open(key: str) -> bool:
+    """Whether it lies where names are the user's own, which the tree need not have yet; others are checked later."""
+    group, dot, _ = key.partition(".")
+    return bool(dot and _holds_parts(group)) or key.startswith(_OPEN)
+
+
+def is_group(key: str) -> bool:
+    """Whether it holds presets: task, retriever/web, experiment."""
+    return key.partition("/")[0] in (*ROOT, "experiment")
+
+
+def by_key(overrides: Sequence[str]) -> dict[str, Any]:
+    """key -> value of what a command line says; a group's preset counts for nothing that is in its file."""
+    return {o.key_or_group: o.value() for o in parse(overrides)}
+
+
+def _chosen(group: str, override: Override) -> Iterator[Any]:
+    """The presets that are chosen; where a group holds parts by name, a list of presets is all of their parts."""
+    for value in _values(override):
+        if isinstance(value, list) and _holds_parts(group):
+            yield from (getattr(v, "text", v) for v in value)
+        else:
+            yield value
+
+
+def _holds_parts(group: str) -> bool:
+    """Whether it holds any number of parts, by name."""
+    return ROOT.get(group, "").endswith("*")
+
+
+def _values(override: Override) -> list[Any]:
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+        return []
+    if override.is_discrete_sweep():
+        return [getattr(v, "text", v) for v in override.sweep_iterator()]
+    return [override.value()]
+
+
+def time_stamp() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")

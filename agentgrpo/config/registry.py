@@ -1,0 +1,232 @@
+"""What may be named in YAML: which name leads to which class, and which node may stand where. Texts only.
+
+Whoever adds a part adds one line here and one file to configs/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REGISTRY: Mapping[str, Mapping[str, str] | str] = {
+    "task": {
+        "almanac": "agentgrpo.worlds.almanac.dataset:Almanac",
+        "diary": "agentgrpo.worlds.diary.dataset:Diaries",
+        "jsonl": "agentgrpo.tasks.jsonl:jsonl",
+        "memory_files": "agentgrpo.tasks.memory_files.dataset:MemoryFiles",
+        "questions": "agentgrpo.tasks.questions.dataset:questions",
+        "workshop": "agentgrpo.worlds.workshop.dataset:Workshop",
+    },
+    "model": {
+        "almanac_tiny": "agentgrpo.run.warm_start:WarmStart",
+        "diary_tiny": "agentgrpo.run.warm_start:WarmStart",
+        "path": "agentgrpo.config.build:ModelPath",
+        "workshop_tiny": "agentgrpo.run.warm_start:WarmStart",
+    },
+    "engine": {
+        "hf": "agentgrpo.engines.hf:HFEngine",
+        "openai": "agentgrpo.engines.remote.openai:OpenAIEngine",
+        "scripted": "agentgrpo.engines.scripted:Scripted",
+        "sglang": "agentgrpo.engines.remote.sglang:sglang",
+        "vllm": "agentgrpo.engines.remote.vllm:vllm",
+    },
+    "agent": {
+        "memory": "agentgrpo.environments.memory.agent:MemoryAgent",
+        "search": "agentgrpo.environments.search.agent:SearchAgent",
+        "tool": "agentgrpo.environments.tools.agent:ToolAgent",
+    },
+    "retriever": {
+        "embedded": "agentgrpo.retrieval.embedded:embedded",
+        "faiss_index": "agentgrpo.retrieval.faiss_index:faiss_index",
+        "http": "agentgrpo.retrieval.http:remote",
+        "pgvector": "agentgrpo.retrieval.pgvector:pgvector",
+        "qdrant": "agentgrpo.retrieval.qdrant:qdrant",
+    },
+    "indexer": {
+        "faiss_index": "agentgrpo.retrieval.faiss_index:indexer",
+        "pgvector": "agentgrpo.retrieval.pgvector:indexer",
+        "qdrant": "agentgrpo.retrieval.qdrant:indexer",
+    },
+    "web": {
+        "none": "agentgrpo.config.build:nothing",
+        "brave": "agentgrpo.retrieval.web:Brave",
+        "searxng": "agentgrpo.retrieval.web:SearxNG",
+        "serpapi": "agentgrpo.retrieval.web:SerpApi",
+        "serper": "agentgrpo.retrieval.web:Serper",
+        "tavily": "agentgrpo.retrieval.web:Tavily",
+    },
+    "tool": {
+        "calculator": "agentgrpo.tools.calculator:Calculator",
+        "fetch": "agentgrpo.tools.fetch:Fetch",
+        "files": "agentgrpo.tools.files:Files",
+        "mcp": "agentgrpo.tools.mcp.toolset:Mcp",
+        "python": "agentgrpo.tools.python:PythonTool",
+        "search": "agentgrpo.tools.search:SearchTool",
+    },
+    "fetcher": {
+        "none": "agentgrpo.config.build:nothing",
+        "http": "agentgrpo.retrieval.http:HttpPageFetcher",
+        "pages": "agentgrpo.retrieval.pages:Pages",
+    },
+    "reranker": {
+        "none": "agentgrpo.config.build:nothing",
+        "lexical": "agentgrpo.retrieval.rerank:LexicalReranker",
+        "cross_encoder": "agentgrpo.models.cross_encoder:CrossEncoder",
+        "http": "agentgrpo.retrieval.http:HttpReranker",
+    },
+    "counterfactual": {
+        "none": "agentgrpo.config.build:nothing",
+        "blank": "agentgrpo.retrieval.counterfactual:blank",
+        "shuffled": "agentgrpo.retrieval.counterfactual:shuffled",
+        "swapped": "agentgrpo.retrieval.counterfactual:swapped",
+    },
+    "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
+    "judge": {
+        "exact_match": "agentgrpo.judges.answers:ExactMatch",
+        "token_f1": "agentgrpo.judges.answers:TokenF1",
+        "contains": "agentgrpo.judges.answers:Contains",
+        "gold_agreement": "agentgrpo.judges.answers:GoldAgreement",
+        "keywords": "agentgrpo.judges.answers:Keywords",
+        "numeric": "agentgrpo.judges.answers:Numeric",
+        "choice": "agentgrpo.judges.answers:Choice",
+        "composite": "agentgrpo.judges.composed:Composite",
+        "questions": "agentgrpo.judges.composed:Questions",
+        "route": "agentgrpo.judges.composed:Route",
+        "llm": "agentgrpo.judges.llm.judge:LLMJudge",
+        "judger": "agentgrpo.judges.judger:JudgerJudge",
+    },
+    "judger": {"ground_truth": "agentgrpo.judges.judger:GroundTruth"},
+    "completer": {
+        "http": "agentgrpo.judges.llm.completer:HttpCompleter",
+        "local": "agentgrpo.models.completer:LocalCompleter",
+    },
+    "memory_search": {
+        "bm25": "agentgrpo.environments.memory.search:bm25",
+        "embedding": "agentgrpo.environments.memory.search:embedding",
+        "hybrid": "agentgrpo.environments.memory.search:hybrid",
+    },
+    "embedder": {
+        "encoder": "agentgrpo.models.encoder:Encoder",
+        "hashing": "agentgrpo.retrieval.embedder:HashingEmbedder",
+        "openai": "agentgrpo.retrieval.openai_embedder:OpenAIEmbedder",
+    },
+    "reader": {
+        "agentic": "agentgrpo.environments.memory.reader:AgenticReader",
+        "cloze": "agentgrpo.environments.memory.reader:ClozeReader",
+        "completer": "agentgrpo.environments.memory.reader:CompleterReader",
+    },
+    "validity": {
+        "asserted": "agentgrpo.environments.memory.validity:AssertedValidity",
+        "llm": "agentgrpo.environments.memory.validity:LLMValidity",
+        "none": "agentgrpo.environments.memory.validity:NoValidity",
+    },
+    "reward": {"weighted": "agentgrpo.rewards.reward:Reward"},
+    "term": "agentgrpo.rewards.registry:TERMS",
+    "algorithm": dict.fromkeys(
+        (
+            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
+            *("search_r1", "mem_alpha"),
+        ),
+        "agentgrpo.grpo.algorithm:Algorithm",
+    ),
+    "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
+}
+"""kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
+
+UNNAMED: Mapping[str, str] = {
+    "rollout": "agentgrpo.config.settings:RolloutSettings",
+    "run": "agentgrpo.config.settings:RunSettings",
+    "eval": "agentgrpo.config.settings:EvalSettings",
+    "hardware": "agentgrpo.config.hardware:Hardware",
+    "judge_part": "agentgrpo.config.build:judge_part",
+    "lora": "agentgrpo.config.settings:LoraSettings",
+    "guard": "agentgrpo.run.guards:Guard",
+    "question_source": "agentgrpo.tasks.questions.intake:QuestionSource",
+    "question_filter": "agentgrpo.tasks.questions.intake:Filter",
+    "cassette": "agentgrpo.services.cassette:CassetteSettings",
+    "budget": "agentgrpo.services.budget:Budget",
+    "prices": "agentgrpo.services.budget:Prices",
+    "limits": "agentgrpo.services.budget:SpendingLimits",
+    "episode_limits": "agentgrpo.services.budget:EpisodeLimits",
+    "calls": "agentgrpo.services.budget:CallLimits",
+}
+"""Kinds with one implementation: their nodes say no `name`."""
+
+ROOT: Mapping[str, str] = {
+    "task": "task",
+    "model": "model",
+    "engine": "engine",
+    "agent": "agent",
+    "retriever": "retriever",
+    "counterfactual": "counterfactual",
+    "tools": "tool*",
+    "judge": "judge",
+    "reward": "reward",
+    "rollout": "rollout",
+    "algorithm": "algorithm",
+    "optimizer": "optimizer",
+    "guards": "guard*",
+    "cassette": "cassette",
+    "budget": "budget",
+    "hardware": "hardware",
+    "run": "run",
+}
+NESTED: Mapping[str, Mapping[str, str]] = {
+    "": ROOT,
+    "task": {"sources": "question_source*"},
+    "question_source": {"filter": "question_filter"},
+    "model": {"lora": "lora"},
+    "reward": {"terms": "term*"},
+    "retriever": {"embedder": "embedder", "web": "web"},
+    "indexer": {"embedder": "embedder"},
+    "agent": {
+        "evidence": "evidence",
+        "reranker": "reranker",
+        "fetcher": "fetcher",
+        "reader": "reader",
+        "validity": "validity",
+    },
+    "judge": {
+        "judge": "judge",
+        "parts": "judge_part*",
+        "routes": "judge*",
+        "completer": "completer",
+        "judger": "judger",
+    },
+    "judge_part": {"judge": "judge"},
+    "memory_search": {"embedder": "embedder"},
+    "reader": {"search": "memory_search", "completer": "completer"},
+    "validity": {"completer": "completer"},
+    "budget": {"prices": "prices", "per_episode": "episode_limits", "per_step": "limits", "per_run": "limits"},
+    "limits": {"calls": "calls"},
+    "episode_limits": {"calls": "calls"},
+    "run": {"eval": "eval"},
+}
+"""kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
+
+PROVIDED: Mapping[str, frozenset[str]] = {
+    "agent": frozenset({"prices", "call_prices", "describe_tools"}),
+    "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
+    "reranker": frozenset({"thesaurus"}),
+}
+"""kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""
+
+FROZEN: frozenset[str] = frozenset({"reader", "validity"})
+"""Kinds of parts that must never see what is trained: neither they nor any part in them are given objects of the
+wiring."""
+
+WRAPPERS: Mapping[str, str] = {
+    "tool": "agentgrpo.tools.functions:FunctionTool",
+    "judge": "agentgrpo.judges.judger:JudgerJudge",
+    "judger": "agentgrpo.judges.judger:as_it_is",
+}
+"""kind -> the class that makes such a part of a plain function of the user's, which it gets as its first argument."""
+
+ADAPTERS: Mapping[str, str] = {"judge": "agentgrpo.judges.judger:as_judge"}
+"""kind -> what makes such a part of whatever was built; it leaves alone what is one."""
+
+PROGRAMS: Mapping[str, tuple[object, ...]] = {
+    "command": (None, "", []),
+    "python": (None,),
+    "sandbox": ("bubblewrap",),
+}
+"""Keys of a tool that start programs of this machine, or let those of the policy out -> their values that do not."""

@@ -1,0 +1,294 @@
+"""The words of the command line: its verbs, the flags they share, and what a verb is told and says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class VerbResult(NamedTuple):
+    """What a job comes to. `objective` is what a sweeper that searches (optuna) sees."""
+
+    exit_code: int = 0
+    objective: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a verb is told beside its configuration."""
+
+    verb: str
+    arguments: Mapping[str, Any]
+    """The verb's own: {"run_dir": "runs/x"}; {"ckpt": "a b", "baseline": None, "gate": True}."""
+    overrides: tuple[str, ...]
+    """The configuration's; in a sweep, this job's. They may hold secrets: not for files."""
+    choices: Mapping[str, str]
+    """group -> preset; empty where the configuration is a run's own."""
+    is_fresh: bool = False
+    """run.dir was made for this job, and is empty."""
+    snapshot: str
+    """The configuration as YAML, interpolations unresolved: what the run directory keeps as config.yaml."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> Outcome is; the
+    config is plain data that has passed build.validate, with run.dir set."""
+
+    summary: str
+    entry: str
+    positional: str = ""
+    also: str = ""
+    """What all words after `positional` are: it has no settings, so that they cannot be meant as such."""
+    least: int = 1
+    """Words of `also` that must be given."""
+    words: tuple[str, ...] = ()
+    """What `positional`, and `also`, are."""
+    flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """--flag -> (metavar or "" for a switch, help)."""
+    examples: tuple[str, ...]
+    resumes: bool = False
+    """The configuration is that of the run directory in `positional`."""
+    composes: bool = True
+    """False: the flags say all; there is no configuration, and `config` is empty."""
+    keeps_nothing: bool = False
+    """It writes no file of a run, so that it needs no run directory."""
+    implies: str = ""
+    """Where (arguments, overrides) -> overrides is: those that the verb's own flags stand for."""
+
+
+VERBS: dict[str, Verb] = {
+    "train": Verb(
+        summary="train a policy, with an evaluation before and after",
+        entry="agentgrpo.cli.verbs:train",
+        examples=(
+            "agentgrpo train +reward=retriever_aware run.max_steps=200",
+            "agentgrpo train -m reward=shaped,search_r1 run.seed=0,1",
+        ),
+    ),
+    "eval": Verb(
+        summary="evaluate a policy on held-out tasks",
+        entry="agentgrpo.cli.verbs:evaluate",
+        flags={
+            "--ckpt": (
+                "PATH",
+                "the checkpoint to evaluate, with its run's own settings unless presets are chosen",
+            ),
+            "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
+            "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
+        },
+        examples=(
+            "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 --gate",
+            "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 run.eval.tasks=100",
+        ),
+    ),
+    "resume": Verb(
+        summary="go on with a run that was stopped",
+        entry="agentgrpo.cli.verbs:resume",
+        positional="run_dir",
+        resumes=True,
+        words=("the directory of a run, such as runs/x",),
+        examples=("agentgrpo resume runs/x", "agentgrpo resume runs/x run.max_steps=400"),
+    ),
+    "plan": Verb(
+        summary="what a training run would take of memory, time, calls, money, disk (exit code 1 if it does not fit)",
+        entry="agentgrpo.preflight.plan:plan",
+        flags={
+            "--processes": ("N", "devices that train; default: those of the launcher, or as few as fit"),
+            "--json": ("", "print the plan as JSON"),
+        },
+        keeps_nothing=True,
+        examples=(
+            "agentgrpo plan model=qwen2_5_7b hardware=single_gpu hardware.memory_gib=80",
+            "agentgrpo plan +reward=shaped && agentgrpo train +reward=shaped",
+        ),
+    ),
+    "export": Verb(
+        summary="write a checkpoint as a plain model folder, an adapter merged into its base",
+        entry="agentgrpo.cli.verbs:export",
+        flags={
+            "--ckpt": ("PATH", "the checkpoint"),
+            "--merge": ("OUT", "the folder to write; it must not exist"),
+        },
+        composes=False,
+        examples=(
+            "agentgrpo export --ckpt runs/x/checkpoints/step-000150 --merge models/mine",
+            "agentgrpo export --ckpt runs/lora/checkpoints/step-000040 --merge models/whole",
+        ),
+    ),
+    "show": Verb(
+        summary="print a run's curves, evaluation and costs, an episode of it, or a list of those",
+        entry="agentgrpo.reports.show:show",
+        positional="run_dir",
+        flags={
+            "--episode": ("ID", "print this one"),
+            "--list": ("", "list a file's episodes; --file and --step alone do so, too"),
+            "--file": ("NAME", "of RUN/trajectories; default: the greedy evaluation of the end weights"),
+            "--step": ("N", "instead of --file: that step of training"),
+        },
+        composes=False,
+        words=("the directory of a run, such as runs/x",),
+        examples=("agentgrpo show runs/x", "agentgrpo show runs/x --step 12"),
+    ),
+    "view": Verb(
+        summary="write a page to look at runs with: curves, episodes, tokens; it opens from disk in any browser",
+        entry="agentgrpo.reports.view:view",
+        positional="run_dir",
+        also="others",
+        least=0,
+        flags={
+            "--out": ("FILE", "the page; default: RUN/view.html"),
+            "--serve": ("", "instead of a file: serve it to this machine's browsers, for a run under way"),
+            "--port": ("P", "with --serve; default: one that is free"),
+            "--ratio": ("CKPT", "score every sampled token with these weights too, to colour by the ratio to the old"),
+        },
+        composes=False,
+        words=(
+            "the directory of a run, such as runs/x",
+            "more of them, beside it",
+        ),
+        examples=("agentgrpo view runs/x runs/y --out both.html", "agentgrpo view runs/x --serve"),
+    ),
+    "doctor": Verb(
+        summary="look for what would spoil a run before it costs anything (exit code 1 if something would)",
+        entry="agentgrpo.preflight.doctor:doctor",
+        flags={"--json": ("", "print what was found as JSON")},
+        keeps_nothing=True,
+        examples=("agentgrpo doctor +reward=retriever_aware", "agentgrpo doctor experiment=tools --json"),
+    ),
+    "replay": Verb(
+        summary="run recorded episodes again and say where they first differ (exit code 1 if one does)",
+        entry="agentgrpo.reports.replay:replay",
+        positional="run_dir",
+        flags={
+            "--episode": ("ID", "the one to run again"),
+            "--all": ("", "all episodes of the file"),
+            "--file": ("NAME", "of RUN/trajectories; default: the newest whose weights are kept"),
+            "--step": ("N", "instead of --file: that step of training"),
+            "--tools": ("record|live", "what tools and retrievers said: as recorded (default), or asked again"),
+            "--ckpt": ("PATH", "the weights; default: those that sampled it, where the run keeps them"),
+            "--json": ("", "print what was found as JSON"),
+        },
+        resumes=True,
+        words=("the directory of a run, such as runs/x",),
+        examples=(
+            "agentgrpo replay runs/x --step 12 --all",
+            "agentgrpo replay runs/x --file eval-end-greedy --tools live",
+        ),
+    ),
+    "diff": Verb(
+        summary="what two runs have apart: settings, versions, rewards, the first step that differs, evaluations",
+        entry="agentgrpo.reports.diff:diff",
+        positional="run_dir",
+        also="other",
+        flags={"--json": ("", "print it as JSON")},
+        composes=False,
+        words=(
+            "the directory of a run, such as runs/x",
+            "that of another one",
+        ),
+        examples=("agentgrpo diff runs/x runs/y", "agentgrpo diff runs/x runs/y --json"),
+    ),
+    "report": Verb(
+        summary="correctness against cost of all evaluated runs below a folder, as a page",
+        entry="agentgrpo.reports.pareto:report",
+        positional="folder",
+        flags={
+            "--out": ("FILE", "the page; default: FOLDER/report.html"),
+            "--json": ("", "print the points as JSON"),
+        },
+        composes=False,
+        words=("a folder with runs anywhere below it",),
+        examples=("agentgrpo report runs", "agentgrpo report runs --out prices.html"),
+    ),
+    "check": Verb(
+        summary="numerics: losses and updates against a scalar reference; judge: can judge=... be fooled?",
+        entry="agentgrpo.preflight.check:check",
+        positional="what",
+        flags={"--json": ("", "print what was found as JSON")},
+        keeps_nothing=True,
+        words=("numerics or judge",),
+        examples=("agentgrpo check numerics hardware=single_gpu", "agentgrpo check judge judge=contains"),
+    ),
+    "data": Verb(
+        summary="check FILES...: what question-answer files hold, and what of it would hurt a run (exit code 1)",
+        entry="agentgrpo.cli.data:data",
+        positional="what",
+        also="files",
+        flags={
+            "--format": ("NAME", "what the files are; default: as their first records look"),
+            "--subset": ("NAME", "the configuration, of a data set that is named as on the hub"),
+            "--json": ("", "print what was found as JSON"),
+        },
+        composes=False,
+        words=(
+            "check",
+            "question-answer files, plain or gzipped",
+        ),
+        examples=("agentgrpo data check train.parquet test.parquet", "agentgrpo data check questions.jsonl --json"),
+    ),
+    "index": Verb(
+        summary="build what a retriever searches from a corpus; after an interruption it goes on",
+        entry="agentgrpo.cli.retriever:index",
+        flags={
+            "--corpus": ("FILE", "JSON lines, plain or gzipped: {id, contents} or {id, text, title, url}"),
+            "--out": ("DIR", "the index; a database named by retriever=qdrant or pgvector needs none"),
+        },
+        keeps_nothing=True,
+        implies="agentgrpo.cli.retriever:index_overrides",
+        examples=(
+            "agentgrpo index --corpus wiki-18.jsonl.gz --out wiki",
+            "agentgrpo index --corpus corpus.jsonl retriever=qdrant retriever.url=http://localhost:6333",
+        ),
+    ),
+    "serve-retriever": Verb(
+        summary="answer POST /retrieve and /rerank, as Search-R1's server does",
+        entry="agentgrpo.cli.retriever:serve",
+        flags={
+            "--index": ("DIR", "what agentgrpo index has built; without it, retriever=... as configured"),
+            "--port": ("P", "default 8000; 0 = one that is free"),
+            "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
+            "--max-queries": ("N", "in one request"),
+            "--max-top-k": ("N", "of a query"),
+            "--max-passages": ("N", "queries x top_k of one request; default 50000"),
+            "--max-body-bytes": ("N", "of a request"),
+            "--max-waiting": ("N", "queries at once; who comes then is told to come again"),
+            "--log-every": ("N", "requests for one line of the log"),
+            "--grace-s": ("S", "after SIGTERM, for what was asked"),
+        },
+        keeps_nothing=True,
+        implies="agentgrpo.cli.retriever:serve_overrides",
+        examples=(
+            "agentgrpo serve-retriever --index wiki --port 8000",
+            "agentgrpo serve-retriever --index wiki --host 0.0.0.0 --max-top-k 20",
+        ),
+    ),
+}
+
+SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
+    "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
+    "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),
+    "--cfg": ("-c", {"choices": ["job", "hydra", "all"]}, "print the composed configuration and stop"),
+    "--resolve": ("", {"action": "store_true"}, "with --cfg: interpolations resolved"),
+    "--package": ("-p", {"metavar": "KEY"}, "with --cfg: only this part"),
+    "--info": ("-i", {"nargs": "?", "const": "all", "metavar": "WHAT"}, "print how it was composed and stop"),
+    "--shell-completion": ("-sc", {"action": "store_true"}, "with install=bash, fish or zsh: print the shell's code"),
+    "--hydra-help": ("", {"action": "store_true"}, "Hydra's own help"),
+}
+"""--flag -> (short form, how argparse reads it, help). Hydra's, passed on as they are."""
+
+EXAMPLES = """\
+  agentgrpo train                                                     the embedded example, minutes on a laptop
+  agentgrpo train +reward=retriever_aware run.max_steps=200
+  agentgrpo train experiment=none task.corpus=c.jsonl task.questions=q.jsonl model.path=MODEL
+  agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
+  agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
+  agentgrpo eval engine=openai engine.model=gpt-4.1-mini              an endpoint against the start model
+  agentgrpo resume runs/x run.max_steps=400
+  agentgrpo export --ckpt runs/x/checkpoints/step-000400 --merge models/mine
+  agentgrpo data check train.parquet test.parquet                     what format, what is wrong, what is in both
+  agentgrpo show runs/x --episode diary-0-test-3-dialogue/0           what it wrote down, chunk by chunk
+  agentgrpo index --corpus wiki-18.jsonl.gz --out wiki                an index of a corpus of your own
+  agentgrpo serve-retriever --index wiki --port 8000                  ... for retriever=http on other machines
+  eval "$(agentgrpo --shell-completion install=bash)\""""

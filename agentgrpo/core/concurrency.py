@@ -1,0 +1,225 @@
+"""What concurrent callers of one backend share: slots, one call for questions that arrive together, one call for equal
+questions; and time limits that leave out what nobody inside can help. Everything works in any number of consecutive
+event loops, as `asyncio.run` makes them.
+
+A cancelled caller never disturbs the others: it takes no slot, and a call is stopped when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from agentgrpo.core.errors import ConfigError
+
+T = TypeVar("T")
+G = TypeVar("G", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class PerLoop(Generic[T]):
+    """One value per event loop, made on first use; values of closed loops are forgotten."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def get(self) -> T:
+        loop = asyncio.get_running_loop()
+        if loop not in self._values:
+            self._values = {known: value for known, value in self._values.items() if not known.is_closed()}
+            self._values[loop] = self._make()
+        return self._values[loop]
+
+    def pop(self) -> T | None:
+        """The running loop's value, no longer kept; None where there is none."""
+        return self._values.pop(asyncio.get_running_loop(), None)
+
+
+class Limiter:
+    """`async with limiter`: at most `limit` holders at a time, first come first served.
+
+    A slot goes at once only if one is free and nobody waits (asyncio.Semaphore since Python 3.11)."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ConfigError(f"a limit of {limit} concurrent calls; at least 1 is allowed")
+        self._slots = PerLoop(lambda: asyncio.Semaphore(limit))
+
+    async def __aenter__(self) -> None:
+        await self._slots.get().acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.get().release()
+
+
+@dataclass(slots=True, eq=False)
+class _Question(Generic[G, K]):
+    group: G
+    key: K
+    arrived: float
+    waiters: list[asyncio.Future[Any]] = field(default_factory=list)
+    batch: list[_Question[G, K]] | None = None
+    """The questions it is asked with, once it is asked."""
+    call: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Traffic(Generic[G, K]):
+    """One event loop's questions."""
+
+    unanswered: dict[tuple[G, K], _Question[G, K]] = field(default_factory=dict)
+    queue: list[_Question[G, K]] = field(default_factory=list)
+    """Those of `unanswered` that are not asked yet, oldest first."""
+    collecting: bool = False
+    """Somebody is on the way to take the next batch from the queue."""
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
+    """Keeps running tasks alive: the event loop itself holds them weakly."""
+
+    def take(self, max_batch: int) -> list[_Question[G, K]]:
+        """The oldest question and up to max_batch - 1 others of its group leave the queue."""
+        batch = [q for q in self.queue if q.group == self.queue[0].group][:max_batch]
+        taken = set(map(id, batch))
+        self.queue = [q for q in self.queue if id(q) not in taken]
+        for question in batch:
+            question.batch, question.call = batch, asyncio.current_task()
+        return batch
+
+    def settle(self, question: _Question[G, K], outcome: object) -> None:
+        self._forget(question)
+        for waiter in question.waiters:
+            if not waiter.done():
+                waiter.set_result(outcome)
+
+    def abandon(self, question: _Question[G, K]) -> None:
+        """Nobody waits for `question` any more: do not ask it, or stop a call that was made for such questions only."""
+        if not self._forget(question):
+            return
+        if question.batch is None:
+            self.queue.remove(question)
+        elif question.call is not None and not any(mate.waiters for mate in question.batch):
+            question.call.cancel()
+
+    def _forget(self, question: _Question[G, K]) -> bool:
+        known = self.unanswered.get((question.group, question.key)) is question
+        if known:
+            del self.unanswered[question.group, question.key]
+        return known
+
+
+class Batcher(Generic[G, K, V]):
+    """Questions of one group that arrive in the same event-loop tick, or while all slots are taken, become one call;
+    equal questions in flight are asked once.
+
+    `answer(group, keys, arrived)` gets distinct keys in order of arrival and the loop time at which the first of them
+    arrived; it returns one outcome per key, where an Exception is that key's failure alone. What it raises is every
+    key's failure. A call occupies one slot of `limiter` from start to end."""
+
+    def __init__(
+        self,
+        answer: Callable[[G, list[K], float], Awaitable[Sequence[V | Exception]]],
+        *,
+        max_batch: int,
+        limiter: Limiter,
+    ) -> None:
+        if max_batch < 1:
+            raise ConfigError(f"max_batch={max_batch}; at least 1 is allowed")
+        self._answer = answer
+        self._max_batch = max_batch
+        self._limiter = limiter
+        self._traffic: PerLoop[_Traffic[G, K]] = PerLoop(_Traffic)
+
+    async def ask(self, group: G, key: K) -> V:
+        """The answer to `key`. Equal questions get the very same object. Raises the key's failure."""
+        traffic, loop = self._traffic.get(), asyncio.get_running_loop()
+        question = traffic.unanswered.get((group, key))
+        if question is None:
+            question = traffic.unanswered[group, key] = _Question(group, key, loop.time())
+            traffic.queue.append(question)
+            if not traffic.collecting:
+                self._collect(traffic)
+        waiter: asyncio.Future[V | Exception] = loop.create_future()
+        question.waiters.append(waiter)
+        try:
+            outcome = await waiter
+        finally:
+            question.waiters.remove(waiter)
+            if not question.waiters:
+                traffic.abandon(question)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _collect(self, traffic: _Traffic[G, K]) -> None:
+        """Not before the next tick: that is what gathers the questions of this one."""
+        traffic.collecting = True
+        asyncio.get_running_loop().call_soon(self._start, traffic)
+
+    def _start(self, traffic: _Traffic[G, K]) -> None:
+        call = asyncio.get_running_loop().create_task(self._call(traffic))
+        traffic.calls.add(call)
+        call.add_done_callback(traffic.calls.discard)
+
+    async def _call(self, traffic: _Traffic[G, K]) -> None:
+        collecting = True
+        batch: list[_Question[G, K]] = []
+        outcomes: Sequence[V | Exception] = ()
+        try:
+            async with self._limiter:
+                batch = traffic.take(self._max_batch)
+                collecting = traffic.collecting = False
+                if traffic.queue:
+                    self._collect(traffic)
+                if batch:
+                    outcomes = await self._answer(batch[0].group, [q.key for q in batch], batch[0].arrived)
+            if len(outcomes) != len(batch):
+                raise RuntimeError(f"{len(batch)} questions got {len(outcomes)} answers; there must be one for each")
+        except asyncio.CancelledError:
+            # Abandoned, or cancelled from outside: whoever still waits must not wait for ever.
+            if collecting:
+                traffic.collecting = False
+            for question in traffic.queue if collecting else batch:
+                for waiter in question.waiters:
+                    waiter.cancel()
+            raise
+        except Exception as error:
+            outcomes = [error] * len(batch)
+        for question, outcome in zip(batch, outcomes, strict=True):
+            traffic.settle(question, outcome)
+
+
+_limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+    """TimeoutError where the block takes longer than `seconds`, those inside of `uncounted` left out (None: never)."""
+    async with asyncio.timeout(seconds) as limit:
+        token = _limit.set(limit)
+        try:
+            yield
+        finally:
+            _limit.reset(token)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """The block takes nothing of the time limit that it runs under, if any; that of other tasks under the same one goes
+    on with it."""
+    limit, loop = _limit.get(), asyncio.get_running_loop()
+    ends = None if limit is None else limit.when()
+    if limit is None or ends is None:
+        yield
+        return
+    began = loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):  # this task has outlived what was limited
+            limit.reschedule(ends + loop.time() - began)

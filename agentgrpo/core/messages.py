@@ -1,0 +1,122 @@
+"""The message protocol between a policy, its tools and whoever grades it. Standard library only.
+
+    sampled tokens --Renderer.parse--> ParsedTurn --Toolbox--> ToolReply --Renderer.reply--> injected tokens
+
+An AgentMessage is what an agent of any making returns for one attempt; its status, and that of a group of attempts,
+follow from its finish reason alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from agentgrpo.core.types import ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What a policy is told of a tool, and what its arguments are checked against."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments: {"type": "object", "properties": ..., "required": ...}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedCall:
+    """A call that the policy began and that cannot be read as one. It is answered like a call."""
+
+    text: str
+    """As it was sampled."""
+    problem: str
+    """What is wrong with it, for the policy: one line."""
+    name: str = ""
+    """Of the tool that was meant, as far as that can be read."""
+    id: str = ""
+
+
+AnyCall: TypeAlias = ToolCall | MalformedCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedTurn:
+    """One sampled turn as its renderer reads it. Without calls and without an answer it is a format error."""
+
+    calls: tuple[AnyCall, ...] = ()
+    """In the order in which they were written; several are parallel."""
+    answer: str | None = None
+    """The final answer; None where the turn calls tools or says nothing that ends the episode."""
+    reasoning: str = ""
+    """The text of reasoning blocks (Thought: ..., <think>...</think>)."""
+    content: str = ""
+    """The rest of the text, without calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReply:
+    """What a call is answered with. `text` is untrusted."""
+
+    call: AnyCall
+    text: str
+
+
+class Status(StrEnum):
+    """Where an attempt stands: a closed vocabulary."""
+
+    INIT = "init"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    FILTERED = "filtered"
+    ARCHIVED = "archived"
+
+
+_STATUS = {
+    "stop": Status.COMPLETED,
+    "length": Status.COMPLETED,
+    "tool_calls": Status.COMPLETED,
+    "abort": Status.ABORTED,
+    "timeout": Status.FAILED,
+    "error": Status.FAILED,
+}
+_WORST_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
+
+
+def status_of(finish_reason: str) -> Status:
+    """stop, length, tool_calls -> completed; abort -> aborted; timeout, error and anything unknown -> failed."""
+    return _STATUS.get(finish_reason, Status.FAILED)
+
+
+def group_status(statuses: Iterable[Status]) -> Status:
+    """All completed -> completed, else the first of failed > aborted > expired > filtered that occurs; init where none
+    of them does."""
+    found = set(statuses)
+    if found == {Status.COMPLETED}:
+        return Status.COMPLETED
+    return next((status for status in _WORST_FIRST if status in found), Status.INIT)
+
+
+def content_of(value: Any) -> str:
+    """The content rule everywhere: a str as it is, None as "", anything else as str() of it."""
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMessage:
+    """What an agent returns for one attempt: the chat-completion view of its last message."""
+
+    content: str
+    finish_reason: str
+    """stop | length | tool_calls | abort | timeout | error."""
+    finish_info: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        return status_of(self.finish_reason)

@@ -1,0 +1,319 @@
+"""The nouns of the one flow. Standard library only; every other module speaks in these.
+
+Worked example, one search episode with one search and one answer (P = prompt tokens, A = sampled, E = injected):
+
+    segments     P0 (user)   A0 (assistant, sampled)   E0 (tool)   A1 (assistant, sampled)
+    token_ids  = P0 + A0 + E0 + A1        what the model saw, in order; each segment holds only what it adds
+    loss_mask  = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
+    logprobs   = 0 where the mask is 0; log p(token | everything before it) at sampling where it is 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain, repeat, takewhile
+from typing import Any, Literal, NamedTuple
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Exit(StrEnum):
+    """Why an episode ended: a closed vocabulary."""
+
+    ANSWERED = "answered"
+    """The policy gave a final answer that was accepted or forced."""
+    MAX_TURNS = "max_turns"
+    """The turn limit was reached without an answer."""
+    SEARCH_LIMIT = "search_limit"
+    """The search budget was spent without an answer."""
+    FORMAT_ERROR_LIMIT = "format_error_limit"
+    """Too many turns in a row held no action."""
+    NO_ACTION = "no_action"
+    """The policy stopped acting and no re-prompt was allowed."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The next turn would not fit into the model's context."""
+    TIMEOUT = "timeout"
+    """The episode's own time limit (an infrastructure failure)."""
+    ERROR = "error"
+    """An infrastructure failure, described by Episode.failure."""
+
+
+class FinishReason(StrEnum):
+    """Why the engine stopped sampling one turn."""
+
+    STOP = "stop"
+    """A stop string or stop token was sampled; it is the last sampled token."""
+    LENGTH = "length"
+    """max_tokens or the context limit was reached."""
+
+
+class Outcome(StrEnum):
+    """How one tool or retriever call ended. Only INVALID_ARGS and TOOL_NOT_FOUND are the policy's fault."""
+
+    SUCCESS = "success"
+    INVALID_ARGS = "invalid_args"
+    TIMEOUT = "timeout"
+    RUNTIME_ERROR = "runtime_error"
+    TOOL_NOT_FOUND = "tool_not_found"
+
+
+class Piece(NamedTuple):
+    """A stretch of text on its way into the context. Untrusted text (documents, questions, tool output) is encoded
+    by a tokenizer that knows no added tokens, so that it can never spell a control token."""
+
+    text: str
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """Of the model family's own, where it gives calls one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message as people see it; never re-tokenised once sampled."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem."""
+
+    id: str
+    messages: tuple[Message, ...]
+    """Opening messages; the last user message is the question."""
+    references: tuple[str, ...]
+    """Acceptable answers."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The data set's own fields, untouched (`kind`, `supporting` = ids of the passages that prove the answer, ...)."""
+    data_source: str = ""
+
+    @property
+    def question(self) -> str:
+        return next(m.content for m in reversed(self.messages) if m.role == "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One document as a retriever returns it. `score` is None where the backend gives none."""
+
+    id: str
+    text: str
+    title: str = ""
+    url: str = ""
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Contiguous tokens with one author. `sampled` is a fact of its own, not derived from the role."""
+
+    role: Role
+    token_ids: tuple[int, ...]
+    sampled: bool
+    logprobs: tuple[float, ...] | None = None
+    """log p of each token under the distribution it was sampled from; given iff sampled."""
+    policy_version: int | None = None
+    """Completed updates of the weights that sampled it; given iff sampled."""
+    text: str = ""
+    """For readers. Never tokenised again."""
+    cut_short: bool = False
+    """It was sampled up to a limit of tokens, not to a stop."""
+
+    def __post_init__(self) -> None:
+        if self.sampled != (self.logprobs is not None) or self.sampled != (self.policy_version is not None):
+            raise ValueError("a Segment carries logprobs and policy_version if and only if it was sampled")
+        if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
+            raise ValueError(f"{len(self.token_ids)} sampled tokens but {len(self.logprobs)} logprobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A run of Segments that is one context."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(s.token_ids for s in self.segments))
+
+    @property
+    def loss_mask(self) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(repeat(int(s.sampled), len(s.token_ids)) for s in self.segments))
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Aligned with token_ids; 0.0 where the mask is 0."""
+        return tuple(chain.from_iterable(s.logprobs or repeat(0.0, len(s.token_ids)) for s in self.segments))
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens before the first sampled one."""
+        before = takewhile(lambda s: not s.sampled, self.segments)
+        return sum(len(s.token_ids) for s in before)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.segments if s.sampled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A citation of a labelled result: its passage id, the marker as written ("[R1Q1D2]") and the passage text."""
+
+    doc_id: str
+    marker: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRecord:
+    """One tool or retriever call as it happened."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    outcome: Outcome
+    turn: int
+    """Which of Episode.turns made the call, from 0."""
+    num_results: int = 0
+    result_ids: tuple[str, ...] = ()
+    cached: bool = False
+    detail: str = ""
+    num_bytes: int = 0
+    """Of the whole result, before it was cut to length."""
+    was_cut: bool = False
+    """The policy was shown only its beginning."""
+    cost: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
+    """A clock, so it is recorded apart from the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An infrastructure failure as data: error class name, the stage it happened in, the message."""
+
+    kind: str
+    stage: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One complete attempt at a Task."""
+
+    task: Task
+    sample_index: int
+    branches: tuple[Branch, ...]
+    answer: str | None
+    exit: Exit
+    metrics: Mapping[str, float]
+    """Counts and scores by name: a pure function of tokens and tool results, never a clock."""
+    metrics_by_turn: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of some metrics, what each of `turns` added to them."""
+    citations: tuple[Citation, ...] = ()
+    retrieved_ids: tuple[str, ...] = ()
+    """Ids of every distinct passage shown to the policy, in order."""
+    tool_records: tuple[ToolRecord, ...] = ()
+    memory: tuple[Mapping[str, Any], ...] = ()
+    """What a memory agent wrote in each branch (environments.memory), as JSON values."""
+    failure: Failure | None = None
+    """Set iff the infrastructure failed; such an episode is never scored and never trained on."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds: time_generate, time_tools, time_queue. Kept apart from metrics because clocks do not repeat."""
+
+    @property
+    def turns(self) -> tuple[Segment, ...]:
+        """What the policy sampled, in order: a turn each, over all branches."""
+        return tuple(s for b in self.branches for s in b.segments if s.sampled)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short."""
+        last = [next((s for s in reversed(b.segments) if s.sampled), None) for b in self.branches]
+        return self.exit is Exit.CONTEXT_OVERFLOW or any(s is not None and s.cut_short for s in last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeGroup:
+    """The group_size Episodes of one Task: the G of GRPO."""
+
+    task: Task
+    episodes: tuple[Episode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardResult:
+    """total and every term as it entered the total (weights, gates and scale applied), plus the four dimensions."""
+
+    total: float
+    terms: Mapping[str, float]
+    dimensions: Mapping[str, float]
+    correctness: float
+    """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
+    turns: tuple[float, ...] = ()
+    """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
+    branches: tuple[float, ...] = ()
+    """The reward of each branch on its own tokens, total their mean (less KL, where each pays for its own tokens alone:
+    grpo.kl); () = total for every branch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroup:
+    """rewards[i] belongs to group.episodes[i]; None = could not be scored, which is never the same as 0."""
+
+    group: EpisodeGroup
+    rewards: tuple[RewardResult | None, ...]
+    failures: tuple[Failure | None, ...] = ()
+    """Why rewards[i] is None where the episode itself was fine (a judge failed)."""
+
+
+CONSTANT_WITHIN = 1e-9
+"""Rewards that differ by no more than this are equal."""
+
+
+def is_degenerate_group(rewards: Sequence[float | None]) -> bool:
+    """Whether a group teaches nothing: fewer than two scored rewards, or all of them equal."""
+    scored = [r for r in rewards if r is not None]
+    return len(scored) < 2 or max(scored) - min(scored) <= CONSTANT_WITHIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One Branch flattened, with its advantage. Its sequences are equally long.
+
+    token_ids = P0+A0+E0+A1 ; loss_mask = 0*|P0| 1*|A0| 0*|E0| 1*|A1|
+    rollout_logprobs = 0.0 where the mask is 0
+    """
+
+    group_id: str
+    sample_index: int
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    advantage: float | tuple[float, ...]
+    """The credit of every loss token, or one for each token where turns have their own (0.0 where the mask is 0)."""
+    num_prompt_tokens: int
+    """Length of the prefix that every sample of the group shares."""
+    policy_version: int
+
+    def __post_init__(self) -> None:
+        n, mask, logprobs = len(self.token_ids), len(self.loss_mask), len(self.rollout_logprobs)
+        if {mask, logprobs, len(self.token_advantages)} != {n}:
+            raise ValueError(
+                f"sample {self.group_id}/{self.sample_index}: {n} tokens, {mask} mask entries, {logprobs} logprobs, "
+                f"{len(self.token_advantages)} advantages; they must be equally long"
+            )
+
+    @property
+    def token_advantages(self) -> Sequence[float]:
+        """One per token."""
+        return self.advantage if isinstance(self.advantage, tuple) else (self.advantage,) * len(self.token_ids)

@@ -1,0 +1,42 @@
+"""Turns that come as text: where they end in the tokens of ours that spell them, and how many of these fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from agentgrpo.core.errors import EngineError
+from agentgrpo.engines.base import SamplingParams
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def room_for(token_ids: Sequence[int], sampling: SamplingParams, max_context: int) -> int:
+    """Tokens that may be sampled. Raises EngineError where none may."""
+    room = min(sampling.max_tokens, max_context - len(token_ids))
+    if room < 1:
+        raise EngineError(
+            f"generate: a context of {len(token_ids)} tokens was given, max_context is {max_context} and one token "
+            "must be left to sample; end the episode before, or raise max_context",
+            kind="context_overflow",
+        )
+    return room
+
+
+def end_of(tokens: Sequence[int], sampling: SamplingParams, decode: Decode) -> int:
+    """Tokens up to and including the first that ends the turn; all where none does."""
+    stopped = next((n for n, token in enumerate(tokens, start=1) if token in sampling.stop_token_ids), len(tokens))
+    if not sampling.stop:
+        return stopped
+    # what a beginning spells, a longer one spells too, so the first that holds a stop string can be bisected
+    return bisect_left(range(stopped), True, key=lambda n: _has_stop(tokens[:n], sampling, decode))
+
+
+def is_ended(tokens: Sequence[int], sampling: SamplingParams, decode: Decode) -> bool:
+    """Whether the turn `tokens`, which goes no further than `end_of`, ends as its agent wants it."""
+    return (bool(tokens) and tokens[-1] in sampling.stop_token_ids) or _has_stop(tokens, sampling, decode)
+
+
+def _has_stop(tokens: Sequence[int], sampling: SamplingParams, decode: Decode) -> bool:
+    text = decode(tokens) if sampling.stop else ""
+    return any(s in text for s in sampling.stop)

@@ -1,0 +1,161 @@
+"""What a memory that was learned is held against: agents that choose what to keep, or what to read, by a rule.
+
+    nothing        keeps nothing: what a reader earns by chance
+    everything     every sentence is an entry
+    last_k         the last chunks
+    rag_top1       keeps every chunk; for each question the best one is read
+    rag_chunks     the same with the best ones
+    rag_recent     the same with a reader that knows how raw text changes its mind, where the reader has such a form
+    long_context   the reader is given every chunk
+
+The reader is the policy's own. last_k, rag_chunks and rag_recent take as many whole chunks as come closest to the
+tokens that the policy's memory takes of a task of the same kind, and at least one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from statistics import fmean
+from typing import TypeAlias
+
+from agentgrpo.core.types import Episode, Exit, Passage, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Agent, Figures
+from agentgrpo.environments.memory.base import Reader
+from agentgrpo.environments.memory.metrics import MEMORY_FIGURES, by_turn, episode_metrics
+from agentgrpo.environments.memory.reader import in_sentences
+from agentgrpo.environments.memory.search import bm25
+from agentgrpo.tasks import dialogue
+from agentgrpo.tasks.dialogue import Question
+
+READ = "memory_tokens: read for a question, of all the chunks that it keeps"
+WHOLE = "memory_tokens: of all chunks, which the reader is given and searches"
+Count: TypeAlias = Callable[[str], int]
+"""Tokens of a text."""
+Documents: TypeAlias = tuple[Passage, ...]
+Rule: TypeAlias = Callable[[Documents, Sequence[Question], float], list[Documents]]
+"""(chunks, questions, tokens that may be taken) -> what is read for each question, oldest first."""
+
+
+def memory_baselines(share: Mapping[str, float], *, reader: Reader, count_tokens: Count, kind: str) -> dict[str, Agent]:
+    """See environments.base.Measured. kind: of an entry, as the policy writes them. share: of a task's tokens."""
+    best = Best(count_tokens)
+    rules: dict[str, tuple[Rule, Reader, str]] = {
+        "nothing": (nothing, reader, ""),
+        "everything": (Everything(kind), reader, ""),
+        "last_k": (Last(count_tokens), reader, ""),
+        "rag_top1": (best_one, reader, READ),
+        "rag_chunks": (best, reader, READ),
+    }
+    aware = getattr(reader, "recency_aware", None)  # of cloze; a reader that is observed has what its own has
+    if aware is not None:
+        rules["rag_recent"] = (best, aware(), f"{READ}; its reader takes what is newest for true")
+    rules["long_context"] = (whole, reader, WHOLE)
+    return {name: Ruled(rule, reads, count_tokens, share, note) for name, (rule, reads, note) in rules.items()}
+
+
+class Ruled:
+    """Implements environments.base.Agent by a rule: nothing is sampled, and its episodes have no branches."""
+
+    figures: Figures = MEMORY_FIGURES
+
+    def __init__(
+        self, rule: Rule, reader: Reader, count_tokens: Count, share: Mapping[str, float], note: str = ""
+    ) -> None:
+        self.note = note
+        self._rule, self._reader, self._count, self._share = rule, reader, count_tokens, share
+
+    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
+        """One attempt, whose metrics are those of a memory agent that made no call; memory_tokens and entries are
+        means over the questions. Raises DataError for a task without chunks or questions, JudgeError of the reader."""
+        texts, questions = dialogue.chunks_of(task), dialogue.questions_of(task)
+        chunks = tuple(Passage(id=f"chunk-{i}", text=text) for i, text in enumerate(texts))
+        num_tokens = sum(map(self._count, texts))
+        share = self._share.get(str(task.metadata.get("kind", "")), self._share[""])
+        chosen = self._rule(chunks, questions, share * num_tokens)
+        metrics = episode_metrics(
+            [Counter()] * len(chunks),
+            questions=len(questions),
+            is_empty=not any(chosen),
+            entries=fmean(map(len, chosen)),
+            memory_tokens=fmean(sum(self._count(d.text) for d in documents) for documents in chosen),
+            chunk_tokens=num_tokens,
+        )
+        return Episode(
+            task=task,
+            sample_index=sample_index,
+            branches=(),
+            answer=dialogue.join(await self._answers(questions, chosen)),
+            exit=Exit.ANSWERED,
+            metrics=metrics,
+            metrics_by_turn=by_turn(()),
+        )
+
+    async def _answers(self, questions: Sequence[Question], chosen: Sequence[Documents]) -> list[str]:
+        """Questions about the same documents are asked at once: an index is made of them, or a prompt."""
+        together: dict[tuple[str, ...], list[int]] = {}
+        for place, documents in enumerate(chosen):
+            together.setdefault(tuple(d.id for d in documents), []).append(place)
+        answers: dict[int, str] = {}
+        for places in together.values():
+            found = await self._reader.answer([questions[i] for i in places], chosen[places[0]])
+            answers |= dict(zip(places, found, strict=True))
+        return [answers[i] for i in range(len(questions))]
+
+
+def nothing(chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+    return [()] * len(questions)
+
+
+def whole(chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+    return [chunks] * len(questions)
+
+
+def best_one(chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+    return [ranked[:1] for ranked in _ranked(chunks, questions)]
+
+
+class Everything:
+    """What a memory holds into which every sentence was inserted: a memory refuses what it has already."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+        texts = dict.fromkeys(piece.text for piece in in_sentences(chunks))
+        entries = tuple(Passage(id=f"entry-{i}", text=text, title=self._kind) for i, text in enumerate(texts))
+        return [entries] * len(questions)
+
+
+class Last:
+    def __init__(self, count_tokens: Count) -> None:
+        self._count = count_tokens
+
+    def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+        taken = _closest(chunks[::-1], self._count, budget)
+        return [taken[::-1]] * len(questions)
+
+
+class Best:
+    """By BM25, for each question."""
+
+    def __init__(self, count_tokens: Count) -> None:
+        self._count = count_tokens
+
+    def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+        taken = [{d.id for d in _closest(ranked, self._count, budget)} for ranked in _ranked(chunks, questions)]
+        return [tuple(chunk for chunk in chunks if chunk.id in ids) for ids in taken]
+
+
+def _ranked(chunks: Documents, questions: Sequence[Question]) -> list[Documents]:
+    """For each question the chunks that share words with it, best first; the newest alone where none does."""
+    index = bm25().over(chunks)
+    return [tuple(index.search(question.text, top_k=len(chunks))) or chunks[-1:] for question in questions]
+
+
+def _closest(documents: Documents, count_tokens: Count, budget: float) -> Documents:
+    """As many from the start as come closest to `budget` tokens, the fewer of two; at least one."""
+    sizes = list(accumulate(count_tokens(d.text) for d in documents))
+    return documents[: 1 + min(range(len(sizes)), key=lambda k: abs(sizes[k] - budget))]

@@ -1,0 +1,120 @@
+"""An episode's metrics: a pure function of what happened, every name always present."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean
+
+from agentgrpo.core.types import Exit
+from agentgrpo.environments.base import Figures, correctness, metric
+
+ADDITIVE = (
+    "calls",
+    "executed",
+    "failed_calls",
+    "skips",
+    "malformed",
+    "over_limit",
+    "stray",
+    "inserts",
+    "updates",
+    "deletes",
+    "judged",
+    "valid",
+    "wanted",
+    "knows_wanted",
+)
+"""Metrics of an episode that are sums over its chunks, as Episode.metrics_by_turn has them. calls: made, well-formed
+or not. executed: those that changed the memory, which are inserts, updates and deletes. skips: explicit ones.
+failed_calls: the others, malformed ones and those over the limit of calls included. stray: 1 for a chunk with text
+outside of calls. judged, valid, wanted: environments.memory.base.ChunkVerdict; knows_wanted: 1 for a chunk of which
+`wanted` is known, which counts 0 elsewhere."""
+_WHOLE = (
+    "chunks",
+    "questions",
+    "reader_calls",
+    "entries",
+    "empty_memory",
+    "memory_tokens",
+    "chunk_tokens",
+    "memory_share",
+    "compression",
+    "calls_per_chunk",
+    "validity",
+    "truncated_chunks",
+)
+NAMES = frozenset({*ADDITIVE, *_WHOLE, *(f"exit_{e.value}" for e in Exit)})
+
+
+def by_turn(counts: Sequence[Counter[str]]) -> dict[str, tuple[float, ...]]:
+    """counts: of each chunk."""
+    return {name: tuple(float(count[name]) for count in counts) for name in ADDITIVE}
+
+
+def episode_metrics(
+    counts: Sequence[Counter[str]],
+    *,
+    questions: int,
+    is_empty: bool,
+    entries: float,
+    memory_tokens: float,
+    chunk_tokens: int,
+) -> dict[str, float]:
+    """Besides the sums of `counts`, which are those of the chunks:
+
+    entries := of the memory after the last chunk, the core paragraph among them
+    memory_share := memory_tokens / chunk_tokens, of the memory after the last chunk and of all chunks
+    compression := 1 - memory_share; less than 0 where the memory is the longer one
+    validity := mean of valid / judged over the chunks that have a judged change; 0 where none has
+    reader_calls := questions that the reader was asked: none where the memory is empty (empty_memory = 1)
+    truncated_chunks := chunks that were cut to fit into the context
+    """
+    total = Counter(chain.from_iterable(count.elements() for count in counts))
+    chunks, share = len(counts), memory_tokens / chunk_tokens
+    metrics = {name: float(total[name]) for name in ADDITIVE}
+    metrics |= {
+        "chunks": float(chunks),
+        "questions": float(questions),
+        "reader_calls": float(0 if is_empty else questions),
+        "entries": float(entries),
+        "empty_memory": float(is_empty),
+        "memory_tokens": float(memory_tokens),
+        "chunk_tokens": float(chunk_tokens),
+        "memory_share": share,
+        "compression": 1 - share,
+        "calls_per_chunk": total["calls"] / chunks,
+        "validity": fmean([count["valid"] / count["judged"] for count in counts if count["judged"]] or [0.0]),
+        "truncated_chunks": float(total["truncated_chunks"]),
+    }
+    return metrics | {f"exit_{e.value}": float(e is Exit.ANSWERED) for e in Exit}
+
+
+# --- What eval.json reports of memory agents: right answers, and how much was written down for them.
+
+_COUNTED = (
+    "memory_tokens",
+    "compression",
+    "validity",
+    "calls_per_chunk",
+    "memory_share",
+    "calls",
+    "failed_calls",
+    "stray",
+    "skips",
+    "entries",
+    "empty_memory",
+    "truncated_chunks",
+)
+
+MEMORY_FIGURES = Figures(
+    columns={"correctness": correctness} | {name: metric(name) for name in _COUNTED},
+    headline=("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk", "cost"),
+    by_kind=("correctness", "memory_tokens", "compression", "calls_per_chunk"),
+    quality="correctness",
+    thrift="memory_tokens",
+    labels={"calls_per_chunk": "calls/chunk"},
+    counts={"write": "executed", "read": "reader_calls"},
+    prices={"write": 0.01, "read": 0.01},
+)

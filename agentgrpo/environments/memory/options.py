@@ -1,0 +1,140 @@
+"""The keyword arguments of the memory agent: its parts, and every limit and switch with its default."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.types import Piece, Task
+from agentgrpo.engines.base import Engine
+from agentgrpo.environments.memory import prompt
+from agentgrpo.environments.memory.base import EntryJudge, MemoryEntry, Reader
+from agentgrpo.environments.memory.prompt import instructions_for
+from agentgrpo.environments.memory.schema import SCHEMAS, Schema
+from agentgrpo.environments.memory.store import Memory
+from agentgrpo.renderers.base import ToolRenderer
+from agentgrpo.tasks.dialogue import chunks_of, questions_of
+
+_AT_LEAST = {"shown_entries": 0, "max_calls": 1, "max_context": 2, "min_context_left": 1, "core_tokens": 1}
+_SHOWN_BY = ("newest", "matching")
+
+
+def schema_of(name: str) -> Schema:
+    """The schema that agent.schema names. Raises ConfigError for an unknown one."""
+    if name not in SCHEMAS:
+        raise ConfigError(f"agent.schema '{name}': {', '.join(SCHEMAS)} are allowed.{did_you_mean(name, SCHEMAS)}")
+    return SCHEMAS[name]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryOptions:
+    """Raises ConfigError for values out of range and for an unknown schema."""
+
+    engine: Engine
+    renderer: ToolRenderer
+    reader: Reader
+    validity: EntryJudge
+    describe_tools: bool = True
+    """False: the policy has learned the schema from demonstrations."""
+
+    schema: str = "three_part"
+    instructions: str | None = "auto"
+    """A system message; auto = the schema's own, where the policy has not learned them; null = none."""
+    shown_entries: int = 20
+    """Of each kind, the policy sees so many."""
+    shown_by: str = "newest"
+    """newest, or matching: those that share most words with the chunk."""
+    max_calls: int = 16
+    """Of one chunk; the others are refused."""
+    max_context: int | None = 4096
+    """Tokens of a chunk's context; null = as many as the engine holds."""
+    min_context_left: int = 100
+    """Tokens left for a turn: so many entries are left out, oldest first, and then so much of the chunk's end."""
+    core_tokens: int = 512
+    """Of the core paragraph, where the schema has one."""
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"agent.{name} {value}: {least} or more is allowed; raise it")
+        if self.shown_by not in _SHOWN_BY:
+            near = did_you_mean(self.shown_by, _SHOWN_BY)
+            raise ConfigError(f"agent.shown_by '{self.shown_by}': {', '.join(_SHOWN_BY)} are allowed.{near}")
+        _ = self._schema  # an unknown one is an error of construction
+
+    def rehearse(self, task: Task) -> None:
+        """See environments.base.Rehearsing. Raises DataError for a task without chunks or questions."""
+        questions_of(task)
+        taken = len(self._opening((), chunks_of(task)[0]))
+        if taken > self._room:
+            raise ConfigError(
+                f"task {task.id}: the prompt of its first chunk takes {taken} tokens, tools included; {self._limits} "
+                "Raise it (no model holds more than its own positions), lower the second, or cut the data into smaller "
+                "chunks"
+            )
+
+    def new_memory(self) -> Memory:
+        return Memory(self._schema, self.count_tokens, core_tokens=self.core_tokens)
+
+    def count_tokens(self, text: str) -> int:
+        """As it stands in the prompt, after a space: chunks, entries and the core are all counted so."""
+        return len(self.renderer.observe((Piece(f" {text}", trusted=False),)))
+
+    def opening(self, memory: Memory, chunk: str) -> tuple[tuple[int, ...], bool]:
+        """The prompt of one chunk, and whether the chunk was cut. Where it leaves no room for a turn, entries are left
+        out, oldest first and the core last of all, and then the end of the chunk. Raises ConfigError where the
+        instructions alone take too much."""
+        entries = prompt.shown(
+            memory.entries, chunk, count=self.shown_entries, matching=self.shown_by == "matching"
+        ) + ([] if memory.core is None else [memory.core])
+
+        def fits(token_ids: Sequence[int]) -> bool:
+            return len(token_ids) <= self._room
+
+        if fits(whole := self._opening(entries, chunk)):
+            return whole, False
+        out = bisect_left(range(len(entries)), True, key=lambda n: fits(self._opening(entries[n:], chunk)))
+        if fits(fewer := self._opening(entries[out:], chunk)):
+            return fewer, False
+        kept = bisect_left(range(len(chunk)), True, key=lambda n: not fits(self._opening((), chunk[:n]))) - 1
+        if kept < 0:
+            raise ConfigError(f"the prompt without memory and chunk takes too much; {self._limits} Raise the first")
+        return self._opening((), chunk[:kept]), True
+
+    @cached_property
+    def shared_opening(self) -> int:
+        """Tokens that all prompts open with: instructions, tools and what stands around them."""
+        plain = self._opening((), "")
+        other = self._opening((MemoryEntry(id="1", kind=next(iter(self._schema.kinds)), text="1", chunk=0),), "")
+        return next((i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b), len(plain))
+
+    @property
+    def _room(self) -> int:
+        """Tokens of a prompt that leaves room for a turn."""
+        held = self.engine.max_context
+        return min(held, self.max_context or held) - self.min_context_left
+
+    @property
+    def _limits(self) -> str:
+        return (
+            f"agent.max_context={self.max_context} (the engine holds {self.engine.max_context}) less "
+            f"agent.min_context_left={self.min_context_left} for a turn leaves {self._room}."
+        )
+
+    @property
+    def _schema(self) -> Schema:
+        return schema_of(self.schema)
+
+    @cached_property
+    def _instructions(self) -> str | None:
+        if self.instructions != "auto":
+            return self.instructions
+        return instructions_for(self._schema) if self.describe_tools else None
+
+    def _opening(self, entries: Sequence[MemoryEntry], chunk: str) -> tuple[int, ...]:
+        messages = prompt.messages(self._schema, self._instructions, entries, chunk)
+        return self.renderer.open_with_tools(messages, self._schema.specs)

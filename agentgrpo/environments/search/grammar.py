@@ -1,0 +1,377 @@
+"""The grammar of actions and its one parser, for the loop and for whoever plans without one.
+
+    <think>...</think>                               skipped: nothing inside it is an action
+    <search_decision>answer</search_decision>        a plan, no action
+    <subquestions>T1: ...</subquestions>             a plan, no action; lines without an id get T1, T2, ...
+    <search retriever="web" rerank="true">query</search>
+    <searches>one query per line, or <query>...</query> children; "[T1] query" belongs to subquestion T1</searches>
+    <rerank/>
+    <fetch>URLs, split on newlines and commas</fetch>
+    <answer>text</answer>
+
+Only closed tags count, and only with something in them: an empty query or answer is no action. Attributes may come in
+any order and quoting; an absent or unknown retriever is vdb, and only the word true turns rerank on. The attributes of
+<searches> hold for its queries unless a <query> has its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, TypeAlias
+
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.types import Citation, Passage
+
+# --- The names of the tags: what the policy writes and what the environment wraps its observations in.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """Every tag under the name that the code knows it by. Raises ConfigError for a name that is no tag name or that is
+    used twice."""
+
+    think: str = "think"
+    search_decision: str = "search_decision"
+    subquestions: str = "subquestions"
+    search: str = "search"
+    searches: str = "searches"
+    rerank: str = "rerank"
+    fetch: str = "fetch"
+    answer: str = "answer"
+
+    information: str = "information"
+    search_evaluation: str = "search_evaluation"
+    full_page: str = "full_page"
+    subquestions_feedback: str = "subquestions_feedback"
+    decision_feedback: str = "decision_feedback"
+    answer_feedback: str = "answer_feedback"
+    search_feedback: str = "search_feedback"
+
+    def __post_init__(self) -> None:
+        used: dict[str, str] = {}
+        for tag, name in asdict(self).items():
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+                raise ConfigError(f"tags.{tag} '{name}': letters, digits, _ and - are allowed; rename it")
+            if (other := used.setdefault(name.lower(), tag)) != tag:
+                raise ConfigError(f"tags.{tag} '{name}': also the name of tags.{other}; each tag needs its own")
+
+    @classmethod
+    def named(cls, names: Mapping[str, str]) -> Tags:
+        """The default names except for those given. Raises ConfigError for a tag that does not exist."""
+        known = [f.name for f in fields(cls)]
+        for tag in names:
+            if tag not in known:
+                raise ConfigError(f"tags.{tag}: {', '.join(known)} are allowed.{did_you_mean(tag, known)}")
+        return cls(**names)
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """What ends a turn: the end of an action."""
+        closing = tuple(f"</{name}>" for name in (self.search, self.searches, self.fetch, self.answer))
+        return (*closing, f"<{self.rerank}/>")
+
+
+# --- Result labels "[R1Q2D3]", which documents they name, and the citations that use them.
+
+_MARKER = re.compile(r"\[R\d+Q\d+D\d+\]")
+_KEY_CHARS = 512
+
+
+def single_line(text: str) -> str:
+    """White space folded, so that no document can break out of its line; half a surrogate pair becomes "?"."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode()
+
+
+def clean(passage: Passage) -> Passage:
+    """The passage with single-line text, title and URL."""
+    text, title, url = single_line(passage.text), single_line(passage.title), single_line(passage.url)
+    if (text, title, url) == (passage.text, passage.title, passage.url):
+        return passage
+    return replace(passage, text=text, title=title, url=url)
+
+
+def page_of(url: str) -> str:
+    """The URL without its fragment."""
+    return url.partition("#")[0]
+
+
+def document_id(passage: Passage) -> str:
+    """What makes two passages the same document: its id, where that is empty its URL without fragment, else its title,
+    else its first 512 characters."""
+    return passage.id or page_of(passage.url) or passage.title or passage.text[:_KEY_CHARS]
+
+
+def strip_markers(text: str) -> str:
+    """The text without citation markers (existing or not) and the white space before them, trimmed."""
+    *heads, tail = _MARKER.split(text)
+    return ("".join(head.rstrip() for head in heads) + tail).strip()
+
+
+class Labels:
+    """The documents shown so far and their markers.
+
+    [R{round}Q{query}D{document}], 1-based: round counts the rounds that showed something, query is the place of the
+    query in the turn that wrote it, document the place in what the query showed.
+    """
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Passage] = {}
+        """Every distinct document by its document_id, in the order shown."""
+        self._round = 0
+        self._by_marker: dict[str, Passage] = {}
+        self._first_marker: dict[str, str] = {}
+
+    def add_round(self, rows: Sequence[tuple[int, Sequence[Passage]]]) -> list[list[str]]:
+        """Label one round's (query number, passages) rows; the markers row by row. No passage at all: no round."""
+        if not any(passages for _, passages in rows):
+            return [[] for _ in rows]
+        self._round += 1
+        return [[self._add(number, i, p) for i, p in enumerate(passages, start=1)] for number, passages in rows]
+
+    def _add(self, query: int, document: int, passage: Passage) -> str:
+        marker = f"[R{self._round}Q{query}D{document}]"
+        key = document_id(passage)
+        self._by_marker[marker] = passage
+        self.documents.setdefault(key, passage)
+        self._first_marker.setdefault(key, marker)
+        return marker
+
+    def marker_of(self, passage: Passage) -> str:
+        """The first marker of a document that has been shown. Raises KeyError for another."""
+        return self._first_marker[document_id(passage)]
+
+    def marker_of_page(self, url: str) -> str | None:
+        """The first marker of a document with this URL, fragments apart."""
+        page = page_of(url)
+        known = (key for key, passage in self.documents.items() if passage.url and page_of(passage.url) == page)
+        return next((self._first_marker[key] for key in known), None)
+
+    def cite(self, answer: str) -> tuple[Citation, ...]:
+        """The existing markers in `answer`, each once, in order."""
+        return tuple(
+            Citation(doc_id=document_id(passage), marker=marker, text=passage.text)
+            for marker in dict.fromkeys(_MARKER.findall(answer))
+            if (passage := self._by_marker.get(marker)) is not None
+        )
+
+    def cited(self, citations: Sequence[Citation]) -> list[Passage]:
+        """The passages behind citations that `cite` made."""
+        return [self._by_marker[c.marker] for c in citations]
+
+
+RetrieverName: TypeAlias = Literal["web", "vdb"]
+Decision: TypeAlias = Literal["answer", "search", "none"]
+QueryKey: TypeAlias = tuple[str, str, bool]
+
+FALLBACK_QUERY_CHARS = 256
+_DECISIONS: dict[str, Decision] = {
+    **dict.fromkeys(("answer", "internal", "internal_knowledge", "direct_answer"), "answer"),
+    **dict.fromkeys(("search", "retrieve", "external", "need_search"), "search"),
+}
+_ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*[\"'“”‘’]*([^\s\"'“”‘’>/]*)")
+_BULLETS = re.compile(r"\s*(?:(?:[-*+–—]\s+|[•·]\s*|\(?\d{1,3}[.)]\s+)){0,2}")
+_BINDING = re.compile(r"\[([^\[\]]{1,64})\]\s*:?\s*(?=\S)")
+_NAMED_LINE = re.compile(r"\[?([^\s:\[\]]{1,64})\]?\s*:\s*(?=\S)")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
+_QUERY_TAG = re.compile(r"</?query(?=[\s/>])[^>]*>", re.IGNORECASE)
+
+
+def normalise_query(text: str) -> str:
+    """White space folded, case folded: what makes two queries the same words."""
+    return " ".join(text.split()).casefold()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One query, on one line."""
+
+    text: str
+    retriever: RetrieverName = "vdb"
+    rerank: bool = False
+    subquestion: str | None = None
+
+    @property
+    def key(self) -> QueryKey:
+        """Equal for the same words asked of the same retriever in the same way."""
+        return (self.retriever, normalise_query(self.text), self.rerank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchAction:
+    queries: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankAction:
+    """Put what was retrieved so far into a new order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAction:
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAction:
+    """`text` as written, citation markers included."""
+
+    text: str
+
+
+Action: TypeAlias = SearchAction | RerankAction | FetchAction | AnswerAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTurn:
+    """What one sampled turn says. action None: it holds none."""
+
+    action: Action | None = None
+    decision: Decision = "none"
+    subquestions: tuple[tuple[str, str], ...] = ()
+    """(id, text), in order."""
+
+    @property
+    def plans(self) -> bool:
+        """Whether the turn says what the policy is going to do."""
+        return self.decision != "none" or bool(self.subquestions)
+
+
+class Planner:
+    """Sampled text to typed actions. Never raises, whatever the text."""
+
+    def __init__(self, tags: Tags | None = None) -> None:
+        self.tags = tags or Tags()
+        self._think = _Element(self.tags.think)
+        self._decision = _Element(self.tags.search_decision)
+        self._subquestions = _Element(self.tags.subquestions)
+        self._searches = _Element(self.tags.searches, self.tags.search)
+        self._query = _Element("query")
+        self._rerank = re.compile(rf"<{re.escape(self.tags.rerank)}\s*/?>", re.IGNORECASE)
+        self._fetch = _Element(self.tags.fetch)
+        self._answer = _Element(self.tags.answer)
+
+    def parse(self, text: str) -> SearchTurn:
+        """Decision, subquestions and the one action of a turn; precedence search > rerank > fetch > answer."""
+        if "<" not in text:
+            return SearchTurn()
+        text = self._think.blanked(text)
+        decisions = [_decision(match["body"]) for match in self._decision.matches(text)]
+        subquestions = _subquestions("\n".join(match["body"] for match in self._subquestions.matches(text)))
+        return SearchTurn(
+            action=self._action(text),
+            decision=decisions[-1] if decisions else "none",
+            subquestions=tuple(subquestions.items()),
+        )
+
+    def decide(self, text: str) -> Action:
+        """The action of `text`; text without one is taken as a search for its first line."""
+        return self.parse(text).action or self.fallback(text)
+
+    def fallback(self, text: str) -> SearchAction:
+        """A vdb search for the first non-empty line of `text`, cut to 256 characters; blank text gives no query."""
+        line = next((line.strip() for line in text.splitlines() if line.strip()), "")[:FALLBACK_QUERY_CHARS]
+        return SearchAction(queries=(Query(text=line),) if line else ())
+
+    def is_duplicate(self, query: Query, asked: Container[QueryKey]) -> bool:
+        """Same words after white-space and case normalisation, same retriever, same rerank flag. Asking the other
+        retriever, or for a reranked answer, is a new search: it can bring new documents."""
+        return query.key in asked
+
+    def _action(self, text: str) -> Action | None:
+        if queries := tuple(self._queries(text)):
+            return SearchAction(queries=queries)
+        if self._rerank.search(text):
+            return RerankAction()
+        pages = re.split(r"[\n,]", "\n".join(match["body"] for match in self._fetch.matches(text)))
+        if urls := tuple(dict.fromkeys(page.strip() for page in pages if page.strip())):
+            return FetchAction(urls=urls)
+        for match in self._answer.matches(text):
+            if strip_markers(match["body"]):
+                return AnswerAction(text=match["body"])
+        return None
+
+    def _queries(self, text: str) -> Iterator[Query]:
+        for match in self._searches.matches(text):
+            attributes = _attributes(match["attributes"])
+            if match["name"].lower() == self.tags.search.lower():
+                rows = [(match["body"], attributes)]
+            elif children := list(self._query.matches(match["body"])):
+                rows = [(child["body"], attributes | _attributes(child["attributes"])) for child in children]
+            else:
+                rows = [(_unbullet(_QUERY_TAG.sub("", line)), attributes) for line in match["body"].splitlines()]
+            for words, options in rows:
+                query = _query(words, options)
+                if query.text:
+                    yield query
+
+
+class _Element:
+    """A closed element of one of these names."""
+
+    def __init__(self, *names: str) -> None:
+        either = "|".join(re.escape(name) for name in names)
+        self._pattern = re.compile(
+            rf"<(?P<name>{either})(?=[\s/>])(?P<attributes>[^>]*)>(?P<body>.*?)</(?P=name)\s*>",
+            re.DOTALL | re.IGNORECASE,
+        )
+        self._closing = tuple(f"</{name.lower()}" for name in names)
+
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
+        """Groups name, attributes, body."""
+        # an opening tag written a thousand times and never closed would cost a scan to the end each
+        return self._pattern.finditer(text) if self._is_closed(text) else iter(())
+
+    def blanked(self, text: str) -> str:
+        """The text with a space in place of every match."""
+        return self._pattern.sub(" ", text) if self._is_closed(text) else text
+
+    def _is_closed(self, text: str) -> bool:
+        lower = text.lower()
+        return any(closing in lower for closing in self._closing)
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {name.lower(): value.lower() for name, value in _ATTRIBUTE.findall(text)}
+
+
+def _decision(body: str) -> Decision:
+    return _DECISIONS.get("_".join(re.findall(r"[a-z]+", body.lower())), "none")
+
+
+def _query(words: str, options: Mapping[str, str]) -> Query:
+    text, subquestion = " ".join(words.split()), None
+    if (binding := _BINDING.match(text)) and (id_ := _NOT_IN_ID.sub("", binding[1])):
+        text, subquestion = text[binding.end() :], id_
+    return Query(
+        text=text,
+        retriever="web" if options.get("retriever") == "web" else "vdb",
+        rerank=options.get("rerank") == "true",
+        subquestion=subquestion,
+    )
+
+
+def _unbullet(line: str) -> str:
+    match = _BULLETS.match(line)
+    return line[match.end() :] if match else line
+
+
+def _subquestions(body: str) -> dict[str, str]:
+    """id: text for every line; a line without an id gets T and its place, or the next number that is free."""
+    found: dict[str, str] = {}
+    for line in body.splitlines():
+        text = " ".join(_unbullet(line).split())
+        if not text:
+            continue
+        named = _NAMED_LINE.match(text)
+        id_ = _NOT_IN_ID.sub("", named[1]) if named else ""
+        if named and id_:
+            text = text[named.end() :]
+        else:
+            number = len(found) + 1
+            while f"T{number}" in found:
+                number += 1
+            id_ = f"T{number}"
+        found[id_] = text
+    return found

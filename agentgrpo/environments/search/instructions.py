@@ -1,0 +1,133 @@
+"""What a policy is told that was not trained to search: the tags, the order of things, the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from agentgrpo.core.types import Message, Passage
+from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.grammar import Tags
+from agentgrpo.environments.search.observations import Block
+
+
+class ExampleEpisode(NamedTuple):
+    """An episode of the example."""
+
+    question: str
+    thought: str
+    rounds: tuple[tuple[str, tuple[str, ...]], ...]
+    """Queries, and what they find."""
+    answer: str
+
+
+EXAMPLES = (
+    ExampleEpisode(
+        "Who painted Mira?",
+        "I must look up who painted Mira.",
+        (("painter of Mira", ("Mira hangs in Lisbon.", "Mira was painted by Ada Lund.")),),
+        "Ada Lund [R1Q1D2]",
+    ),
+    ExampleEpisode(
+        "Where was the founder of Acme born?",
+        "I must know who founded Acme before I can look up where that person was born.",
+        (
+            ("founder of Acme", ("Jane Roe founded Acme.", "Acme makes anvils.")),
+            ("birthplace of Jane Roe", ("Jane Roe was born in Springfield.", "Jane Roe collects stamps.")),
+        ),
+        "Springfield [R2Q1D1]",
+    ),
+)
+LEARNED = "Answer with searches."
+"""What one is told that has learned all of it from demonstrations."""
+
+
+def instructions_for(
+    tags: Tags,
+    *,
+    web: bool,
+    rerank: bool,
+    fetch: bool,
+    evaluates: bool,
+    gate: bool,
+    direct: bool,
+    max_turns: int,
+    max_queries: int,
+) -> str:
+    """A system message for any model. web, rerank, fetch: what there is to call; evaluates: the evidence of a round is
+    rated; gate: an answer on insufficient evidence is rejected; direct: one without a search is accepted;
+    max_queries: of an episode that sets no subquestions."""
+    actions = [f"<{tags.search}>query</{tags.search}> searches documents."]
+    if web:
+        actions.append(
+            f'<{tags.search} retriever="web">query</{tags.search}> searches the web, which costs more: use it where '
+            "the documents do not know."
+        )
+    if rerank:
+        actions.append(
+            f'<{tags.search} rerank="true">query</{tags.search}> looks at more results and shows the best first; '
+            f"<{tags.rerank}/> does so with what has been found."
+        )
+    if fetch:
+        actions.append(f"<{tags.fetch}>URL</{tags.fetch}> shows a page, up to a length.")
+    actions.append(
+        f"<{tags.answer}>answer [R1Q1D1]</{tags.answer}> answers: the answer alone, as short as possible, and the "
+        "labels of the results that it rests on."
+    )
+    listed = "\n".join(f"- {action}" for action in actions)
+    rated = f" <{tags.search_evaluation}> says whether they suffice." if evaluates else ""
+    gated = " An answer is rejected while they do not." if gate else ""
+    certain = (
+        " Search before you answer, unless you are certain: then write "
+        f"<{tags.search_decision}>answer</{tags.search_decision}> before the answer."
+        if direct
+        else " Search before you answer."
+    )
+    return f"""\
+Answer the question with the help of searches. Each of your turns ends with one action, after which you wait:
+{listed}
+Before it you may think: <{tags.think}>what is known and what is missing</{tags.think}>. Results are shown in \
+<{tags.information}>, each behind its label.{rated}{gated} Where one thing must be known before the next can be looked \
+up, search one after the other; queries that do not depend on each other may go together, each on a line of its own:
+<{tags.searches}>
+first query
+second query
+</{tags.searches}>
+Do not repeat a search. You have {max_turns} turns and {max_queries} queries.{certain}"""
+
+
+def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Message, ...]:
+    """Whole episodes as they would stand before the question. in_turns: as Renderer.in_turns."""
+    messages: list[Message] = []
+    for example in EXAMPLES:
+        messages.append(Message(role="user", content=f"Question: {example.question}"))
+        said = list(_said(example, tags, evaluates=evaluates))
+        if in_turns:
+            messages += [Message(role="user" if i % 2 else "assistant", content=text) for i, text in enumerate(said)]
+        else:
+            messages.append(Message(role="assistant", content="\n".join(said)))
+    return tuple(messages)
+
+
+def _said(example: ExampleEpisode, tags: Tags, *, evaluates: bool) -> Iterator[str]:
+    """The policy's turns and what is told it, in turns."""
+    thought = f"<{tags.think}>{example.thought}</{tags.think}>\n"
+    for number, (query, texts) in enumerate(example.rounds, start=1):
+        yield f"{thought}<{tags.search}>{query}</{tags.search}>"
+        thought = ""
+        lines = [say.document(f"[R{number}Q1D{i}]", Passage(id="", text=text)) for i, text in enumerate(texts, start=1)]
+        blocks = [Block(tags.information, lines)]
+        blocks += [Block(tags.search_evaluation, [say.evaluation(True)])] if evaluates else []
+        yield "".join(piece.text for piece in say.pieces(blocks))
+    yield f"<{tags.answer}>{example.answer}</{tags.answer}>"
+
+
+_SEARCH = (say.SEARCH_NOW, say.SEARCH_FIRST, say.INSUFFICIENT, say.NO_ACTION)
+_ANSWER = (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE, say.NO_ACTION)
+
+
+def how(tags: Tags, sentence: str) -> str:
+    """How what a sentence of the environment asks for is written; "" for one that asks for nothing."""
+    forms = [f"<{tags.search}>query</{tags.search}>"] * (sentence in _SEARCH)
+    forms += [f"<{tags.answer}>answer</{tags.answer}>"] * (sentence in _ANSWER)
+    return f" Write {' or '.join(forms)}." if forms else ""

@@ -1,0 +1,116 @@
+"""An episode's metrics: a pure function of what happened, every name always present."""
+
+from __future__ import annotations
+
+from agentgrpo.core.types import Episode, Exit, RewardResult
+from agentgrpo.environments.base import Column, Figures, correctness, metric
+from agentgrpo.environments.search.grammar import document_id, page_of
+from agentgrpo.environments.search.state import SearchState
+
+COUNTED = (
+    "search_queries",
+    "search_cache_hits",
+    "repeated_search_queries",
+    "search_limit_hits",
+    "answer_rejections",
+    "direct_answers",
+    "evidence_sufficient_rounds",
+    "evidence_insufficient_rounds",
+    "duplicate_search_results_removed",
+    "web_searches",
+    "vdb_searches",
+    "web_served",
+    "vdb_served",
+    "web_calls",
+    "vdb_calls",
+    "rerank_requested",
+    "rerank_calls",
+    "rerank_skipped",
+    "early_stops",
+    "format_error_turns",
+    "forced_final_answer",
+    "answer_allowed",
+    "tool_turns",
+)
+"""Counted as they happen. search_queries: sent (cached ones too); repeated and over-limit ones are refused, not sent.
+web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. web_calls and
+vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
+the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries
+refused because the limit was reached. forced_final_answer: the answer was given when asked for at a dead end.
+answer_allowed: accepted by the rules, not by force. tool_turns: turns that
+searched, reranked or fetched."""
+
+
+def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: bool) -> dict[str, float]:
+    """`limit`: the effective search limit at the end. rounds_used is search_rounds under the name rewards use.
+
+    search_quality_score := evidence_sufficient_rounds / search_rounds; 0 without a round
+    repeated_query_ratio := repeated / (sent + repeated + refused for the limit)
+    subquestion_coverage_ratio := covered / active subquestions; 1 without any
+    budget_used_ratio := search_queries / limit
+    useful_fetched_pages := fetched pages that are a cited document, or have its URL; the others are unnecessary
+    """
+    counts, rounds = state.counts, state.search_rounds
+    metrics = {name: float(counts[name]) for name in COUNTED}
+    wished = counts["search_queries"] + counts["repeated_search_queries"] + counts["search_limit_hits"]
+    cited = state.labels.cited(state.citations)
+    cited_pages = {page_of(p.url) for p in cited} | {document_id(p) for p in cited}
+    useful = sum(url in cited_pages for url in state.fetched)
+    active = len(state.subquestions)
+    unsupported = answered and not state.evidence_sufficient and not counts["direct_answers"]
+    metrics |= {
+        "search_rounds": float(rounds),
+        "rounds_used": float(rounds),
+        "fetched_pages": float(len(state.fetched)),
+        "useful_fetched_pages": float(useful),
+        "unnecessary_fetch_count": float(len(state.fetched) - useful),
+        "active_subquestions": float(active),
+        "subquestion_coverage_ratio": 1 - len(state.uncovered) / active if active else 1.0,
+        "search_quality_score": counts["evidence_sufficient_rounds"] / rounds if rounds else 0.0,
+        "evidence_score_final": float(state.evidence_score),
+        "evidence_gain_total": float(state.evidence_gain_total),
+        "final_evidence_sufficient": float(state.evidence_sufficient),
+        "plateau_early_stop": float(counts["early_stops"] > 0),
+        "effective_search_limit": float(limit),
+        "budget_used_ratio": counts["search_queries"] / limit,
+        "repeated_query_ratio": counts["repeated_search_queries"] / max(wished, 1),
+        "citation_count": float(len(state.citations)),
+        "answer_when_evidence_insufficient": float(unsupported),
+        "search_budget_exhausted_without_answer": float(not answered and counts["search_queries"] >= limit),
+    }
+    return metrics | {f"exit_{e.value}": float(e is exit) for e in Exit}
+
+
+# --- What eval.json reports of search agents: right answers, and what was searched for them.
+
+
+def _per_query(name: str) -> Column:
+    """The share of the searches sent that `name` counts; 0.0 without any."""
+
+    def share(episode: Episode, reward: RewardResult | None) -> float:
+        m = episode.metrics
+        queries = m.get("web_searches", 0.0) + m.get("vdb_searches", 0.0)
+        return m.get(name, 0.0) / queries if queries else 0.0
+
+    return share
+
+
+SEARCH_FIGURES = Figures(
+    columns={
+        "correctness": correctness,
+        "search_rounds": metric("search_rounds"),
+        "web_searches": metric("web_searches"),
+        "vdb_searches": metric("vdb_searches"),
+        "rerank_calls": metric("rerank_calls"),
+        "web_fraction": _per_query("web_searches"),
+        "rerank_rate": _per_query("rerank_calls"),
+        "evidence_score_final": metric("evidence_score_final"),
+    },
+    headline=("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"),
+    by_kind=("correctness", "search_rounds", "web_searches", "rerank_calls"),
+    quality="correctness",
+    thrift="search_rounds",
+    labels={"search_rounds": "rounds", "web_searches": "web", "vdb_searches": "vdb", "rerank_calls": "rerank"},
+    counts={"web": "web_calls", "vdb": "vdb_calls", "rerank": "rerank_calls"},
+    prices={"web": 0.05, "vdb": 0.01, "rerank": 0.02},
+)

@@ -1,0 +1,102 @@
+"""What the environment says: blocks of lines, as trusted and untrusted pieces.
+
+    <information>\\n[R1Q1D1] (Title: t) text URL: u\\n[R1Q1D2] text\\n</information>
+
+Tags, labels and our own sentences are trusted; everything a document or the policy wrote is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from agentgrpo.core.types import Passage, Piece
+
+Line: TypeAlias = tuple[Piece, ...]
+
+NO_ACTION = "No action was found. Search or answer."
+SEARCH_NOW = "Search now."
+ANSWER_NOW = "Answer now."
+SEARCH_FIRST = "Search before you answer."
+INSUFFICIENT = "The evidence is insufficient. Search again."
+LIMIT_REACHED = "The search limit is reached. Answer now."
+PLATEAU = "The evidence no longer grows. Answer now."
+LAST_CHANCE = "This is the last turn. Answer now."
+NOTHING_TO_RERANK = "There is nothing to rerank."
+NO_FETCHER = "Pages cannot be fetched here."
+SPENT = {
+    "web": "The budget for web searches is spent: vdb answers them.",
+    "vdb": "The budget for searches is spent. Answer now.",
+    "rerank": "The budget for reranking is spent.",
+    "fetch": "The budget for pages is spent.",
+}
+"""What the episode can no longer pay for -> what the policy is told."""
+UNCOVERED = "Not searched successfully yet:"
+
+_NEWLINE = Piece("\n", True)
+
+
+class Block(NamedTuple):
+    """One tag around lines."""
+
+    tag: str
+    lines: Sequence[Line]
+
+
+def sentence(text: str) -> Line:
+    return (Piece(text, True),)
+
+
+def pieces(blocks: Iterable[Block]) -> tuple[Piece, ...]:
+    """The blocks, one at least, one below the other."""
+    result: list[Piece] = []
+    for tag, lines in blocks:
+        result.append(Piece(f"<{tag}>\n", True))
+        for i, line in enumerate(lines):
+            if i:
+                result.append(_NEWLINE)
+            result.extend(line)
+        result.append(Piece(f"\n</{tag}>\n", True))
+    *before, last = result
+    return (*before, Piece(last.text.removesuffix("\n"), True))
+
+
+def document(marker: str | None, passage: Passage, *, max_chars: int | None = None) -> Line:
+    """One passage on one line, its text cut to `max_chars`; title and URL only where there are any."""
+    title = f" (Title: {passage.title})" if passage.title else ""
+    url = f" URL: {passage.url}" if passage.url else ""
+    text = Piece(f"{title} {passage.text[:max_chars]}{url}", False)
+    return (Piece(marker, True), text) if marker else (text,)
+
+
+def nothing(number: int | None, markers: Sequence[str]) -> Line:
+    """A query that showed nothing. `markers`: of what it found that had been shown before; `number`: of the query,
+    where there are several."""
+    text = f"Nothing new, see {' '.join(markers)}." if markers else "No results."
+    return sentence(text if number is None else f"Query {number}: {text}")
+
+
+def repeated(number: int | None, markers: Sequence[str]) -> Line:
+    """A query that was not sent because it had been: points to what it found."""
+    text = f"Already searched, see {' '.join(markers)}." if markers else "Already searched, without results."
+    return sentence(text if number is None else f"Query {number}: {text}")
+
+
+def refused(number: int | None) -> Line:
+    """A query that was not sent because the limit was reached."""
+    return sentence(LIMIT_REACHED if number is None else f"Query {number}: {LIMIT_REACHED}")
+
+
+def not_fetched(num_pages: int) -> Line:
+    return sentence(f"Pages not shown: {num_pages}. They failed, were shown before or are too many for one turn.")
+
+
+def evaluation(sufficient: bool) -> Line:
+    return sentence(f"The evidence is {'sufficient' if sufficient else 'insufficient'}.")
+
+
+def uncovered(subquestions: Mapping[str, str]) -> list[Line]:
+    """A heading and "id: text" lines; nothing for none."""
+    if not subquestions:
+        return []
+    return [sentence(UNCOVERED), *((Piece(f"{id_}: {text}", False),) for id_, text in subquestions.items())]

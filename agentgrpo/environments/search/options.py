@@ -1,0 +1,177 @@
+"""The keyword arguments of the search agent: its parts, and every limit and switch with its default."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Task
+from agentgrpo.engines.base import Engine
+from agentgrpo.environments.search.grammar import Planner, Tags
+from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
+from agentgrpo.judges.base import EvidenceJudge
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.describe import put_first
+from agentgrpo.renderers.plain import takes_system
+from agentgrpo.retrieval.base import PageFetcher, Reranker, Retriever
+
+OnTurn: TypeAlias = Callable[[int, str | None, int], Awaitable[None]]
+
+_LOG = logging.getLogger(__name__)
+_AT_LEAST = {
+    "max_turns": 1,
+    "top_k": 1,
+    "rerank_candidates": 1,
+    "max_concurrent_queries": 1,
+    "max_url_fetch": 1,
+    "max_full_page_chars": 1,
+    "max_answer_rejections": 0,
+    "max_consecutive_format_errors": 1,
+    "max_search_limit": 1,
+    "max_search_limit_cap": 1,
+    "search_budget_per_subquestion": 0,
+    "evidence_plateau_min_gain": 0.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SearchOptions:
+    """Raises ConfigError for values out of range, for retrievers other than vdb and web and for none called vdb."""
+
+    engine: Engine
+    renderer: Renderer
+    retrievers: Mapping[str, Retriever]
+    """"vdb" always, "web" where there is one; without it web searches are served by vdb."""
+    evidence: EvidenceJudge
+    reranker: Reranker | None = None
+    fetcher: PageFetcher | None = None
+    call_prices: Mapping[str, float] = field(default_factory=dict)
+    """Of one call by its kind (web, vdb, rerank, fetch), for the records of calls; 0.0 where there is none."""
+    on_turn: OnTurn | None = None
+    """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
+    after an accepted or forced answer. Turns count from 0."""
+
+    describe_tools: bool = True
+    """False: the policy has learned from demonstrations what there is to do and how it is written."""
+
+    system_prompt: str | None = "auto"
+    """A system message before the task's own messages; auto = instructions, or one line where the policy has learned
+    them; null = none. The question follows as "Question: ..."."""
+    examples: bool = True
+    """Show two whole episodes before the question where instructions are told."""
+    tags: Mapping[str, str] | None = None
+    """Other names for tags, by their own name: {search: find}; null = none."""
+    max_turns: int = 5
+    """Sampled turns; one more where an answer is asked for at the end."""
+    top_k: int = 5
+    """Passages a query shows."""
+    rerank_candidates: int = 20
+    """Passages the reranker chooses top_k from; at least top_k."""
+    max_concurrent_queries: int = 8
+    """Live retriever and reranker requests of one episode."""
+    max_url_fetch: int = 3
+    """Pages fetched in one turn."""
+    max_full_page_chars: int = 4096
+    """Characters shown of a fetched page."""
+    require_sufficient_evidence_before_answer: bool = True
+    max_answer_rejections: int = 3
+    """Answers rejected for insufficient evidence before the next one is accepted all the same."""
+    max_consecutive_format_errors: int = 3
+    max_search_limit: int | None = None
+    """Queries an episode may send; null = max_turns."""
+    search_budget_per_subquestion: int = 1
+    """Further queries for every active subquestion after the first ..."""
+    max_search_limit_cap: int = 10
+    """... up to this limit, which never lowers max_search_limit."""
+    allow_internal_knowledge_answer: bool = True
+    """Accept an answer without a search where the policy decided so (search_decision) and set no subquestion."""
+    deduplicate_search_results: bool = True
+    """Show a document once an episode; later finds point to its label."""
+    evidence_plateau_min_gain: float | None = 0.05
+    """Stop searching after a round with less evidence gain, and ask for the answer; null = never stop."""
+    plateau_requires_sufficient: bool = True
+    force_answer_on_deadend: bool = True
+    """Where turns or searches are used up without an answer, ask for one if there is any evidence."""
+    auto_search_on_deadend: bool = True
+    """At the limit of format errors search for the question itself, if nothing was searched yet."""
+    show_search_evaluation: bool = True
+    """Tell the policy after each round whether the evidence is sufficient."""
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"agent.{name} {value}: {least} or more is allowed; raise it")
+        if self.rerank_candidates < self.top_k:
+            raise ConfigError(
+                f"agent.rerank_candidates {self.rerank_candidates}: at least top_k ({self.top_k}) is allowed; raise it"
+            )
+        if "vdb" not in self.retrievers or not self.retrievers.keys() <= {"vdb", "web"}:
+            given = ", ".join(self.retrievers) or "none"
+            raise ConfigError(f"retrievers {given}: vdb, and web beside it, are allowed; configure them")
+        if "web" not in self.retrievers:
+            _LOG.warning("no web retriever is configured: web searches will be served by vdb")
+        _ = self.planner  # wrong tag names are an error of construction
+
+    @cached_property
+    def planner(self) -> Planner:
+        return Planner(Tags.named(self.tags or {}))
+
+    def opening(self, task: Task) -> tuple[int, ...]:
+        """System message, the examples, the task's own messages, the question as "Question: ..."."""
+        messages = list(task.messages)
+        question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
+        messages[question] = replace(messages[question], content=f"Question: {messages[question].content}")
+        if self._shows_examples:
+            tags, in_turns = self.planner.tags, self.renderer.in_turns
+            messages = [*examples_for(tags, evaluates=self.show_search_evaluation, in_turns=in_turns), *messages]
+        text = self.system_message
+        if text is not None and self.system_prompt == "auto" and not takes_system(self.renderer):
+            messages = [*put_first(text, messages, system_role=False)]
+        elif text is not None:
+            messages.insert(0, Message(role="system", content=text))
+        return self.renderer.open(messages)
+
+    def rehearse(self, task: Task) -> None:
+        """See environments.base.Rehearsing."""
+        held, taken = self.engine.max_context, len(self.opening(task))
+        if taken >= held:
+            raise ConfigError(
+                f"task {task.id} opens with {taken} tokens, and the engine holds {held}: none is left for a turn; "
+                "raise engine.max_context (no model holds more than its own positions) or shorten agent.system_prompt "
+                "(model.describe_tools=false does where the model has learned the tags)"
+            )
+
+    @cached_property
+    def system_message(self) -> str | None:
+        if self.system_prompt != "auto":
+            return self.system_prompt
+        if not self.describe_tools:
+            return LEARNED
+        return instructions_for(
+            self.planner.tags,
+            web="web" in self.retrievers,
+            rerank=self.reranker is not None,
+            fetch=self.fetcher is not None,
+            evaluates=self.show_search_evaluation,
+            gate=self.require_sufficient_evidence_before_answer,
+            direct=self.allow_internal_knowledge_answer,
+            max_turns=self.max_turns,
+            max_queries=self.base_search_limit,
+        )
+
+    def spelled(self, sentence: str) -> str:
+        """What a policy is told, and how to write what it asks for where it has not learned that."""
+        return sentence + how(self.planner.tags, sentence) * self.describe_tools
+
+    @property
+    def _shows_examples(self) -> bool:
+        return self.examples and self.describe_tools and self.system_prompt == "auto"
+
+    @property
+    def base_search_limit(self) -> int:
+        return self.max_turns if self.max_search_limit is None else self.max_search_limit

@@ -1,0 +1,164 @@
+"""The queries of one episode on their way to retrievers and reranker: concurrency, cache, and web served by vdb."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from agentgrpo.core.errors import RetrieverError, boundary
+from agentgrpo.core.types import Passage
+from agentgrpo.environments.search.grammar import Query, clean, normalise_query
+from agentgrpo.retrieval.base import Reranker, Retriever
+from agentgrpo.services.budget import OVER_BUDGET
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+CacheKey: TypeAlias = tuple[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class QueryResult:
+    """What one query brought: single-line passages, best first, at most top_k, reranked where `reranked`."""
+
+    passages: list[Passage]
+    served: str
+    """The retriever that answered; "vdb" for a web query where web is missing or failed."""
+    cached: bool
+    reranked: bool = False
+    detail: str = ""
+    asked: tuple[str, ...] = ()
+    """The retrievers that it went to, cached or not: both for a web query whose search failed."""
+    over_budget: tuple[str, ...] = ()
+    """What of it the episode could not pay for: web (served by vdb), vdb (nothing was found), rerank (left out)."""
+
+
+class Retrieval:
+    """One episode's. Results are cached by (serving retriever, normalised query); failures are not.
+
+    A vdb failure is raised as RetrieverError; a web failure is logged and its query is served by vdb. What is over the
+    episode's budget is no failure: see Found. Nothing depends on the order in which concurrent requests return.
+    """
+
+    def __init__(
+        self,
+        *,
+        retrievers: Mapping[str, Retriever],
+        reranker: Reranker | None,
+        top_k: int,
+        rerank_candidates: int,
+        max_concurrent: int,
+    ) -> None:
+        self._retrievers, self._reranker = retrievers, reranker
+        self._top_k, self._candidates = top_k, rerank_candidates
+        self._live = asyncio.Semaphore(max_concurrent)
+        self._cache: dict[CacheKey, tuple[int, list[Passage]]] = {}
+
+    async def search(self, queries: Sequence[Query]) -> list[QueryResult]:
+        """One Found per query, in order. Sends what is not cached at once, then the fallbacks, then the reranks."""
+        names = [q.retriever if q.retriever in self._retrievers else "vdb" for q in queries]
+        found, errors = await self._look_up(queries, names)
+        failed = {i: e for i, name in enumerate(names) if (e := errors.get(_key(name, queries[i]))) is not None}
+        for i, error in failed.items():
+            if error.kind == OVER_BUDGET:
+                found[i].over_budget = (names[i],)
+            elif names[i] != "web":
+                raise error
+            else:
+                _LOG.warning("web search failed (%s), served by vdb: %s", error.kind, error)
+        if unserved := [i for i in failed if names[i] == "web"]:
+            again, errors = await self._look_up([queries[i] for i in unserved], ["vdb"] * len(unserved))
+            for i, row in zip(unserved, again, strict=True):
+                row.detail, row.over_budget = f"web failed: {failed[i].kind}", found[i].over_budget
+                row.asked = (*found[i].asked, *row.asked)
+                if (why := errors.get(_key("vdb", queries[i]))) is not None:
+                    if why.kind != OVER_BUDGET:
+                        raise why
+                    row.over_budget += ("vdb",)
+                found[i] = row
+        await _all([self._rerank(q, f) for q, f in zip(queries, found, strict=True) if self._may_rerank(q, f)])
+        return found
+
+    async def rerank(self, query: str, passages: Sequence[Passage]) -> list[Passage] | None:
+        """The best top_k of `passages`; None where there is no reranker or nothing to choose from. Raises
+        RetrieverError, also over_budget."""
+        if self._reranker is None or len(passages) < 2:
+            return None
+        async with self._live:
+            with boundary(RetrieverError, "reranker"):
+                return await self._reranker.rerank(query, passages, top_k=self._top_k)
+
+    def _may_rerank(self, query: Query, found: QueryResult) -> bool:
+        return query.rerank and self._reranker is not None and len(found.passages) >= 2
+
+    async def _rerank(self, query: Query, found: QueryResult) -> None:
+        try:
+            found.passages = list(await self.rerank(query.text, found.passages) or ())
+            found.reranked = True
+        except RetrieverError as e:
+            if e.kind != OVER_BUDGET:
+                raise
+            found.passages = found.passages[: self._top_k]
+            found.over_budget += ("rerank",)
+
+    def _wanted(self, query: Query) -> int:
+        return self._candidates if query.rerank and self._reranker is not None else self._top_k
+
+    async def _look_up(
+        self, queries: Sequence[Query], names: Sequence[str]
+    ) -> tuple[list[QueryResult], dict[CacheKey, RetrieverError]]:
+        """Rows for every query (empty where its request failed) and the failures, each request made once."""
+        requests: dict[CacheKey, tuple[str, int]] = {}
+        cached: list[bool] = []
+        for query, name in zip(queries, names, strict=True):
+            key, wanted = _key(name, query), self._wanted(query)
+            known = self._cache[key][0] if key in self._cache else 0
+            cached.append(known >= wanted or key in requests)
+            if known < wanted:
+                text, asked = requests.get(key, (query.text, 0))
+                requests[key] = (text, max(asked, wanted))
+        rows = await _all([self._request(name, text, k) for (name, _), (text, k) in requests.items()])
+        errors: dict[CacheKey, RetrieverError] = {}
+        for (key, (_, k)), row in zip(requests.items(), rows, strict=True):
+            if isinstance(row, RetrieverError):
+                errors[key] = row
+            else:
+                self._cache[key] = (k, row)
+        found = [
+            QueryResult(
+                passages=self._cache.get(_key(name, q), (0, []))[1][: self._wanted(q)],
+                served=name,
+                cached=hit,
+                asked=() if _is_refused(errors.get(_key(name, q))) else (name,),
+            )
+            for q, name, hit in zip(queries, names, cached, strict=True)
+        ]
+        return found, errors
+
+    async def _request(self, name: str, text: str, top_k: int) -> list[Passage] | RetrieverError:
+        async with self._live:
+            try:
+                with boundary(RetrieverError, f"retriever {name}"):
+                    return [clean(p) for p in (await self._retrievers[name].search(text, top_k=top_k))[:top_k]]
+            except RetrieverError as error:
+                return error
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. The first error is raised when every call has ended, so that none outlives the episode."""
+    if len(calls) == 1:  # needs no task of its own
+        return [await calls[0]]
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    # Asked of the tasks, not of what gather returns: a call may return an exception as its result.
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
+
+
+def _is_refused(error: RetrieverError | None) -> bool:
+    return error is not None and error.kind == OVER_BUDGET
+
+
+def _key(name: str, query: Query) -> CacheKey:
+    return (name, normalise_query(query.text))

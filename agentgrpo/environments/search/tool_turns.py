@@ -1,0 +1,282 @@
+"""What the policy's tool turns do: search rounds, reranks and fetched pages, from queries to observation blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
+from agentgrpo.core.types import Outcome, Passage, Task, ToolRecord
+from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.grammar import Query, clean, document_id, page_of
+from agentgrpo.environments.search.observations import Block, Line
+from agentgrpo.environments.search.options import SearchOptions
+from agentgrpo.environments.search.retrieval import QueryResult, Retrieval
+from agentgrpo.environments.search.state import SearchState, effective_search_limit, on_plateau
+from agentgrpo.judges.base import QueryResults
+from agentgrpo.services.budget import OVER_BUDGET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What came of one search turn."""
+
+    blocks: list[Block]
+    sent: bool
+    """Whether there was a round, or every query was refused."""
+    over_limit: bool
+    """Whether a query was refused because the search limit was reached."""
+    num_shown: int = 0
+    plateau: bool = False
+
+
+class ToolTurns:
+    """One episode's tool turns. Changes the state; `records` holds every call as it happened, `gains` the evidence gain
+    of each turn that had one."""
+
+    def __init__(self, options: SearchOptions, task: Task, state: SearchState) -> None:
+        self._options, self._task, self._state = options, task, state
+        self._tags = options.planner.tags
+        self._retrieval = Retrieval(
+            retrievers=options.retrievers,
+            reranker=options.reranker,
+            top_k=options.top_k,
+            rerank_candidates=options.rerank_candidates,
+            max_concurrent=options.max_concurrent_queries,
+        )
+        self.records: list[ToolRecord] = []
+        self.gains: dict[int, float] = {}
+
+    @property
+    def limit(self) -> int:
+        """The effective search limit, in queries."""
+        options = self._options
+        return effective_search_limit(
+            base=options.base_search_limit,
+            per_subquestion=options.search_budget_per_subquestion,
+            cap=options.max_search_limit_cap,
+            num_subquestions=len(self._state.subquestions),
+        )
+
+    async def search(self, queries: Sequence[Query], turn: int) -> Searched:
+        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback."""
+        sent, repeated, over = self._screen(queries)
+        number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
+        blocks: list[Block] = []
+        shown, gain = 0, 0.0
+        spent: set[str] = set()
+        if sent:
+            found = await self._retrieval.search([queries[i] for i in sent])
+            spent.update(name for row in found for name in row.over_budget)
+            rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
+            lines = self._show(rows, queries, number)
+            shown = sum(len(passages) for passages in rows.values())
+            gain = self.gains[turn] = self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            blocks.append(Block(self._tags.information, lines))
+            if self._options.show_search_evaluation:
+                blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
+        feedback = [say.repeated(number[i], self._markers(self._state.asked[queries[i].key])) for i in repeated]
+        feedback += [say.refused(number[i]) for i in over]
+        feedback += [say.sentence(text) for name, text in say.SPENT.items() if name in spent]
+        if feedback:
+            blocks.append(Block(self._tags.search_feedback, feedback))
+        if uncovered := say.uncovered(self._state.uncovered):
+            blocks.append(Block(self._tags.subquestions_feedback, uncovered))
+        for i, detail in [(i, "repeated") for i in repeated] + [(i, "over the search limit") for i in over]:
+            self._record("search", _arguments(queries[i]), Outcome.INVALID_ARGS, turn, detail=detail)
+        plateau = bool(sent and self._state.retrieved_docs) and on_plateau(
+            gain=gain,
+            sufficient=self._state.evidence_sufficient,
+            min_gain=self._options.evidence_plateau_min_gain,
+            requires_sufficient=self._options.plateau_requires_sufficient,
+        )
+        return Searched(blocks=blocks, sent=bool(sent), over_limit=bool(over), num_shown=shown, plateau=plateau)
+
+    def _screen(self, queries: Sequence[Query]) -> tuple[list[int], list[int], list[int]]:
+        """Positions of the queries to send, of repeated ones and of those over the limit. Repeating costs no budget."""
+        sent: list[int] = []
+        repeated: list[int] = []
+        over: list[int] = []
+        state, limit = self._state, self.limit
+        for i, query in enumerate(queries):
+            if self._options.planner.is_duplicate(query, state.asked):
+                repeated.append(i)
+            elif state.counts["search_queries"] >= limit:
+                over.append(i)
+            else:
+                state.ask(query)
+                state.counts["search_queries"] += 1
+                sent.append(i)
+        state.counts["repeated_search_queries"] += len(repeated)
+        state.counts["search_limit_hits"] += len(over)
+        return sent, repeated, over
+
+    def _take(self, found: dict[int, QueryResult], queries: Sequence[Query], turn: int) -> dict[int, list[Passage]]:
+        """Count and record what came back; the passages to show, by position of their query."""
+        state = self._state
+        state.search_rounds += 1
+        rows: dict[int, list[Passage]] = {}
+        new: set[str] = set()
+        for i, row in found.items():
+            query = queries[i]
+            state.asked[query.key] = tuple(row.passages)
+            state.counts[f"{query.retriever}_searches"] += 1
+            state.counts[f"{row.served}_served"] += 1
+            state.counts.update(f"{name}_calls" for name in row.asked)
+            state.counts["search_cache_hits"] += row.cached
+            state.counts["rerank_requested"] += query.rerank
+            state.counts["rerank_calls"] += row.reranked
+            state.counts["rerank_skipped"] += query.rerank and not row.reranked
+            if row.passages and query.subquestion is not None:
+                state.covered.add(query.subquestion)
+            rows[i] = self._without_known(row.passages, new)
+            self._record(
+                "search",
+                _arguments(query) | {"served": row.served},
+                Outcome.SUCCESS,
+                turn,
+                results=row.passages,
+                cached=row.cached,
+                detail=row.detail,
+                cost=sum(map(self._price, row.asked)) + self._price("rerank") * row.reranked,
+            )
+        return rows
+
+    def _without_known(self, passages: Sequence[Passage], new: set[str]) -> list[Passage]:
+        """The documents that neither an earlier round nor this one (`new`, extended) has."""
+        if not self._options.deduplicate_search_results:
+            return list(passages)
+        kept = []
+        for passage in passages:
+            key = document_id(passage)
+            if key not in new and key not in self._state.labels.documents:
+                new.add(key)
+                kept.append(passage)
+        self._state.counts["duplicate_search_results_removed"] += len(passages) - len(kept)
+        return kept
+
+    def _show(
+        self, rows: dict[int, list[Passage]], queries: Sequence[Query], number: dict[int, int | None]
+    ) -> list[Line]:
+        state = self._state
+        markers = state.labels.add_round([(i + 1, passages) for i, passages in rows.items()])
+        lines: list[Line] = []
+        for (i, passages), labels in zip(rows.items(), markers, strict=True):
+            state.retrieved_docs.extend(passages)
+            lines += [say.document(m, p) for m, p in zip(labels, passages, strict=True)]
+            if not passages:
+                lines.append(say.nothing(number[i], self._markers(state.asked[queries[i].key])))
+        return lines
+
+    def _markers(self, passages: Sequence[Passage]) -> list[str]:
+        return list(dict.fromkeys(self._state.labels.marker_of(p) for p in passages))
+
+    def _evaluate(self, rows: dict[Query, list[Passage]]) -> float:
+        """The round's evidence gain. A round that showed nothing is insufficient and changes nothing else."""
+        state = self._state
+        if not any(rows.values()):
+            state.counts["evidence_insufficient_rounds"] += 1
+            return 0.0
+        results = [
+            QueryResults(query=q.text, passages=tuple(passages), subquestion=q.subquestion)
+            for q, passages in rows.items()
+        ]
+        with boundary(JudgeError, "evidence judge"):
+            verdict = self._options.evidence.judge_round(self._task, results, tuple(state.labels.documents.values()))
+        state.counts[f"evidence_{'sufficient' if verdict.sufficient else 'insufficient'}_rounds"] += 1
+        return state.judge(verdict)
+
+    async def rerank(self, turn: int) -> list[Block]:
+        """Order what was retrieved by the question and keep the best top_k, under the labels they have."""
+        state = self._state
+        state.counts["rerank_requested"] += 1
+        why = say.NOTHING_TO_RERANK
+        try:
+            documents = await self._retrieval.rerank(state.question, state.retrieved_docs)
+        except RetrieverError as e:
+            if e.kind != OVER_BUDGET:
+                raise
+            documents, why = None, say.SPENT["rerank"]
+        if documents is None:
+            state.counts["rerank_skipped"] += 1
+            self._record("rerank", {}, Outcome.INVALID_ARGS, turn, detail=why)
+            return [Block(self._tags.search_feedback, [say.sentence(why)])]
+        state.counts["rerank_calls"] += 1
+        state.retrieved_docs = documents
+        self._record("rerank", {}, Outcome.SUCCESS, turn, results=documents, cost=self._price("rerank"))
+        lines = [say.document(state.labels.marker_of(p), p) for p in documents]
+        return [Block(self._tags.information, lines)]
+
+    async def fetch(self, urls: Sequence[str], turn: int) -> list[Block]:
+        """Show the first max_url_fetch pages that have not been shown. A page that fails is the page's failure and gets
+        feedback; a fetcher that raises is a RetrieverError."""
+        state, options = self._state, self._options
+        if options.fetcher is None:
+            for url in urls:
+                self._record("fetch", {"url": url}, Outcome.TOOL_NOT_FOUND, turn)
+            return [Block(self._tags.search_feedback, [say.sentence(say.NO_FETCHER)])]
+        fresh: dict[str, str] = {}
+        for url in urls:
+            if page_of(url) not in state.fetched:
+                fresh.setdefault(page_of(url), url)
+        wanted = list(fresh.values())[: options.max_url_fetch]
+        with boundary(RetrieverError, "page fetcher"):
+            rows = list(zip(wanted, await options.fetcher.fetch(wanted) if wanted else [], strict=True))
+        pages: list[Line] = []
+        for url, row in rows:
+            if isinstance(row, RetrieverError) and row.kind == OVER_BUDGET:
+                self._record("fetch", {"url": url}, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
+                continue
+            if isinstance(row, RetrieverError):
+                outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
+                self._record("fetch", {"url": url}, outcome, turn, detail=row.kind, cost=self._price("fetch"))
+                continue
+            page = state.fetched[page_of(url)] = clean(row)
+            self._record("fetch", {"url": url}, Outcome.SUCCESS, turn, results=[page], cost=self._price("fetch"))
+            marker = state.labels.marker_of_page(url)
+            pages.append(say.document(marker, page, max_chars=options.max_full_page_chars))
+        blocks = [Block(self._tags.full_page, pages)] if pages else []
+        if missing := len(urls) - len(pages):
+            feedback = [say.not_fetched(missing)]
+            if any(isinstance(row, RetrieverError) and row.kind == OVER_BUDGET for _, row in rows):
+                feedback.append(say.sentence(say.SPENT["fetch"]))
+            blocks.append(Block(self._tags.search_feedback, feedback))
+        return blocks
+
+    def _record(
+        self,
+        name: str,
+        arguments: dict[str, object],
+        outcome: Outcome,
+        turn: int,
+        *,
+        results: Sequence[Passage] = (),
+        cached: bool = False,
+        detail: str = "",
+        cost: float = 0.0,
+    ) -> None:
+        self.records.append(
+            ToolRecord(
+                name=name,
+                arguments=arguments,
+                outcome=outcome,
+                turn=turn,
+                num_results=len(results),
+                result_ids=tuple(document_id(p) for p in results),
+                cached=cached,
+                detail=detail,
+                cost=cost,
+            )
+        )
+
+    def _price(self, kind: str) -> float:
+        return self._options.call_prices.get(kind, 0.0)
+
+
+def _arguments(query: Query) -> dict[str, object]:
+    return {
+        "query": query.text,
+        "retriever": query.retriever,
+        "rerank": query.rerank,
+        "subquestion": query.subquestion,
+    }

@@ -1,0 +1,1 @@
+"""The agent that calls tools before it answers."""

@@ -1,0 +1,112 @@
+"""A cross-encoder on this machine as a reranker: it reads query and passage together."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from agentgrpo.core.errors import ConfigError, RetrieverError, boundary
+from agentgrpo.core.types import Passage
+from agentgrpo.models.loading import local_folder
+from agentgrpo.retrieval.corpus import searchable_text
+from agentgrpo.training.remote_code import loaded
+
+
+class CrossEncoder:
+    """Scores a passage by a sequence classifier of transformers, such as BAAI/bge-reranker-v2-m3 or
+    cross-encoder/ms-marco-MiniLM-L6-v2 (Nogueira & Cho 2019, arXiv 1901.04085):
+
+        score = sigmoid(logit)            of a model with one label
+              = softmax(logits)[1]        of one with two, the second of which says "relevant"
+
+    in [0, 1], to 6 significant digits. The passages of one query are the batch, longest first, so that what else is
+    asked changes no score. The model is loaded when it is first asked, and stays; it is never trained. Equal scores
+    keep their order."""
+
+    def __init__(
+        self, *, path: str, max_length: int = 512, batch_size: int = 32, device: str = "cpu", dtype: str = "float32"
+    ) -> None:
+        """path: a folder as transformers writes it, or the name of a model in its cache. max_length: tokens of query
+        and passage; the longer of the two is cut. batch_size: passages at a time."""
+        if max_length < 8 or batch_size < 1 or not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ConfigError(
+                f"reranker: max_length={max_length}, batch_size={batch_size}, dtype={dtype}; 8 or more, 1 or more and "
+                "a type such as float32 or bfloat16 are allowed"
+            )
+        self._folder = local_folder(path)
+        if not self._folder.is_dir():
+            raise ConfigError(
+                f"reranker.path={path}: no such folder, and no model of that name in the cache; download it: "
+                f"hf download {path}"
+            )
+        self._max_length, self._batch_size, self._device, self._dtype = max_length, batch_size, device, dtype
+        self._lock = threading.Lock()
+
+    async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
+        """Raises RetrieverError; ConfigError for a folder that holds no such model."""
+        if not passages:
+            return []
+        scores = await asyncio.to_thread(self._scores, query, [searchable_text(p) for p in passages])
+        scored = [dataclasses.replace(p, score=score) for p, score in zip(passages, scores, strict=True)]
+        return sorted(scored, key=lambda p: -(p.score or 0.0))[:top_k]
+
+    async def probe(self) -> None:
+        """Load the model. Raises ConfigError."""
+        await asyncio.to_thread(self._load)
+
+    async def close(self) -> None:
+        """Memory goes with the object."""
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Any]:
+        with loaded(self._folder, "reranker.path"):
+            tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, local_files_only=True)
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                self._folder,
+                trust_remote_code=False,
+                local_files_only=True,
+                dtype=getattr(torch, self._dtype),
+                output_loading_info=True,
+            )
+        if missing := sorted(found["missing_keys"]):
+            raise ConfigError(
+                f"reranker.path={self._folder} has no trained classifier: {', '.join(missing[:3])} would be random; "
+                "give a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+            )
+        if model.config.num_labels not in (1, 2):
+            raise ConfigError(
+                f"reranker.path={self._folder} tells {model.config.num_labels} labels apart; 1 or 2 are allowed"
+            )
+        return tokenizer, model.to(self._device).eval().requires_grad_(False)
+
+    def _load(self) -> tuple[Any, Any]:
+        with self._lock:
+            return self._parts
+
+    def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        with self._lock, boundary(RetrieverError, "reranker model"), torch.inference_mode():
+            tokenizer, model = self._parts
+            pairs = tokenizer([query] * len(texts), list(texts), truncation=True, max_length=self._max_length)
+            order = sorted(range(len(texts)), key=lambda i: -len(pairs["input_ids"][i]))
+            scores = [0.0] * len(texts)
+            for start in range(0, len(order), self._batch_size):
+                chosen = order[start : start + self._batch_size]
+                rows = {key: [values[i] for i in chosen] for key, values in pairs.items()}
+                batch = tokenizer.pad(rows, return_tensors="pt").to(self._device)
+                for i, score in zip(chosen, _relevance(model(**batch).logits), strict=True):
+                    scores[i] = float(f"{score:.6g}")
+            return scores
+
+
+def _relevance(logits: torch.Tensor) -> list[float]:
+    """[rows, labels] to [rows]. In double precision: the sigmoid of a sure logit is 1 in single."""
+    wide = logits.double()
+    values: list[float] = (wide[:, 0].sigmoid() if wide.shape[1] == 1 else wide.softmax(-1)[:, 1]).tolist()
+    return values

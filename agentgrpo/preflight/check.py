@@ -1,0 +1,43 @@
+"""`agentgrpo check WHAT`: numerics, the trainer against a scalar reference; judge, whether it can be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from agentgrpo.config.build import build_node
+from agentgrpo.config.hardware import Hardware
+from agentgrpo.core.commands import Command, VerbResult
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.preflight.numerics import check_numerics
+from agentgrpo.run.judging import check_judge
+from agentgrpo.tasks.base import TaskDataset
+
+
+def check(config: Mapping[str, Any], command: Command) -> VerbResult:
+    """`agentgrpo check WHAT`: exit code 0 if everything is as it should be, else 1."""
+    checks = {"numerics": _check_numerics, "judge": _check_judge}
+    what = command.arguments["what"]
+    if what not in checks:
+        raise ConfigError(
+            f"check {what}; there are agentgrpo check {' and agentgrpo check '.join(checks)}."
+            + did_you_mean(what, checks)
+        )
+    return checks[what](config, as_json=command.arguments["json"])
+
+
+def _check_numerics(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
+    hardware: Hardware = build_node("hardware", config["hardware"])
+    numerics = check_numerics(hardware.device)
+    print(numerics.json() if as_json else "\n".join(numerics.lines()))
+    return VerbResult(exit_code=1 if numerics.unequal else 0)
+
+
+def _check_judge(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
+    judge: AnswerJudge = build_node("judge", config["judge"])
+    dataset: TaskDataset = build_node("task", config["task"])
+    report = asyncio.run(check_judge(judge, dataset.split("test")))
+    print(report.json() if as_json else "\n".join(report.text()))
+    return VerbResult(exit_code=1 if report.findings else 0)

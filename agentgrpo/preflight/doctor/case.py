@@ -1,0 +1,170 @@
+"""What is examined: a configuration, and what earlier checks have built of it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agentgrpo.config.build import build_node
+from agentgrpo.config.registry import ROOT
+from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.core.errors import AgentGrpoError
+from agentgrpo.core.types import Episode, ScoredGroup
+from agentgrpo.preflight.doctor.finding import Skipped
+from agentgrpo.preflight.doctor.recording import Witness
+from agentgrpo.preflight.plan.estimate import Plan, estimate
+from agentgrpo.records.screen import Screen
+from agentgrpo.run.wiring import Wiring
+from agentgrpo.training.process_group import Alone
+
+STREAM = "train/0"
+"""The episodes are those of the run's first step, as far as they go."""
+_KEY = re.compile(rf"\b(?:{'|'.join(ROOT)})(?:\.[A-Za-z_]\w*)+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Groups of the first step, as they were rolled out here and scored."""
+
+    scored: Sequence[ScoredGroup]
+    witness: Witness
+    generation_s: float
+    reward_s: float
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Those whose infrastructure did not fail."""
+        return [e for group in self.scored for e in group.group.episodes if e.failure is None]
+
+
+class _Ear(Screen):
+    """Hears what the wiring has to say instead of printing it, and says on stderr what takes long."""
+
+    def __init__(self) -> None:
+        super().__init__("quiet", Console(file=io.StringIO()))
+        self.lines: list[str] = []
+        self.stages: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text.removeprefix("note: "))
+
+    def stage(self, title: str, total: int | None) -> None:
+        if not self.stages:
+            print("agentgrpo doctor: the start weights are made first, and kept for the run", file=sys.stderr)
+        self.stages.append(title)
+        print(f"agentgrpo doctor: {title}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Case:
+    """config: as composed. folder: for everything that is written; the run's own directory is not touched."""
+
+    config: Mapping[str, Any]
+    snapshot: str
+    folder: Path
+    heard: list[str] = field(default_factory=list)
+    """What the wiring noted."""
+    made_start: bool = False
+    """The start weights were made here, and not found."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Dotted key of a part that could not be built -> why."""
+    _wiring: Wiring | None = None
+    _sample: Sample | None = None
+
+    @property
+    def tried(self) -> dict[str, Any]:
+        """The configuration with its files in `folder`, and its cassette, where it records one: what is asked here is
+        made up in part, and of no use to the run. What is on it is replayed."""
+        config = copy.deepcopy(dict(self.config))
+        config["run"]["dir"] = str(self.folder)
+        tape = config["cassette"]
+        if tape["mode"] == "fill" and tape["path"] is not None:
+            given, own = Path(tape["path"]).expanduser(), self.folder / "cassette"
+            for end in ("", "-wal"):  # what was written last may be in the second
+                if Path(f"{given}{end}").is_file():
+                    shutil.copyfile(f"{given}{end}", f"{own}{end}")
+            tape["path"] = str(own)
+        return config
+
+    @cached_property
+    def run(self) -> RunSettings:
+        run: RunSettings = build_node("run", self.config["run"])
+        return run
+
+    @cached_property
+    def rollout(self) -> RolloutSettings:
+        rollout: RolloutSettings = build_node("rollout", self.config["rollout"])
+        return rollout
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Raises ConfigError where the model's shape is unknown."""
+        return estimate(self.config)
+
+    def wire(self, config: Mapping[str, Any]) -> None:
+        """Build everything, as a run does. Raises what a run would."""
+        ear = _Ear()
+        try:
+            self._wiring = Wiring(config, self.snapshot, ear, Alone())
+        finally:
+            self.heard, self.made_start = ear.lines, self.made_start or bool(ear.stages)
+
+    @property
+    def is_wired(self) -> bool:
+        return self._wiring is not None
+
+    @property
+    def wiring(self) -> Wiring:
+        """Raises Skipped where it could not be built."""
+        if self._wiring is None:
+            raise Skipped("needs: parts, which could not be built")
+        return self._wiring
+
+    @property
+    def sample(self) -> Sample:
+        """Raises Skipped where nothing was rolled out."""
+        _ = self.wiring
+        if self._sample is None:
+            raise Skipped("needs: episodes, which could not be sampled")
+        return self._sample
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Of the sample. Raises Skipped where there is none without a failure."""
+        if not self.sample.episodes:
+            raise Skipped("needs: episodes, and all of them failed")
+        return self.sample.episodes
+
+    def keep(self, sample: Sample) -> None:
+        self._sample = sample
+
+    async def close(self) -> None:
+        if self._wiring is not None:
+            await self._wiring.examiner(test=False, dev=False).close()
+
+
+def told(error: BaseException) -> str:
+    """An error in one line; of a bug also where it was raised."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, AgentGrpoError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {text}{where}"
+
+
+def key_in(text: str) -> str:
+    """The first setting that a message names; "" where it names none."""
+    found = _KEY.search(text)
+    return found[0] if found else ""

@@ -1,0 +1,107 @@
+"""Real episodes: groups of the first step, sampled by the run's own agent and engine, and scored by its reward."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from statistics import fmean
+from typing import cast
+
+from agentgrpo.engines.base import Engine
+from agentgrpo.environments.base import Agent, Replayable
+from agentgrpo.preflight.doctor.case import STREAM, Case, Sample
+from agentgrpo.preflight.doctor.finding import CheckNotes
+from agentgrpo.preflight.doctor.recording import Witness
+from agentgrpo.rollout.groups import run_groups
+from agentgrpo.rollout.scoring import episode_failures, score_groups
+from agentgrpo.run.assembly import task_order
+from agentgrpo.services.asking import asking_step
+from agentgrpo.training.canary import have_sample, is_pooled
+
+TASKS = 6
+"""Of the first step's, at most."""
+
+
+async def look_at_episodes(case: Case, found: CheckNotes) -> None:
+    """Sample and score them; every other check of tokens and rewards looks at these."""
+    wiring = case.wiring
+    await _sync(case)
+    witness = Witness(wiring.engine)
+    agent = _on(case, cast(Engine, witness))
+    of_step = task_order(wiring).take(0)
+    tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # of all kinds, where they come in turn
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(case.run.step_timeout_s):
+            with asking_step(0):
+                groups = await run_groups(
+                    agent,
+                    tasks,
+                    group_size=case.rollout.group_size,
+                    stream=STREAM,
+                    sampling=wiring.sampling,
+                    max_concurrent_episodes=case.rollout.max_concurrent_episodes,
+                    episode_timeout_s=case.rollout.episode_timeout_s,
+                    episode_retries=case.rollout.episode_retries,
+                )
+                between = time.perf_counter()
+                scored = await score_groups(wiring.reward, groups)
+    except TimeoutError:
+        found.problem(
+            f"{len(tasks)} of a step's {case.rollout.tasks_per_step} tasks took more than {case.run.step_timeout_s:g} "
+            "s to sample and score",
+            why="a step that takes longer is abandoned, and this one does: the run would train on nothing",
+            key="run.step_timeout_s",
+        )
+        return
+    ended = time.perf_counter()
+    sample = Sample(scored=scored, witness=witness, generation_s=between - began, reward_s=ended - between)
+    case.keep(sample)
+    _failures(sample, found)
+    _facts(sample, found)
+
+
+async def _sync(case: Case) -> None:
+    """As a run does before its first step. Raises TrainingError where servers sample from other weights."""
+    wiring = case.wiring
+    if is_pooled(wiring.engine):
+        await have_sample(wiring.engine, wiring.policy, wiring.canary_ids, 0)
+    else:
+        await wiring.engine.load_weights(0)
+
+
+def _on(case: Case, engine: Engine) -> Agent:
+    """The run's agent over another engine."""
+    wiring = case.wiring
+    if isinstance(wiring.agent, Replayable):
+        return wiring.agent.on(engine)
+    return wiring.make_agent(engine, wiring.renderer, wiring.equipment.for_agent)
+
+
+def _failures(sample: Sample, found: CheckNotes) -> None:
+    failures = episode_failures(sample.scored)
+    if not failures:
+        return
+    total = sum(len(group.rewards) for group in sample.scored)
+    kinds = ", ".join(f"{kind}: {n}" for kind, n in sorted(Counter(f.kind for f in failures).items()))
+    found.problem(
+        f"{len(failures)} of {total} episodes failed for infrastructure reasons ({kinds}); the first: "
+        f"{' '.join(failures[0].message.split())}",
+        why="a group with such an episode is not trained on, and past run.max_error_fraction the run stops",
+        key="run.max_error_fraction",
+    )
+
+
+def _facts(sample: Sample, found: CheckNotes) -> None:
+    episodes = sample.episodes
+    found.facts |= {
+        "groups": len(sample.scored),
+        "episodes": sum(len(group.rewards) for group in sample.scored),
+        "failed": len(episode_failures(sample.scored)),
+        "seconds of generation": round(sample.generation_s, 3),
+        "seconds of reward": round(sample.reward_s, 3),
+        "exits": dict(sorted(Counter(str(e.exit) for e in episodes).items())),
+    }
+    if episodes:
+        found.facts["turns per episode"] = round(fmean(len(e.turns) for e in episodes), 2)

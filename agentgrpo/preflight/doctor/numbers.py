@@ -1,0 +1,84 @@
+"""Whether engine and trainer hold the same model, and the engine the same one whatever else it does."""
+
+from __future__ import annotations
+
+import math
+
+from agentgrpo.config.build import takes
+from agentgrpo.engines.probe import determinism_probe
+from agentgrpo.preflight.doctor.case import Case
+from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
+from agentgrpo.preflight.doctor.masks import training_samples
+from agentgrpo.training.canary import TOLERANCE, refuse_stale_weights
+from agentgrpo.training.precision import autocast
+
+SAMPLES = 16
+"""Branches that the trainer scores."""
+
+
+def _trainable(case: Case) -> None:
+    if not case.wiring.engine.trainable:
+        raise Skipped("the engine gives no log-probs of its own")
+
+
+async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
+    """The log-probs of sampled tokens, as the engine gave them and as the trainer computes them."""
+    _trainable(case)
+    wiring = case.wiring
+    samples = [s for s in training_samples(case) if any(s.loss_mask[1:])][:SAMPLES]
+    if not samples:
+        raise Skipped("needs: masks, and no token is trained on")
+    with autocast(wiring.hardware.mixed_precision, wiring.policy.device):
+        scored = wiring.policy.logprobs(samples, temperature=case.rollout.temperature)
+    gaps = [
+        abs(ours - theirs)
+        for sample, logprobs in scored
+        for ours, theirs in zip(
+            logprobs.tolist(),
+            [p for p, m in zip(sample.rollout_logprobs[1:], sample.loss_mask[1:], strict=True) if m],
+            strict=True,
+        )
+    ]
+    worst = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)  # nothing is larger than nan to max()
+    found.facts |= {
+        "tokens": len(gaps),
+        "largest gap": worst,
+        "mean gap": sum(gaps) / len(gaps),
+        "allowed": TOLERANCE,
+    }
+    if not worst <= TOLERANCE:
+        beyond = sum(not gap <= TOLERANCE for gap in gaps)
+        found.problem(
+            f"{beyond} of {len(gaps)} sampled tokens have log-probs that differ by more than {TOLERANCE} nats between "
+            f"engine and trainer, by {worst:.3g} at most",
+            why="the ratio of the policy to the one that sampled is wrong from the first step, and with it every "
+            "gradient",
+            key="hardware.mixed_precision" if wiring.hardware.mixed_precision != "no" else "engine.name",
+        )
+
+
+async def look_at_weights(case: Case, found: CheckNotes) -> None:
+    """A fixed prompt, scored by the engine and by the policy. Nothing is loaded for it."""
+    _trainable(case)
+    wiring = case.wiring
+    tags = await refuse_stale_weights(wiring.engine, wiring.policy, wiring.canary_ids, -1)
+    found.facts |= {"gap": tags["policy/canary_gap"], "allowed": TOLERANCE, "tokens": len(wiring.canary_ids)}
+
+
+async def look_at_determinism(case: Case, found: CheckNotes) -> None:
+    """The same episodes alone and in company, in another order: the same tokens and the same bits?"""
+    _trainable(case)
+    wiring, node = case.wiring, case.config["engine"]
+    report = await determinism_probe(wiring.engine, [wiring.canary_ids])
+    found.facts |= {"determinism": report.level, "largest difference": report.max_logprob_difference}
+    if report.level == "exact":
+        return
+    if report.level == "none":
+        what = "what an episode samples depends on what else is sampled beside it"
+    else:
+        what = f"log-probs depend by {report.max_logprob_difference:.2g} nats on what is sampled beside an episode"
+    why = "two runs of one seed differ, and neither a replay nor a resumed run is the same"
+    if takes("engine", node, "deterministic") and node.get("deterministic", True) and report.level == "none":
+        found.problem(f"{what}, with engine.deterministic=true", why=why, key="engine.deterministic")
+    else:
+        found.note(what, why=why, key="engine.deterministic")

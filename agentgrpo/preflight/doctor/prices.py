@@ -1,0 +1,126 @@
+"""Whether calls that cost something cost something: in the figures, in the reward, and in the budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from agentgrpo.config.build import build_node
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Outcome, Task, ToolRecord
+from agentgrpo.environments.base import Counting
+from agentgrpo.environments.search.options import SearchOptions
+from agentgrpo.judges.base import Grade
+from agentgrpo.preflight.doctor.case import Case
+from agentgrpo.preflight.doctor.finding import CheckNotes
+from agentgrpo.preflight.plan.knobs import helpful
+from agentgrpo.preflight.plan.limits import overruns
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.terms import SEARCH_EFFICIENCY
+
+OF_EVERY_CALL = ("tool_calls", "tool_turns", "rounds_used", "search_rounds")
+"""Metrics that count calls of any kind."""
+
+
+class _Lenient:
+    """Every answer is right: a cost that only right answers pay shows too."""
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        return [Grade(score=1.0) for _ in answers]
+
+
+async def look_at_prices(case: Case, found: CheckNotes) -> None:
+    """Every kind of call that the agent counts, and every limit of money."""
+    figures = case.wiring.agent.figures
+    prices = figures.priced(case.wiring.run.eval.prices)
+    paid = case.wiring.meter.budget.prices.by_kind
+    charged = await _charged(case, figures.counts)
+    found.facts |= {
+        "of a call, in the figures": dict(prices),
+        "of a call, in the budget": {k: v for k, v in paid.items() if v},
+        "charged by the reward": {kind: value for kind, value in charged.items() if value is not None},
+    }
+    for kind, price in prices.items():
+        if price or paid.get(kind) or not _can_be_made(kind, case):
+            continue
+        if charged[kind] is None or charged[kind] == 0.0:
+            found.problem(
+                f"a call of {kind} costs nothing: neither in the figures nor in the budget nor in the reward",
+                why="a policy that makes more of them looks as good, and the column `cost` says it costs as little",
+                key=f"run.eval.prices.{kind}",
+            )
+        else:
+            found.note(
+                f"a call of {kind} costs nothing in the figures, though the reward charges {charged[kind]:.3g}",
+                why="the column `cost` of an evaluation says nothing of them",
+                key=f"run.eval.prices.{kind}",
+            )
+    _budget(case, found)
+
+
+def _can_be_made(kind: str, case: Case) -> bool:
+    """A search agent without a web retriever or a reranker counts their calls, and makes none."""
+    agent = case.wiring.agent
+    if not isinstance(agent, SearchOptions):
+        return True
+    return {"web": "web" in agent.retrievers, "rerank": agent.reranker is not None}.get(kind, True)
+
+
+def _budget(case: Case, found: CheckNotes) -> None:
+    """Limits of money that nothing counts towards, and those that the run would meet."""
+    budget = case.config["budget"]
+    limits = [f"budget.{scope}.money" for scope in ("per_step", "per_run") if budget[scope]["money"] is not None]
+    counted = [cost for cost in case.plan.costs if cost.is_counted and cost.calls.kind in budget["prices"]]
+    free = sorted({cost.calls.kind for cost in counted if cost.price is None})
+    if limits and free and len(free) == len({cost.calls.kind for cost in counted}):
+        found.problem(
+            f"{limits[0]} is set, and no call has a price: {', '.join(free)}",
+            why="nothing counts towards the limit, so that it never stops anything",
+            key=f"budget.prices.{free[0]}",
+        )
+    for short in overruns(case.plan):
+        if short.kind in ("money", "calls"):
+            knobs = [knob for knob in helpful(case.config, case.plan) if knob.of == short.kind]
+            found.problem(
+                f"the run may take {short.takes:.4g} of {short.kind}, and {short.said} allows {short.limit:g}",
+                why="it would stop there (exit code 11)",
+                key=knobs[0].text if knobs else short.said,
+            )
+
+
+async def _charged(case: Case, counts: Mapping[str, str]) -> dict[str, float | None]:
+    """Kind of call -> what one takes off the reward of a right answer; None where no invented episode tells."""
+    agent = case.wiring.agent
+    if not isinstance(agent, Counting):
+        return dict.fromkeys(counts)
+    reward: Reward = build_node("reward", case.config["reward"], judge=_Lenient())
+    without = await _efficiency(reward, agent.metrics, (), ())
+    found: dict[str, float | None] = {}
+    for kind, metric in counts.items():
+        own = {m for m in agent.metrics if kind in re.split(r"[_/]", m)}
+        name = "search" if kind in ("web", "vdb") else kind
+        call = ToolRecord(name=name, arguments={"retriever": kind}, outcome=Outcome.SUCCESS, turn=0)
+        total = await _efficiency(reward, agent.metrics, {metric, *own, *OF_EVERY_CALL}, [call])
+        found[kind] = None if total is None or without is None else without - total
+    return found
+
+
+async def _efficiency(
+    reward: Reward, metrics: Collection[str], ones: Collection[str], calls: Sequence[ToolRecord]
+) -> float | None:
+    """What the costs of an invented episode come to in which these metrics are 1 and the others 0; None where the
+    reward needs a real one."""
+    task = Task(id="invented", messages=(), references=())
+    episode = Episode(
+        task=task,
+        sample_index=0,
+        branches=(),
+        answer="invented",
+        exit=Exit.ANSWERED,
+        metrics={name: float(name in ones) for name in metrics},
+        tool_records=tuple(calls),
+    )
+    try:
+        [result] = (await reward.score(EpisodeGroup(task=task, episodes=(episode,)))).rewards
+    except (LookupError, ValueError, TypeError):  # a term that reads more of an episode
+        return None
+    return None if result is None else result.dimensions[SEARCH_EFFICIENCY]

@@ -1,0 +1,49 @@
+"""An engine under observation: what was asked of it and what it said, to hold an agent's record against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.core.types import Episode
+from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One call of `generate`."""
+
+    context: tuple[int, ...]
+    sampling: SamplingParams
+    completion: Completion
+
+
+class Witness:
+    """An Engine that passes everything on, and remembers what was sampled for the last attempt at each episode."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._said: dict[tuple[str, str, int], list[Said]] = {}
+        self._over: set[tuple[str, str, int]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the engine has: trainable, max_context, score, load_weights, close, counts, ..."""
+        return getattr(self._engine, name)
+
+    async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
+        context = tuple(token_ids)
+        completion = await self._engine.generate(token_ids, sampling, key)
+        if key.episode in self._over:  # the attempt before it has failed
+            self._over.discard(key.episode)
+            self._said.pop(key.episode, None)
+        self._said.setdefault(key.episode, []).append(Said(context, sampling, completion))
+        return completion
+
+    def release(self, key: SeedKey) -> None:
+        self._over.add(key.episode)
+        self._engine.release(key)
+
+    def said_in(self, episode: Episode, stream: str) -> Sequence[Said]:
+        """What was sampled for the episode, in order."""
+        return self._said.get((stream, episode.task.id, episode.sample_index), [])

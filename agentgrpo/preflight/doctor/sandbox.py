@@ -1,0 +1,51 @@
+"""The sandbox of tools that run programs: tested as it tests itself, and by a program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agentgrpo.config.build import build_node, takes
+from agentgrpo.core.errors import AgentGrpoError
+from agentgrpo.core.types import Outcome, Task
+from agentgrpo.preflight.doctor.case import Case, told
+from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
+from agentgrpo.tools.python import PythonTool
+from agentgrpo.tools.workspace import Environments
+
+_WHY = "programs that the policy writes would run where they can see and change what is yours, or not at all"
+
+
+async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
+    """Of every tool that has one; it needs nothing else of the run."""
+    nodes = case.config["tools"] if takes("agent", case.config["agent"], "tools") else {}
+    boxed: Mapping[str, Any] = {k: n for k, n in nodes.items() if takes("tool", n, "sandbox", name=k)}
+    if not boxed:
+        raise Skipped("no tool runs programs")
+    for name, node in boxed.items():
+        key = f"tools.{name}.sandbox"
+        if node.get("sandbox") == "unsafe_subprocess":
+            found.note(f"{key}=unsafe_subprocess: programs may do what you may do", why=_WHY, key=key)
+        began = time.perf_counter()
+        try:
+            tool = build_node("tool", {"name": name, **node})  # the sandbox tests itself when it is made
+        except AgentGrpoError as error:
+            found.problem(told(error), why=_WHY, key=key)
+            continue
+        if isinstance(tool, PythonTool):
+            await _run(tool, key, found)
+        await tool.close()
+        found.facts[name] = {"sandbox": node.get("sandbox"), "seconds": round(time.perf_counter() - began, 3)}
+
+
+async def _run(tool: PythonTool, key: str, found: CheckNotes) -> None:
+    environments = Environments()
+    task = Task(id="doctor", messages=(), references=())
+    try:
+        async with environments.open(task, key="doctor") as environment:
+            result = await tool.call({"code": "print(6 * 7)"}, environment)
+    finally:
+        await environments.close()
+    if (result.outcome, result.text) != (Outcome.SUCCESS, "42"):
+        found.problem(f"print(6 * 7) comes to {result.outcome}: {result.text[:200]!r}", why=_WHY, key=key)

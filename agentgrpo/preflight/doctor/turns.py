@@ -1,0 +1,146 @@
+"""How turns end, and what control tokens are: tokenizer, model and renderer must mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agentgrpo.core.messages import ParsedTurn
+from agentgrpo.core.types import FinishReason
+from agentgrpo.preflight.doctor.case import STREAM, Case
+from agentgrpo.preflight.doctor.finding import CheckNotes
+from agentgrpo.preflight.doctor.recording import Said
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.tokens import added_tokens
+
+MAX_CONTROLS = 256
+"""Added tokens that are tried."""
+_KEY = "model.renderer"
+
+
+async def look_at_stops(case: Case, found: CheckNotes) -> None:
+    """The end of a turn is one token for everybody, and a sampled one ends the turn."""
+    wiring = case.wiring
+    tokenizer, model, renderer = wiring.policy.tokenizer, wiring.policy.model, wiring.renderer
+    stops = set(renderer.stop_token_ids)
+    found.facts |= {"stop tokens": {renderer.decode([i]): i for i in sorted(stops)}, "eos": tokenizer.eos_token_id}
+    _model_ends(model, stops, renderer, found)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if odd := sorted(i for i in stops if i >= vocabulary):
+        found.problem(
+            f"stop tokens {odd} have no embedding: the model has {vocabulary}",
+            why="the policy can never sample them, so that no turn ends before its limit",
+            key="model.path",
+        )
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
+        found.note(
+            f"the padding token {renderer.decode([tokenizer.pad_token_id])!r} also ends turns",
+            why="here nothing is padded; a trainer that masks padding would take the end of turns out of the loss",
+            key="",
+        )
+    _controls(renderer, added_tokens(tokenizer), found)
+    _written_end(case, found)
+
+
+def _model_ends(model: Any, stops: set[int], renderer: Renderer, found: CheckNotes) -> None:
+    """eos of generation_config.json, else of config.json: what the model was trained to end its turns with."""
+    for name, config in (("generation_config", model.generation_config), ("config", model.config)):
+        eos = getattr(config, "eos_token_id", None)
+        ends = set(eos) if isinstance(eos, list | tuple) else set() if eos is None else {eos}
+        if not ends:
+            continue
+        found.facts[f"eos of {name}.json"] = sorted(ends)
+        missing = sorted(ends - stops)
+        texts = ", ".join(f"{renderer.decode([i])!r} ({i})" for i in missing)
+        if stops and not ends & stops:
+            found.problem(
+                f"{name}.json ends turns with {texts}, and the renderer with {sorted(stops)}",
+                why="the model's own end of a turn would not end it here: it goes on to the limit of tokens, and what "
+                "it is trained to stop with is another token",
+                key=_KEY,
+            )
+        elif missing:
+            found.note(
+                f"{name}.json also ends turns with {texts}, which ends none here",
+                why="a turn that the model ends so goes on to the limit of tokens",
+                key=_KEY,
+            )
+        return
+
+
+def _controls(renderer: Renderer, added: dict[str, int], found: CheckNotes) -> None:
+    """Every added token is written as itself and read as itself."""
+    wrong = []
+    for text, i in list(added.items())[:MAX_CONTROLS]:
+        if renderer.encode_action(text) != (i,) or renderer.decode([i]) != text:
+            wrong.append(f"{text!r} ({i})")
+    found.facts["added tokens"] = len(added)
+    if wrong:
+        found.note(
+            f"{len(wrong)} added tokens do not come back as they are written: {', '.join(wrong[:5])}",
+            why="markup that the policy samples would be read as something else",
+            key=_KEY,
+        )
+
+
+def _written_end(case: Case, found: CheckNotes) -> None:
+    """A demonstrated turn ends with what ends a sampled one."""
+    renderer: Any = case.wiring.renderer
+    if not hasattr(renderer, "write"):
+        return
+    text = renderer.write(ParsedTurn(answer="probe"))
+    ids = renderer.encode_action(text)
+    if not (ids and ids[-1] in renderer.stop_token_ids) and not text.endswith(tuple(renderer.stop_strings) or ("\0",)):
+        found.problem(
+            f"an answer is written as {text!r}, which ends with neither a stop token nor a stop string",
+            why="a policy that writes so never ends its turn",
+            key=_KEY,
+        )
+
+
+async def look_at_ends(case: Case, found: CheckNotes) -> None:
+    """Of the sampled turns: each that is said to have stopped ends with what stops it, and nothing follows a stop."""
+    said = [s for e in case.episodes for s in case.sample.witness.said_in(e, STREAM)]
+    stopped = [s for s in said if s.completion.finish_reason is FinishReason.STOP]
+    renderer = case.wiring.renderer
+    without = [s for s in stopped if not _ends_with_stop(s, renderer)]
+    passed = [s for s in said if set(s.completion.token_ids[:-1]) & set(s.sampling.stop_token_ids)]
+    found.facts |= {
+        "turns": len(said),
+        "stopped": len(stopped),
+        "cut at the limit": len(said) - len(stopped),
+    }
+    if without:
+        found.problem(
+            f"{len(without)} of {len(stopped)} turns that stopped do not hold the token they stopped with",
+            why="the token that ends a turn gets no gradient, and the policy cannot learn when to stop",
+            key="engine.name",
+        )
+    if passed:
+        found.problem(
+            f"{len(passed)} of {len(said)} turns go on behind a stop token",
+            why="what comes after the end of a turn is trained on as if it had been meant",
+            key="engine.name",
+        )
+    _too_long(said, stopped, case, found)
+
+
+def _too_long(said: Sequence[Said], stopped: Sequence[Said], case: Case, found: CheckNotes) -> None:
+    share = 1 - len(stopped) / len(said) if said else 0.0
+    if share <= 0.25:
+        return
+    what = f"{share:.0%} of {len(said)} sampled turns were cut at rollout.max_tokens={case.rollout.max_tokens}"
+    why = "a turn that is cut has no end, and mostly no action: what it is graded by is chance"
+    if share > 0.9:
+        found.problem(what, why=why, key="rollout.max_tokens")
+    else:
+        found.note(what, why=why, key="rollout.max_tokens")
+
+
+def _ends_with_stop(said: Said, renderer: Renderer) -> bool:
+    ids = said.completion.token_ids
+    if ids and ids[-1] in said.sampling.stop_token_ids:
+        return True
+    text = renderer.decode(ids)
+    tail = renderer.decode(ids[:-1])  # the last token completes the stop string
+    return any(stop in text and stop not in tail for stop in said.sampling.stop)

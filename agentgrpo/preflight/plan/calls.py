@@ -1,0 +1,141 @@
+"""Calls that leave the run, or cost something: what an episode and its judgement make of them at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.preflight.plan.device import BOUND, ESTIMATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCalls:
+    """Of one kind. basis: at most, or an estimate where no setting bounds them."""
+
+    kind: str
+    """As the budget has it: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
+    where: str
+    """The node that makes them."""
+    per_episode: float
+    per_evaluation: float
+    """Of one episode of an evaluation: the judge also grades the answer against another task."""
+    basis: str = BOUND
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """How many, of what. No repeats of episodes that failed."""
+
+    of_step: int
+    trained: int
+    """Of all steps."""
+    evaluated: int
+    """Of all evaluations."""
+
+
+def episodes_of(run: RunSettings, rollout: RolloutSettings) -> Episodes:
+    """At most: every step drawing all its further rounds."""
+    of_step = rollout.tasks_per_step * rollout.group_size * (1 + rollout.refill_rounds)
+    tested = 2 * run.eval.tasks * (1 + run.eval.samples_per_task) if run.final_eval else 0
+    developed = (run.max_steps // run.eval_every + 1) * run.eval_tasks if run.eval_every else 0
+    return Episodes(of_step=of_step, trained=run.max_steps * of_step, evaluated=tested + developed)
+
+
+def calls_of(config: Mapping[str, Any], *, turns: float, questions: float) -> list[PlannedCalls]:
+    """Every kind that there is."""
+    return [*_agents(config, turns, questions), *_judges(config, questions)]
+
+
+def _agents(config: Mapping[str, Any], turns: float, questions: float) -> Iterator[PlannedCalls]:
+    agent, allowed = config["agent"], config["budget"]["per_episode"]["calls"]
+    if "max_search_limit" in agent:
+        limit = agent["max_turns"] if agent["max_search_limit"] is None else agent["max_search_limit"]
+        grows = bool(agent["search_budget_per_subquestion"])
+        most = max(limit, agent["max_search_limit_cap"]) if grows else limit
+        said = f"agent.max_search_limit_cap={most}" if most > limit else f"agent.max_search_limit={limit}"
+        yield from _searches(config, most, said, BOUND)
+        if agent["reranker"]["name"] not in ("none", "lexical"):
+            yield _bounded("rerank", "agent.reranker", most, "one a search", BOUND, allowed)
+        if agent["fetcher"]["name"] != "none":
+            pages = agent["max_turns"] * agent["max_url_fetch"]  # a forced answer fetches none
+            yield _bounded("fetch", "agent.fetcher", pages, "agent.max_turns x max_url_fetch", BOUND, allowed)
+    elif "parallel_calls" in agent and config["tools"]:
+        yield from _tools(config, turns)
+    reader, validity = agent.get("reader") or {}, agent.get("validity") or {}
+    if "completer" in reader:
+        of_question = reader["max_searches"] + 2 if "max_searches" in reader else 1
+        note = f"{questions:.3g} questions x {of_question}"
+        yield _bounded("reader", "agent.reader", questions * of_question, note, BOUND, allowed)
+    if "completer" in validity:
+        each = agent["max_calls"] * (1 + validity["verdict_retries"])
+        note = f"{turns:.3g} chunks x {each}"
+        yield _bounded("validity", "agent.validity", turns * each, note, BOUND, allowed)
+
+
+def _tools(config: Mapping[str, Any], turns: float) -> Iterator[PlannedCalls]:
+    names = [node.get("name", key) for key, node in config["tools"].items()]
+    count = config["agent"]["max_calls"]
+    basis, said = (
+        (BOUND, "agent.max_calls") if count is not None else (ESTIMATE, "one a turn: agent.max_calls bounds them")
+    )
+    most, allowed = turns if count is None else count, config["budget"]["per_episode"]["calls"]
+    yield _bounded("tool", "tools", most, f"of {', '.join(config['tools'])}; {said}", basis, allowed)
+    if "search" in names:
+        yield from _searches(config, most, said, basis)
+    if "fetch" in names:
+        yield _bounded("fetch", "tools.fetch", most, said, basis, allowed)
+    if "mcp" in names:
+        yield _bounded("mcp", "tools.mcp", most, said, basis, allowed)
+
+
+def _searches(config: Mapping[str, Any], most: float, said: str, basis: str) -> Iterator[PlannedCalls]:
+    """Either kind may be all of them."""
+    web, allowed = (config["retriever"].get("web") or {}).get("name", "none"), config["budget"]["per_episode"]["calls"]
+    yield _bounded("vdb", "retriever", most, said, basis, allowed)
+    if web != "none":
+        yield _bounded("web", "retriever.web", most, f"{said}, in place of the others", basis, allowed)
+
+
+def _judges(config: Mapping[str, Any], questions: float) -> Iterator[PlannedCalls]:
+    """One for each node of a judge that asks a model; a router's are counted as if each had every answer."""
+    answers = questions if any(n.get("name") in ("questions", "questions_by_metric") for n in _nodes(config)) else 1.0
+    for path, node in _asking(config["judge"], "judge"):
+        votes = (node.get("repeats", 1) + bool(node.get("control"))) * (1 + node.get("verdict_retries", 0))
+        note = f"{answers:.3g} answers x {votes}"
+        yield PlannedCalls(
+            kind="judge", where=path, per_episode=answers * votes, per_evaluation=2 * answers * votes, note=note
+        )
+
+
+def _nodes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def walk(node: Any) -> Iterator[Mapping[str, Any]]:
+        if isinstance(node, Mapping):
+            yield node
+            for child in node.values():
+                yield from walk(child)
+
+    yield from walk(config["judge"])
+
+
+def _asking(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(node, Mapping):
+        if "completer" in node:
+            yield path, node
+        else:
+            for key, child in node.items():
+                yield from _asking(child, f"{path}.{key}")
+
+
+def _bounded(
+    kind: str, where: str, count: float, note: str, basis: str, allowed: Mapping[str, int | None]
+) -> PlannedCalls:
+    """allowed: budget.per_episode.calls, after which a kind is refused."""
+    limit = allowed.get(kind)
+    if limit is not None and limit < count:
+        count, note, basis = limit, f"budget.per_episode.calls.{kind}={limit}", BOUND
+    return PlannedCalls(
+        kind=kind, where=where, per_episode=float(count), per_evaluation=float(count), note=note, basis=basis
+    )

@@ -1,0 +1,181 @@
+"""Which setting would help a run that takes too much, and by how much: every one is turned and planned anew."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.config.build import resolve
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.engines.cache import bucketed
+from agentgrpo.preflight.plan.estimate import PROCESSES, Plan, estimate
+from agentgrpo.preflight.plan.limits import Overrun, overruns
+
+LEAST = 0.01
+"""Share of what is taken that a setting must save to be named."""
+RANK = 16
+SERVER = "http://127.0.0.1:8000"
+USUAL = 8
+"""GPUs of a machine."""
+Settings = Mapping[str, Any]
+"""Dotted key -> value; `--processes` is the flag, `engine` the preset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """Settings, and what the run would take with them of what is short."""
+
+    of: str
+    """memory | disk | money | ..., as limits.overruns names it."""
+    settings: Settings
+    takes: float
+    saves: float
+    fits: bool
+
+    @property
+    def text(self) -> str:
+        return " ".join(f"{key}{' ' if key.startswith('--') else '='}{_written(v)}" for key, v in self.settings.items())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "of": self.of,
+            "settings": dict(self.settings),
+            "takes": self.takes,
+            "saves": self.saves,
+            "fits": self.fits,
+        }
+
+
+def helpful(config: Mapping[str, Any], plan: Plan) -> list[Knob]:
+    """For everything that is short: settings that help, the most helpful first, and where none of them does alone,
+    several together that do. Empty where all fits."""
+    return [knob for short in overruns(plan) for knob in _for(config, plan, short)]
+
+
+def _for(config: Mapping[str, Any], plan: Plan, short: Overrun) -> list[Knob]:
+    turned = [_turn(config, plan, short, settings) for settings in CANDIDATES[short.kind](plan)]
+    helping = [k for k in turned if k is not None and k.saves > LEAST * short.takes]
+    found = sorted(_fewest(helping), key=lambda k: -k.saves)
+    if any(knob.fits for knob in found):
+        return found
+    together: dict[str, Any] = {}
+    for knob in found:
+        together |= knob.settings
+        both = _turn(config, plan, short, together) if len(together) > 1 else None
+        if both is not None and both.fits:
+            return [*found, both]
+    return found
+
+
+def _fewest(knobs: Sequence[Knob]) -> list[Knob]:
+    """Of those that differ in the number of processes alone the least that fits, else one: USUAL."""
+    counted = [k for k in knobs if "--processes" in k.settings]
+    chosen = next((k for k in counted if k.fits), None)
+    chosen = chosen or next((k for k in counted if k.settings["--processes"] >= USUAL), None)
+    return [k for k in knobs if k is chosen or "--processes" not in k.settings]
+
+
+def _turn(config: Mapping[str, Any], plan: Plan, short: Overrun, settings: Settings) -> Knob | None:
+    """The plan with these settings, held against the same limit; None where they cannot be."""
+    changed = copy.deepcopy(dict(config))
+    processes = plan.memory.processes
+    for key, value in settings.items():
+        if key == "--processes":
+            processes = value
+        elif key == "engine":
+            changed[key] = {"name": value, "urls": [SERVER], "max_context": config[key].get("max_context")}
+        else:
+            *path, last = key.split(".")
+            node = changed
+            for name in path:
+                node = node[name]
+            node[last] = value
+    same_model = None if any(key.startswith("model.") for key in settings) else (plan.model, plan.source)
+    try:
+        again = estimate(changed, processes=processes, model=same_model, rate=plan.rate)
+    except ConfigError:
+        return None
+    takes = short.measure(again)
+    return Knob(
+        of=short.kind, settings=dict(settings), takes=takes, saves=short.takes - takes, fits=takes <= short.limit
+    )
+
+
+def _memory(plan: Plan) -> Iterator[Settings]:
+    h, e, config = plan.hardware, plan.engine, plan.config
+    if not h.activation_checkpointing:
+        yield {"hardware.activation_checkpointing": True}
+    if h.dtype == "float32":
+        yield {"hardware.dtype": "bfloat16"}
+        if h.mixed_precision == "no":
+            yield {"hardware.mixed_precision": "bf16"}
+    if config["model"]["lora"]["rank"] is None and not config["model"]["freeze"]:
+        yield {"model.lora.rank": RANK}
+    if (h.tokens_per_micro_batch or 0) > e.max_context:
+        yield {"hardware.tokens_per_micro_batch": e.max_context}
+    if e.max_context > 2048:
+        key = "agent" if config["agent"].get("max_context") else "engine"
+        yield {f"{key}.max_context": max(2048, e.max_context // 2)}
+    if h.head_chunk_tokens > 128:
+        yield {"hardware.head_chunk_tokens": 128}
+    if plan.algorithm.max_staleness:
+        yield {"algorithm.max_staleness": 0}
+    if not e.servers:
+        yield from _keys_and_values(plan)
+    for n in PROCESSES:
+        if n > plan.memory.processes:
+            yield {"--processes": n} | ({} if h.strategy == "fsdp" else {"hardware.strategy": "fsdp"})
+
+
+def _keys_and_values(plan: Plan) -> Iterator[Settings]:
+    """The largest budget that fits, or the least there can be; fewer episodes at once where servers are unknown."""
+    least = bucketed(plan.engine.max_context)
+    room = plan.memory.room(plan.memory_bytes or 0) // plan.memory.kv_token_bytes // 1024 * 1024
+    yield {"engine.kv_budget": max(least, room)}
+    try:
+        resolve("engine", "vllm", "engine")
+    except ConfigError:
+        return
+    yield {"engine": "vllm"}
+
+
+def _disk(plan: Plan) -> Iterator[Settings]:
+    yield {"run.keep_last": 1}
+    yield {"run.keep_best": False}
+    yield {"run.keep_last": 1, "run.keep_best": False}
+    if plan.config["model"]["lora"]["rank"] is None and not plan.config["model"]["freeze"]:
+        yield {"model.lora.rank": RANK}
+
+
+def _spending(plan: Plan) -> Iterator[Settings]:
+    """What makes fewer calls: half of each, and as many steps as the limit allows."""
+    r, run, agent = plan.rollout, plan.run, plan.config["agent"]
+    for short in overruns(plan):
+        if short.each_step:
+            fixed = short.takes - run.max_steps * short.each_step
+            yield {"run.max_steps": max(1, int((short.limit - fixed) / short.each_step))}
+    if r.tasks_per_step > 1:
+        yield {"rollout.tasks_per_step": r.tasks_per_step // 2}
+    if r.group_size > 3:
+        yield {"rollout.group_size": r.group_size // 2}
+    if "max_search_limit" in agent:
+        limit = agent["max_turns"] if agent["max_search_limit"] is None else agent["max_search_limit"]
+        yield {"agent.max_search_limit": max(1, limit // 2), "agent.max_search_limit_cap": max(1, limit // 2)}
+    if run.final_eval:
+        yield {"run.final_eval": False}
+    if run.eval_every:
+        yield {"run.eval_every": 0}
+
+
+CANDIDATES: Mapping[str, Callable[[Plan], Iterator[Settings]]] = {
+    "memory": _memory,
+    "disk": _disk,
+    "money": _spending,
+    "calls": _spending,
+}
+
+
+def _written(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

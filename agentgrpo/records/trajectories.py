@@ -1,0 +1,458 @@
+"""One recorded episode: the schema."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from agentgrpo.core.durable import write_each_atomic
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.messages import Status, group_status, status_of
+from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
+
+SCHEMA_VERSION = 3
+"""Raised whenever a field comes, goes, or changes its name or meaning.
+
+2: group_status; num_bytes, was_cut and cost of a call.
+3: memory, reward_branches.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRecord:
+    """One episode as it was recorded; the fields are the keys of its line, `branches` excepted."""
+
+    id: str
+    """"<task>/<sample_index>", unique within the file."""
+    group: str
+    task: str
+    sample_index: int
+    data_source: str
+    metadata: dict[str, Any]
+    """The data set's own fields of the task."""
+    step: int
+    split: str
+    status: str
+    """As protocol.status_of: completed | failed. An episode that failed (by the infrastructure, its judge included, or
+    the time limit) has no reward: training drops its group, an evaluation counts it as wrong in `denominator`."""
+    group_status: str
+    """As protocol.group_status, of all episodes of its group: completed | failed (one of them did)."""
+    finish_reason: str
+    """stop | length (the context was full) | timeout | error."""
+    error: dict[str, Any] | None
+    """{"kind","stage","message"} of the failure, be it the episode's or its judge's."""
+    dropped: str | None
+    """Why the episode was not trained on; null = it was, or nothing was trained."""
+    prompt_messages: list[Any]
+    rendered_prompt: str
+    """Text of the segments before the first sampled one, in the first branch."""
+    references: list[Any]
+    response: str
+    """Text of every sampled segment."""
+    answer: str | None
+    correctness: float | None
+    reward: float | None
+    """null = could not be scored, which is never the same as 0."""
+    reward_terms: dict[str, Any]
+    reward_dimensions: dict[str, Any]
+    reward_branches: list[Any]
+    """What each branch got for its own tokens; [] = all of them got `reward`."""
+    advantage: float | list[Any] | None
+    """With credit by turn, branch or position a list, one for each sampled message."""
+    prompt_len: int
+    """Tokens before the first sampled one, in the first branch."""
+    response_len: int
+    """Sampled tokens of all branches."""
+    agent: dict[str, Any]
+    """{"name","exit","tool_turns","messages","tools"}."""
+    memory: list[Any]
+    """What a memory agent wrote, an object for each branch: see Episode.memory. [] of other agents."""
+    metrics: dict[str, Any]
+    citations: list[Any]
+    retrieved_ids: list[Any]
+    costs: dict[str, Any]
+    """What the reward charged, by its terms called *_cost; positive = charged."""
+    policy_version: int | None
+    """The oldest weights that sampled a token of it."""
+    seed: int
+    """The run seed; split, step, task and sample_index say the rest."""
+    branches: tuple[Branch, ...]
+    """The segments, bit for bit; () where tokens were not recorded."""
+
+
+# --- JSON text of a trajectory's parts: ASCII, compact, with null for a number that is not finite.
+
+_MAX_DEPTH = 64
+_DEEPEST_HOME = 4
+"""Levels of the line above a tool call's arguments."""
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_FLOAT = {float}
+_AS_IT_IS = {str, int, bool, type(None)}
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """`row` as an object."""
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:  # a number that is not finite: rare, and dear to look for
+        return _ENCODER.encode(_plain(row))
+
+
+def string(value: str) -> str:
+    return _ENCODER.encode(value)
+
+
+def members(row: Mapping[str, Any]) -> str:
+    """`row` as an object without its braces, to be joined with others by commas."""
+    return line(row)[1:-1]
+
+
+def numbers(values: Mapping[str, float]) -> str:
+    """`line` of names and numbers, by name: in a third of the time, because the names are encoded only once."""
+    ordered, template = _template(tuple(values))
+    found = [values[name] for name in ordered]
+    if set(map(type, found)) == _FLOAT and math.isfinite(sum(found)):
+        return template % tuple(found)
+    return line(dict(zip(ordered, found, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def _template(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """The names in order, and the text of their object with a place for each float."""
+    ordered = tuple(sorted(names))
+    return ordered, "{" + ",".join(_ENCODER.encode(name).replace("%", "%%") + ":%r" for name in ordered) + "}"
+
+
+def foreign(value: Any) -> Any:
+    """What this package did not shape itself, with its keys sorted: the bytes of a file depend on the values alone.
+    Raises DataError for what is no JSON."""
+    return _plain(value, depth=_DEEPEST_HOME)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON that any reader takes: arguments come from a policy, metadata from a user."""
+    if depth > _MAX_DEPTH:
+        return f"[more than {_MAX_DEPTH} levels deep]"
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        plain = {str(k): v if type(v) in _AS_IT_IS else _plain(v, depth + 1) for k, v in value.items()}
+        return {k: plain[k] for k in sorted(plain)} if depth else plain
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, depth + 1) for v in value]
+    raise DataError(f"a trajectory cannot hold a {type(value).__name__}; metadata and arguments must be plain JSON")
+
+
+# --- Token ids and logprobs of an episode as text, bit for bit.
+#
+# An array is "<element>:<base64 of zlib of little-endian elements>"; an element is i (int32), f (float32, where no bit
+# is lost) or d (float64, which zlib only wraps).
+
+_LEVELS = {"i": 1, "f": 1, "d": 0}
+"""Element -> how hard zlib tries. Higher levels gain nothing on ids; the mantissas of doubles are noise to it."""
+
+
+def pack(branches: Sequence[Branch]) -> dict[str, str]:
+    """{"ids": of all segments in order, "logprobs": of the sampled ones}."""
+    segments = [s for b in branches for s in b.segments]
+    logprobs = [x for s in segments for x in s.logprobs or ()]
+    return {
+        "ids": _encode("i", [t for s in segments for t in s.token_ids]),
+        "logprobs": _encode("f" if _fits_float32(logprobs) else "d", logprobs),
+    }
+
+
+def _fits_float32(values: Sequence[float]) -> bool:
+    try:
+        return list(values) == list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
+    except OverflowError:
+        return False
+
+
+def _encode(element: str, values: Sequence[float]) -> str:
+    data = zlib.compress(struct.pack(f"<{len(values)}{element}", *values), _LEVELS[element])
+    return f"{element}:{base64.b64encode(data).decode()}"
+
+
+def _decode(text: str) -> tuple[Any, ...]:
+    element, _, packed = text.partition(":")
+    if element not in ("i", "f", "d"):
+        raise ValueError(f"packed elements are i, f or d, not {element!r}")
+    data = zlib.decompress(base64.b64decode(packed, validate=True))
+    return struct.unpack(f"<{len(data) // struct.calcsize(element)}{element}", data)
+
+
+def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> tuple[Branch, ...]:
+    """The branches that `pack` was given; `messages` is the line's agent.messages. Raises ValueError, KeyError,
+    TypeError, AttributeError, zlib.error or struct.error where the two do not fit together."""
+    ids, logprobs = iter(_decode(tokens["ids"])), iter(_decode(tokens["logprobs"]))
+    branches: dict[int, list[Segment]] = {}
+    for m in messages:
+        count = m["num_tokens"]
+        token_ids = tuple(itertools.islice(ids, count))
+        if len(token_ids) != count:
+            raise ValueError("fewer token ids than the messages count")
+        segment = Segment(
+            role=m["role"],
+            token_ids=token_ids,
+            sampled=m["sampled"],
+            logprobs=tuple(itertools.islice(logprobs, count)) if m["sampled"] else None,
+            policy_version=m["policy_version"],
+            text=m["content"],
+            cut_short=m.get("cut_short", False),
+        )
+        branches.setdefault(m["branch"], []).append(segment)
+    if next(ids, None) is not None or next(logprobs, None) is not None:
+        raise ValueError("more tokens than the messages count")
+    return tuple(Branch(segments=tuple(segments)) for segments in branches.values())
+
+
+# --- A trajectory file to typed records.
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "str | None": (str, NoneType),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
+    "float | list[Any] | None": (int, float, list, NoneType),
+    "list[Any]": (list,),
+    "dict[str, Any]": (dict,),
+    "dict[str, Any] | None": (dict, NoneType),
+}
+
+
+def read_trajectories(path: Path, *, first: int = 0) -> Iterator[TrajectoryRecord]:
+    """The episodes of a file, in order, without those before `first`. Raises DataError with file, line and reason where
+    a line is malformed, of another schema, or missing."""
+    summary = read_summary(path)
+    number = first + 1
+    with path.open("rb") as f:
+        for number, line in enumerate(itertools.islice(f, first + 1, None), start=first + 2):
+            row = _parse(path, number, line)
+            try:
+                yield _record(row)
+            except (ValueError, KeyError, TypeError, AttributeError, zlib.error, struct.error) as e:
+                raise DataError(f"{path}:{number}: {type(e).__name__}: {e}") from e
+    if number != summary["total"] + 1:
+        raise DataError(f"{path}:1: the summary counts {summary['total']} episodes, but {number - 1} follow")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The first line. Raises DataError where there is none or it is of another schema version."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; trajectories lie in the `trajectories` folder of a run")
+    with path.open("rb") as f:
+        summary = _parse(path, 1, f.readline())
+    if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(summary.get("total"), int):
+        raise DataError(
+            f"{path}:1: schema_version {summary.get('schema_version')}; this version reads {SCHEMA_VERSION}"
+        )
+    return summary
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise DataError(f"{path}:{number}: {e}") from e
+    if not isinstance(row, dict):
+        raise DataError(f"{path}:{number}: a {type(row).__name__} instead of an object")
+    return row
+
+
+def _record(row: dict[str, Any]) -> TrajectoryRecord:
+    tokens = row.pop("tokens")
+    for field in fields(TrajectoryRecord):
+        if field.name != "branches" and not isinstance(row[field.name], _TYPES[str(field.type)]):
+            raise ValueError(f"{field.name} is a {type(row[field.name]).__name__}, not {field.type}")
+    return TrajectoryRecord(**row, branches=unpack(row["agent"]["messages"], tokens) if tokens else ())
+
+
+# --- Scored groups to a trajectory file.
+
+_FINISH_REASONS = {Exit.TIMEOUT: "timeout", Exit.ERROR: "error", Exit.CONTEXT_OVERFLOW: "length"}
+
+
+def write_trajectories(
+    path: Path,
+    *,
+    scored: Sequence[ScoredGroup],
+    advantages: Sequence[Sequence[float | Sequence[float] | None]],
+    dropped: Sequence[str | None],
+    step: int,
+    seed: int,
+    split: str = "train",
+    agent_name: str = "",
+    record_tokens: bool = True,
+) -> None:
+    """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j], one or one for
+    each turn, belongs to episode j of scored[i], dropped[i] to the whole group."""
+    lines: list[str] = []
+    clocks: list[str] = []
+    lengths: list[int] = []
+    for group, group_advantages, reason in zip(scored, advantages, dropped, strict=True):
+        ends = _ends(group)
+        of_group = members(
+            _task(group.group.task)
+            | {"step": step, "split": split, "seed": seed, "dropped": reason}
+            | {"group_status": group_status(end["status"] for end in ends)}
+        )
+        for episode, reward, advantage, end in zip(
+            group.group.episodes, group.rewards, group_advantages, ends, strict=True
+        ):
+            identity = f"{episode.task.id}/{episode.sample_index}"
+            row = {
+                "id": identity,
+                "sample_index": episode.sample_index,
+                **end,
+                **_texts(episode),
+                "memory": [foreign(written) for written in episode.memory],
+                "correctness": reward.correctness if reward else None,
+                "reward": reward.total if reward else None,
+                "reward_branches": reward.branches if reward else (),
+                "advantage": advantage,
+                "tokens": pack(episode.branches) if record_tokens else None,
+            }
+            texts = (members(row), of_group, _numbers(episode, reward), f'"agent":{_agent(episode, agent_name)}')
+            lines.append(f"{{{','.join(texts)}}}")
+            clocks.append(line({"id": identity, **episode.timings, **_seconds(episode)}))
+            lengths.append(row["response_len"])
+    rewards = [reward.total for group in scored for reward in group.rewards if reward]
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "split": split,
+        "step": step,
+        "total": len(lines),
+        "scored": len(rewards),
+        "reward": _spread(rewards),
+        "response_len": _spread(lengths),
+    }
+    companion = path.with_suffix(".timings.jsonl")
+    write_each_atomic({path: _text([line(summary), *lines]), companion: _text(clocks)})
+
+
+def _task(task: Task) -> dict[str, Any]:
+    return {
+        "group": task.id,
+        "task": task.id,
+        "data_source": task.data_source,
+        "metadata": foreign(task.metadata),
+        "prompt_messages": [_message(m.role, m.content, m.tool_calls) for m in task.messages],
+        "references": task.references,
+    }
+
+
+def _ends(group: ScoredGroup) -> list[dict[str, Any]]:
+    """How each episode ended. One that its judge failed on has failed, however it was finished."""
+    judged = group.failures or (None,) * len(group.rewards)
+    return [_end(e, e.failure or failure) for e, failure in zip(group.group.episodes, judged, strict=True)]
+
+
+def _end(episode: Episode, failure: Failure | None) -> dict[str, Any]:
+    finish_reason = _FINISH_REASONS.get(episode.exit, "stop")
+    return {
+        "status": Status.FAILED if failure else status_of(finish_reason),
+        "finish_reason": finish_reason,
+        "error": {"kind": failure.kind, "stage": failure.stage, "message": failure.message} if failure else None,
+    }
+
+
+def _texts(episode: Episode) -> dict[str, Any]:
+    segments = [s for b in episode.branches for s in b.segments]
+    versions = [s.policy_version for s in segments if s.policy_version is not None]
+    opening = itertools.takewhile(lambda s: not s.sampled, episode.branches[0].segments if episode.branches else ())
+    return {
+        "rendered_prompt": "".join(s.text for s in opening),
+        "response": "".join(s.text for s in segments if s.sampled),
+        "answer": episode.answer,
+        "prompt_len": episode.branches[0].num_prompt_tokens if episode.branches else 0,
+        "response_len": sum(b.num_sampled_tokens for b in episode.branches),
+        "citations": [{"doc_id": c.doc_id, "marker": c.marker, "text": c.text} for c in episode.citations],
+        "retrieved_ids": episode.retrieved_ids,
+        "policy_version": min(versions, default=None),
+    }
+
+
+def _message(role: str, content: str, calls: Sequence[Any]) -> dict[str, Any]:
+    called = [{"name": call.name, "arguments": foreign(call.arguments)} for call in calls]
+    return {"role": role, "content": content} | ({"tool_calls": called} if called else {})
+
+
+def _numbers(episode: Episode, reward: RewardResult | None) -> str:
+    """The members that are names and numbers, as text."""
+    terms = reward.terms if reward else {}
+    costs = {name: 0.0 - value for name, value in terms.items() if name.endswith("_cost")}
+    return (
+        f'"metrics":{numbers(episode.metrics)},"costs":{numbers(costs)},"reward_terms":{numbers(terms)},'
+        f'"reward_dimensions":{numbers(reward.dimensions if reward else {})}'
+    )
+
+
+def _agent(episode: Episode, name: str) -> str:
+    """The object "agent", as text."""
+    rest = {
+        "name": name,
+        "exit": episode.exit.value,
+        "tool_turns": int(episode.metrics.get("tool_turns", len({r.turn for r in episode.tool_records}))),
+        "tools": [
+            {
+                "name": r.name,
+                "arguments": foreign(r.arguments),
+                "outcome": r.outcome.value,
+                "turn": r.turn,
+                "num_results": r.num_results,
+                "result_ids": r.result_ids,
+                "cached": r.cached,
+                "detail": r.detail,
+                "num_bytes": r.num_bytes,
+                "was_cut": r.was_cut,
+                "cost": r.cost,
+            }
+            for r in episode.tool_records
+        ],
+    }
+    messages = ",".join([_segment(i, s) for i, branch in enumerate(episode.branches) for s in branch.segments])
+    return f'{{{members(rest)},"messages":[{messages}]}}'
+
+
+def _seconds(episode: Episode) -> dict[str, list[float]]:
+    """Of each entry of "tools", where an agent takes the time of single calls."""
+    seconds = [r.seconds for r in episode.tool_records]
+    return {"tools": seconds} if any(seconds) else {}
+
+
+def _segment(branch: int, s: Segment) -> str:
+    """An entry of "messages", as text: the most frequent object of a file, so it does without an encoder's detour."""
+    sampled = "true" if s.sampled else "false"
+    version = "null" if s.policy_version is None else s.policy_version
+    cut_short = ',"cut_short":true' if s.cut_short else ""
+    return (
+        f'{{"branch":{branch},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
+        f'"policy_version":{version}{cut_short},"content":{string(s.text)}}}'
+    )
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, population standard deviation, largest and smallest; null without values or with one that is not finite."""
+    if not values or not all(math.isfinite(v) for v in values):
+        return dict.fromkeys(("mean", "std", "max", "min"))
+    mean = math.fsum(values) / len(values)
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values))
+    return {"mean": mean, "std": std, "max": max(values), "min": min(values)}
+
+
+def _text(lines: Sequence[str]) -> bytes:
+    return "".join(f"{text}\n" for text in lines).encode()

@@ -1,0 +1,182 @@
+"""A run on one screen: its curves, its evaluation, where its time went, what failed, and how to go on."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agentgrpo.core.errors import DataError
+from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
+from agentgrpo.environments.tools.state import tool_figures
+from agentgrpo.records.curves import ENDS, curve_lines, curves_of
+from agentgrpo.records.lines import FAILED, HEADING, TextLine, counted, one_line
+from agentgrpo.records.run_dir import RunDir, stop_sentence
+from agentgrpo.records.screen import LEARNING, OUTCOME, Screen, clock
+from agentgrpo.records.trajectories import read_trajectories
+from agentgrpo.run.report import report_mode, verdict_line
+
+CURVES_BESIDE = ("dev/reward", "policy/kl")
+"""Of LEARNING; beside the outcome and what the agent does."""
+COST = "cost/episode"
+_KNOWN = (SEARCH_FIGURES, tool_figures(()), MEMORY_FIGURES)
+_CLOCKS: Mapping[str, str] = {
+    "time/generation": "rollout",
+    "time/reward": "reward",
+    "time/train": "update",
+    "time/checkpoint": "checkpoint",
+}
+"""Of timings.jsonl: stretches of the run, one after the other."""
+_WASTED = ("skipped", "guard/fired")
+
+
+def overview(screen: Screen, run: RunDir) -> None:
+    """Raises DataError for files that cannot be read."""
+    rows, result = run.metrics(), run.evaluation
+    for line in _head(run, rows, result):
+        screen.text(line.text, style=line.style)
+    if curves := curves_of(rows, _curve_names(rows, result)):
+        first, last = rows[0]["step"], rows[-1]["step"]
+        screen.text(
+            f"\nsteps {first} to {last}; numbers: mean of the first {ENDS} and of the last {ENDS}", style=HEADING
+        )
+        screen.text("\n".join(curve_lines(curves, width=screen.width, has_unicode=screen.has_unicode)))
+    if result is not None:
+        _evaluation(screen, run, result)
+    _time(screen, run)
+    screen.text("")
+    for line in [*_failures(rows, result), _checkpoints(run)]:
+        screen.text(line.text, style=line.style)
+    screen.text("\nhow to go on", style=HEADING)
+    for what, command in _ways_on(run, rows, result):
+        screen.text(what, indent=2)
+        screen.text(command, indent=4)
+
+
+def _evaluation(screen: Screen, run: RunDir, result: Mapping[str, Any]) -> None:
+    screen.text("")
+    try:
+        if "figures" in result:  # or it is of an older version, which had none
+            report_mode(screen, result, "greedy")
+        screen.line(verdict_line(result))
+    except (KeyError, TypeError) as e:
+        raise DataError(f"{run.path / 'eval.json'}: {type(e).__name__}: {e}; evaluate again: agentgrpo eval") from e
+
+
+def _head(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[TextLine]:
+    yield TextLine(str(run.path), HEADING)
+    chosen = [
+        f"{group} {_name(run.config, group)}"
+        for group in ("task", "agent", "model", "engine")
+        if _name(run.config, group)
+    ]
+    seed = _setting(run.config, "seed")
+    if chosen:
+        yield TextLine(", ".join([*chosen, *([] if seed is None else [f"seed {seed}"])]))
+    done, of = (rows[-1]["step"] + 1 if rows else 0), _setting(run.config, "max_steps")
+    state = f"{done:,} of {of:,} steps" if isinstance(of, int) else counted(done, "step")
+    verdict = f"; verdict: {result.get('verdict')}" if result is not None else "; not evaluated yet"
+    yield TextLine(f"trained: {state}{verdict}")
+    if run.stopped is not None:
+        yield TextLine(one_line(stop_sentence(run.stopped)), FAILED)
+
+
+def _name(config: Mapping[str, Any], group: str) -> str:
+    node = config.get(group)
+    return one_line(str(node.get("name", ""))) if isinstance(node, Mapping) else ""
+
+
+def _setting(config: Mapping[str, Any], key: str, group: str = "run") -> Any:
+    node = config.get(group)
+    return node.get(key) if isinstance(node, Mapping) else None
+
+
+def _curve_names(rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> dict[str, str]:
+    """Tag -> name: the outcome, what the agent does, the dev score. Before there is a result, the figures are those of
+    the kind of agent whose metrics are there."""
+    known = next((f for f in _KNOWN if rows and f"agent/{f.thrift}" in rows[0]), None)
+    figures = result.get("figures", {}) if result is not None else {}
+    headline = figures.get("headline") or (known.headline if known is not None else ())
+    agent = {f"agent/{name}": known.label(name) if known and name in known.columns else name for name in headline}
+    return {**OUTCOME, **agent, COST: "cost", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}
+
+
+def _time(screen: Screen, run: RunDir) -> None:
+    """A table; nothing where no clock has been read."""
+    profile, timings = run.profile(), run.timings()
+    spent: Counter[str] = Counter()
+    if profile:
+        for row in profile:
+            spent.update({name: s for name, s in row.items() if name not in ("step", "total") and s is not None})
+    else:
+        for row in timings:
+            spent.update({name: s for tag, name in _CLOCKS.items() if (s := row.get(tag)) is not None})
+    total = sum(spent.values())
+    if not total:
+        return
+    overlap = ", rollout beside the update" if _setting(run.config, "max_staleness", "algorithm") else ""
+    screen.text("")
+    screen.table(
+        f"where the time of its steps went: {clock(total)}{overlap}",
+        ["", "time", "share"],
+        [[name, clock(s), f"{s / total:.0%}"] for name, s in spent.most_common() if s >= 0.005 * total],
+    )
+
+
+def _failures(rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[TextLine]:
+    """Of training by kind, and of the evaluation."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update({t.removeprefix("failures/"): int(n) for t, n in row.items() if t.startswith("failures/") and n})
+    episodes = int(sum(row.get("episodes/total") or 0 for row in rows))
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.most_common()) or "none"
+    yield TextLine(f"failed episodes of training: {kinds} (of {episodes:,})", FAILED if counts else "")
+    for tag, what in zip(_WASTED, ("steps without an update", "steps at which a guard fired"), strict=True):
+        if number := sum(bool(row.get(tag)) for row in rows):
+            yield TextLine(f"{what}: {number}", FAILED)
+    if result is not None:
+        failed = {mode: sum(result.get(mode, {}).get("failures", {}).values()) for mode in ("greedy", "sampled")}
+        if any(failed.values()):
+            told = ", ".join(f"{mode} {number}" for mode, number in failed.items())
+            yield TextLine(f"failed tasks of the evaluation: {told}", FAILED)
+
+
+def _checkpoints(run: RunDir) -> TextLine:
+    steps = [*run.checkpoints()]
+    if not steps:
+        return TextLine("checkpoints: none")
+    where = f"after step {steps[0]}" if len(steps) == 1 else f"after steps {_several(steps)}"
+    return TextLine(f"checkpoints: {len(steps)}, {where}")
+
+
+def _several(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) if len(steps) <= 6 else f"{steps[0]}, {steps[1]}, ..., {steps[-1]}"
+
+
+def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    where = shlex.quote(str(run.path))
+    yield "look at it in a browser", f"agentgrpo view {where}"
+    if run.trajectory_files():
+        yield "list episodes; --step N: those of a step", f"agentgrpo show {where} --list"
+        if (id := _first_episode(run)) is not None:
+            yield "read one", f"agentgrpo show {where} --episode {shlex.quote(id)}"
+    of = _setting(run.config, "max_steps")
+    done = rows[-1]["step"] + 1 if rows else 0
+    if isinstance(of, int):
+        if done < of or result is None:
+            raised = (run.stopped or {}).get("raised")
+            more = f" {shlex.quote(str(raised))}" if raised else ""
+            yield "go on with it, unless it is under way", f"agentgrpo resume {where}{more}"
+        else:
+            yield "train 50 steps more", f"agentgrpo resume {where} run.max_steps={of + 50}"
+
+
+def _first_episode(run: RunDir) -> str | None:
+    """Of the file that `show` takes by itself; None where it cannot be read yet."""
+    try:
+        records: Iterable[Any] = read_trajectories(run.trajectory_file().path)
+        return next((str(record.id) for record in records), None)
+    except DataError:
+        return None

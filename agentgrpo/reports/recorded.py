@@ -1,0 +1,158 @@
+"""An evaluation as its trajectories recorded it: every figure of eval.json again, by task. It loads no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from statistics import fmean
+from typing import Any
+
+from agentgrpo.core.messages import Status
+from agentgrpo.core.types import Episode, Exit, RewardResult, Task
+from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
+from agentgrpo.environments.tools.state import tool_figures
+from agentgrpo.records.run_dir import RunDir
+from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+
+MODES = ("greedy", "sampled")
+_CALLS = "calls/"
+"""Of an episode's metrics, those that count the calls of one tool begin like this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvaluation:
+    """One policy over a list of tasks in one mode; tasks of which an episode failed are left out."""
+
+    task_ids: tuple[str, ...]
+    kinds: tuple[str, ...]
+    contents: tuple[str, ...]
+    """A digest of what each task asks for: two worlds may call different tasks alike."""
+    columns: Mapping[str, tuple[float, ...]]
+    """Figure -> its value for each task, the mean over the task's samples. Without "cost" where calls were not counted:
+    in a run of an older version, or by an agent of the user's own."""
+    quality: str
+    headline: tuple[str, ...]
+    """Figures, the quality first."""
+    asked: tuple[tuple[str, str], ...]
+    """Id and content of every task, of those that failed too."""
+
+    @property
+    def num_failed(self) -> int:
+        return len(self.asked) - len(self.task_ids)
+
+    def means(self) -> dict[str, float]:
+        return {name: fmean(values) for name, values in self.columns.items()} if self.task_ids else {}
+
+    def only(self, task_ids: Sequence[str]) -> RecordedEvaluation:
+        """Of these tasks, in this order."""
+        row = {task_id: i for i, task_id in enumerate(self.task_ids)}
+        rows = [row[task_id] for task_id in task_ids]
+        return replace(
+            self,
+            task_ids=tuple(task_ids),
+            kinds=tuple(self.kinds[i] for i in rows),
+            contents=tuple(self.contents[i] for i in rows),
+            columns={name: tuple(values[i] for i in rows) for name, values in self.columns.items()},
+            asked=tuple((self.task_ids[i], self.contents[i]) for i in rows),
+        )
+
+
+def read_recorded(run: RunDir, policy: str, mode: str) -> RecordedEvaluation | None:
+    """`policy`: start, end, or a baseline's name. None where the run has no such evaluation. Raises DataError for
+    trajectories that cannot be read."""
+    files = run.trajectory_files()
+    file = next((f for f in files if (f.step, f.policy, f.mode) == (None, policy, mode)), None)
+    if file is None:
+        return None
+    groups: dict[str, list[TrajectoryRecord]] = {}
+    for record in read_trajectories(file.path):
+        groups.setdefault(record.task, []).append(record)
+    kept = {task: rows for task, rows in groups.items() if all(r.status != Status.FAILED for r in rows)}
+    figures = figures_of(run, (row for rows in kept.values() for row in rows))
+    paid = figures.priced(prices_of(run, figures))
+    columns: dict[str, list[float]] = {}
+    unknown = {*figures.counts.values()} - {key for rows in kept.values() for row in rows for key in row.metrics}
+    for rows in kept.values():
+        found = [figures.row(*_graded(row), paid) for row in rows]
+        for name in found[0]:
+            columns.setdefault(name, []).append(fmean(row[name] for row in found))
+    return RecordedEvaluation(
+        task_ids=tuple(kept),
+        kinds=tuple(str(rows[0].metadata.get("kind", "")) for rows in kept.values()),
+        contents=tuple(_content(rows[0]) for rows in kept.values()),
+        columns={name: tuple(values) for name, values in columns.items() if name != "cost" or not unknown},
+        quality=figures.quality,
+        headline=figures.headline,
+        asked=tuple((task, _content(rows[0])) for task, rows in groups.items()),
+    )
+
+
+def in_common(a: RecordedEvaluation, b: RecordedEvaluation) -> tuple[list[str], int]:
+    """Ids of the tasks that both have, in the order of `a`; how many others have the same id and ask something else."""
+    content = dict(zip(b.task_ids, b.contents, strict=True))
+    shared = [(i, c) for i, c in zip(a.task_ids, a.contents, strict=True) if i in content]
+    same = [task_id for task_id, mine in shared if content[task_id] == mine]
+    return same, len(shared) - len(same)
+
+
+def figures_of(run: RunDir, records: Iterable[TrajectoryRecord]) -> Figures:
+    """What the run's agent is compared by. Of an agent of the user's own, what eval.json says of it, without a cost."""
+    name = run.config.get("agent", {}).get("name")
+    if name == "search":
+        return SEARCH_FIGURES
+    if name == "memory":
+        return MEMORY_FIGURES
+    if name == "tool":
+        metrics = {key for record in records for key in record.metrics}
+        return tool_figures(sorted(key.removeprefix(_CALLS) for key in metrics if key.startswith(_CALLS)))
+    said = (run.evaluation or {}).get("figures", {"headline": ["correctness"], "quality": "correctness"})
+    quality, headline = said["quality"], [column for column in said["headline"] if column != "cost"]
+    columns = {column: correctness if column == quality else metric(column) for column in headline}
+    return Figures(
+        columns=columns,
+        headline=(*headline,),
+        by_kind=(),
+        quality=quality,
+        thrift=headline[-1],
+        counts={"call": ""},  # which no metric is called, so that the cost is not known
+        prices={"call": 0.0},
+    )
+
+
+def prices_of(run: RunDir, figures: Figures) -> dict[str, float]:
+    """Those of the configuration that the agent makes calls of: run.eval.prices, and for others the budget's where it
+    has one. A price that is only known to the environment of the run is left to the agent's own."""
+    config = run.config
+    given = _numbers(config.get("run", {}).get("eval", {}).get("prices"), figures)
+    paid = _numbers(config.get("budget", {}).get("prices"), figures)
+    return {name: price for name, price in paid.items() if price} | given
+
+
+def _numbers(prices: object, figures: Figures) -> dict[str, float]:
+    found = prices if isinstance(prices, Mapping) else {}
+    return {k: float(v) for k, v in found.items() if k in figures.counts and isinstance(v, int | float)}
+
+
+def _graded(record: TrajectoryRecord) -> tuple[Episode, RewardResult | None]:
+    """As far as a figure looks at them."""
+    episode = Episode(
+        task=Task(id=record.task, messages=(), references=()),
+        sample_index=record.sample_index,
+        branches=(),
+        answer=record.answer,
+        exit=Exit(record.agent["exit"]),
+        metrics=record.metrics,
+    )
+    if record.reward is None:
+        return episode, None
+    return episode, RewardResult(
+        total=record.reward, terms=record.reward_terms, dimensions={}, correctness=record.correctness or 0.0
+    )
+
+
+def _content(record: TrajectoryRecord) -> str:
+    asked: list[Any] = [record.prompt_messages, record.references]
+    return sha256(repr(asked).encode("utf-8", "surrogatepass")).hexdigest()[:16]

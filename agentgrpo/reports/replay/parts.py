@@ -1,0 +1,175 @@
+"""What episodes are run again with: the parts of the run's own configuration, on weights that it has kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.core.types import Passage
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.environments.base import Agent, Replayable
+from agentgrpo.models.loading import Start
+from agentgrpo.records.run_dir import RunDir, TrajectoryFile
+from agentgrpo.records.screen import Bar, Screen
+from agentgrpo.records.trajectories import TrajectoryRecord
+from agentgrpo.reports.replay.divergence import Divergence
+from agentgrpo.reports.replay.forced import Forced
+from agentgrpo.reports.replay.live import Live
+from agentgrpo.reports.replay.reciting import Reciting
+from agentgrpo.reports.replay.weights import RecordedWeights
+from agentgrpo.run.equipment import Equipment
+from agentgrpo.run.parts import with_weights
+from agentgrpo.run.session import probe_services
+from agentgrpo.run.wiring import VERSIONS, Wiring
+from agentgrpo.services.secret import nothing_is_sent
+from agentgrpo.training.canary import TOLERANCE, have_sample, is_pooled
+from agentgrpo.training.checkpoint import STATE
+from agentgrpo.training.process_group import Alone
+
+_NOTHING = {"vdb": [Passage(id="none", text="nothing")], "web": [Passage(id="none", text="nothing")]}
+"""Corpora for retrievers that nobody asks."""
+_UNUSED: Mapping[str, Any] = {
+    "tools": {},
+    "retriever": {"name": "embedded"},
+    "cassette": {"mode": "live"},
+    "reward": {"name": "weighted", "terms": {"correctness": {"weight": 1.0}}},
+}
+"""In the place of what record mode never asks, and of what would count its calls."""
+
+
+class ReplayWiring(Wiring):
+    """A Wiring whose start weights are known already, so that no warm start is made; without `has_tools` its agent has
+    equipment that is never to be used, for which nobody is asked and nothing is started."""
+
+    def __init__(
+        self, config: Mapping[str, Any], snapshot: str, screen: Screen, *, weights: RecordedWeights, has_tools: bool
+    ) -> None:
+        self._known_start = weights.start or weights.folder
+        self._has_tools = has_tools
+        super().__init__(config, snapshot, screen, Alone(), weights=weights.folder)
+
+    @cached_property
+    def start(self) -> Start:
+        return super().start if self._known_start is None else Start(self._known_start)
+
+    @cached_property
+    def equipment(self) -> Equipment:
+        return super().equipment if self._has_tools else Equipment(self.config, _NOTHING)
+
+    def agent_on(self, engine: Engine) -> Agent:
+        """The agent, with the same parts, for another engine."""
+        if isinstance(self.agent, Replayable):
+            return self.agent.on(engine)
+        return self.make_agent(engine, self.renderer, self.equipment.for_agent)
+
+
+class Replayed:
+    """One replay: used once. `notes`: what its result depends on, a line each."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        snapshot: str,
+        run: RunDir,
+        weights: RecordedWeights,
+        screen: Screen,
+        scratch: Path,
+        *,
+        tools: str,
+    ) -> None:
+        """scratch: takes the place of the run's directory for all that is written."""
+        self._weights, self._tools = weights, tools
+        self.notes: list[str] = []
+        config = {**config, "run": {**config["run"], "dir": str(scratch), "profile": False}}
+        with ExitStack() as building:
+            if tools == "record":
+                config |= _UNUSED
+                config["run"]["eval"] = {**config["run"]["eval"], "prices": {}}
+                building.enter_context(nothing_is_sent())
+            elif config["cassette"]["mode"] == "fill":
+                config["cassette"] = {**config["cassette"], "mode": "strict"}
+                self.notes.append("services answer from the cassette; cassette.mode=live asks them again")
+            self._wiring = ReplayWiring(config, snapshot, screen, weights=weights, has_tools=tools == "live")
+        self._tolerance = self._tolerance_of(run)
+        self.notes += [*_other_versions(run), *(_other_data(run, self._wiring) if tools == "live" else ())]
+
+    def _tolerance_of(self, run: RunDir) -> float | None:
+        """Within which log-probs repeat themselves: 0.0 = to the bit; None = neither they nor tokens do, by promise."""
+        if is_pooled(self._wiring.engine):
+            self.notes.append(f"the engine promises no bits: log-probs of recorded tokens, to {TOLERANCE} nats")
+            return None
+        if run.environment.get("determinism", "exact") != "exact" or not self._is_deterministic:
+            self.notes.append(f"the engine promises no bits of log-probs here: they may be {TOLERANCE} nats off")
+            return TOLERANCE
+        return 0.0
+
+    @property
+    def _is_deterministic(self) -> bool:
+        return bool(self._wiring.config["engine"].get("deterministic", True))
+
+    async def replay(
+        self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar
+    ) -> list[Divergence | None]:
+        """The first divergence of each episode. Raises EngineError, ConfigError."""
+        wiring, weights = self._wiring, self._weights
+        examiner = wiring.examiner(test=False, dev=False)
+        with ExitStack() as held:
+            if (sampler := weights.sampler()) is not None:
+                held.enter_context(with_weights(wiring.policy, sampler))
+            try:
+                if self._tools == "live":
+                    await probe_services(examiner, wiring.world)
+                await have_sample(wiring.engine, wiring.policy, wiring.canary_ids, weights.version)
+                return await self._replay(file, records, bar)
+            finally:
+                await examiner.close()
+
+    async def _replay(
+        self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar
+    ) -> list[Divergence | None]:
+        wiring, tolerance = self._wiring, self._tolerance
+        stream, sampling = self._sampling_of(file)
+        given: dict[str, Any] = {"stream": stream, "sampling": sampling, "rollout": wiring.rollout, "bar": bar}
+        given["decode"] = wiring.renderer.decode
+        if self._tools == "record":
+            return await Forced(wiring.engine, wiring.agent_on, tolerance=tolerance, **given).replay(records)
+        agent = wiring.agent
+        if tolerance is None:
+            agent = wiring.agent_on(Reciting(records, wiring.engine))
+            self.notes.append("the policy's turns are the recorded ones; --tools record looks at its log-probs")
+        self.notes.append("the reward was computed anew, with the judge asked again")
+        tasks = wiring.dataset.split("test" if file.step is None else "train")
+        live = Live(agent, wiring.reward, tasks, tolerance=tolerance or 0.0, **given)
+        return await live.replay(records)
+
+    def _sampling_of(self, file: TrajectoryFile) -> tuple[str, SamplingParams]:
+        """Stream and sampling of the file's episodes, as run.rollouts and run.examine have them."""
+        sampling = self._wiring.sampling
+        if file.step is not None:
+            return f"train/{file.step}", sampling
+        temperature = 0.0 if file.mode == "greedy" else self._wiring.run.eval.temperature
+        return f"eval/test/{file.mode}", replace(sampling, temperature=temperature)
+
+
+def _other_data(run: RunDir, wiring: Wiring) -> list[str]:
+    """What the run's checkpoints know to have been another: tasks, corpora, what is said of tools."""
+    saved = next((path / STATE for path in reversed(run.checkpoints().values()) if (path / STATE).is_file()), None)
+    then = {} if saved is None else json.loads(saved.read_bytes())["state"]["fingerprints"]
+    now = wiring.fixed_state({})["fingerprints"]
+    return [f"the {name} changed since the run" for name in sorted(then) if then[name] != now.get(name)]
+
+
+def _other_versions(run: RunDir) -> list[str]:
+    """What may change the last bits."""
+    before: Mapping[str, str] = run.environment.get("versions", {})
+    return [
+        f"{name} was {before[name]}, is now {version(name)}: the last bits may differ"
+        for name in VERSIONS
+        if name in before and before[name] != version(name)
+    ]

@@ -1,0 +1,198 @@
+"""Retrieval servers over HTTP: search, pages, reranking.
+
+A call ends within `timeout_s` of the moment its first query arrived, with a result or a RetrieverError whose `kind`
+says what failed, whatever the server does: the deadline spans waiting for a slot and all that the client does."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from agentgrpo.core.concurrency import Batcher, Limiter
+from agentgrpo.core.errors import ConfigError, RetrieverError, did_you_mean
+from agentgrpo.core.types import Passage
+from agentgrpo.retrieval import wire
+from agentgrpo.retrieval.base import Retriever
+from agentgrpo.retrieval.corpus import searchable_text
+from agentgrpo.services.client import JsonClient, shown
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Endpoint(ABC):
+    """One URL of a server. timeout_s spans a whole call, from the arrival of its first question on; retries, backoff_s
+    and the kinds of failure are those of JsonClient. At most max_concurrent calls are live, first come first served.
+
+    `counts`: those of JsonClient; garbage also for single rows, and page (a page the server could not fetch)."""
+
+    _max_batch = 1
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        backoff_s: float = 0.5,
+        max_concurrent: int = 8,
+        max_response_bytes: int = 2 * 2**20,
+        trust_env: bool = True,
+    ) -> None:
+        self._client = JsonClient(
+            url=url,
+            error=RetrieverError,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            max_response_bytes=max_response_bytes,
+            trust_env=trust_env,
+        )
+        self.identity = f"{type(self).__name__} {urlsplit(url).path}"  # a server may have an index under each path
+        self.counts = self._client.counts
+        self._batcher: Batcher[Any, Any, Any] = Batcher(
+            self._answer, max_batch=self._max_batch, limiter=Limiter(max_concurrent)
+        )
+
+    async def close(self) -> None:
+        """Ends the running loop's client; the next call would open another."""
+        await self._client.close()
+
+    @abstractmethod
+    async def _answer(self, group: Any, keys: list[Any], arrived: float) -> Sequence[Any]: ...
+
+    async def _post(self, payload: object, arrived: float, read: Callable[[Any], T]) -> T:
+        """`read` applied to the parsed reply. Raises RetrieverError."""
+        return await self._client.post(payload, read, arrived=arrived)
+
+    def _count(self, outcomes: Sequence[object]) -> None:
+        """Count and log what failed in a reply that was otherwise fine."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, RetrieverError)]
+        self.counts.update(error.kind for error in errors)
+        if errors:
+            shown = self._client.shown
+            logger.warning("%s: %d of %d rows failed, first: %s", shown, len(errors), len(outcomes), errors[0])
+
+
+class HttpRetriever(_Endpoint):
+    """A server that speaks the /retrieve protocol (see `wire`). With protocol "batch", queries that arrive together go
+    out in one request of at most max_batch; with "single", each in its own."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        protocol: str = "batch",
+        max_batch: int = 128,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        backoff_s: float = 0.5,
+        max_concurrent: int = 8,
+        max_response_bytes: int = 2 * 2**20,
+        trust_env: bool = True,
+    ) -> None:
+        if protocol not in ("batch", "single"):
+            hint = did_you_mean(protocol, ("batch", "single"))
+            raise ConfigError(f"protocol={protocol!r}; allowed are batch and single.{hint}")
+        self._single = protocol == "single"
+        self._max_batch = 1 if self._single else max_batch
+        super().__init__(
+            url=url,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            max_concurrent=max_concurrent,
+            max_response_bytes=max_response_bytes,
+            trust_env=trust_env,
+        )
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        row: list[Passage] = await self._batcher.ask(top_k, query)
+        return list(row)
+
+    async def _answer(self, group: int, keys: list[str], arrived: float) -> list[list[Passage] | RetrieverError]:
+        if self._single:
+            payload: dict[str, object] = {"query": keys[0], "top_k": group}
+            rows = await self._post(payload, arrived, lambda reply: [wire.row_of(wire.results_of(reply), group)])
+        else:
+            payload = {"queries": keys, "topk": group, "return_scores": True}
+            rows = await self._post(payload, arrived, lambda reply: wire.rows_of(reply, len(keys), group))
+        self._count(rows)
+        return rows
+
+
+class HttpPageFetcher(_Endpoint):
+    """A server that fetches pages: POST /fetch. URLs that arrive together go out in one request."""
+
+    _max_batch = 16
+
+    async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
+        asked = (self._batcher.ask(None, url) for url in urls)
+        pages: list[Passage | BaseException] = await asyncio.gather(*asked, return_exceptions=True)
+        for page in pages:
+            if not isinstance(page, Passage | RetrieverError):
+                raise page
+        return pages  # type: ignore[return-value]  # narrowed by the loop
+
+    async def _answer(self, group: None, keys: list[str], arrived: float) -> list[Passage | RetrieverError]:
+        pages = await self._post({"urls": keys}, arrived, lambda reply: wire.pages_of(reply, keys))
+        self._count(pages)
+        return pages
+
+
+class HttpReranker(_Endpoint):
+    """A server that scores documents against a query: POST /rerank. Equal scores keep their order."""
+
+    async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
+        if not passages:
+            return []
+        documents = tuple(searchable_text(p) for p in passages)
+        scores: list[float] = await self._batcher.ask(None, (query, documents))
+        scored = [dataclasses.replace(p, score=score) for p, score in zip(passages, scores, strict=True)]
+        return sorted(scored, key=lambda p: -(p.score or 0.0))[:top_k]
+
+    async def _answer(self, group: None, keys: list[tuple[str, tuple[str, ...]]], arrived: float) -> list[list[float]]:
+        [(query, documents)] = keys
+        payload = {"query": query, "documents": documents, "top_k": len(documents)}
+        return [await self._post(payload, arrived, lambda reply: wire.scores_of(reply, len(documents)))]
+
+
+def remote(
+    *,
+    url: str,
+    web_url: str | None = None,
+    protocol: str = "batch",
+    max_batch: int = 128,
+    timeout_s: float = 10.0,
+    retries: int = 3,
+    backoff_s: float = 0.5,
+    max_concurrent: int = 8,
+    max_response_bytes: int = 2 * 2**20,
+    trust_env: bool = True,
+    web: Retriever | None = None,
+) -> dict[str, Retriever]:
+    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web"."""
+    if web is not None and web_url is not None:
+        raise ConfigError(f"web_url={shown(web_url)} and retriever.web are two searches of the web; leave one out")
+    urls = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
+    found: dict[str, Retriever] = {
+        name: HttpRetriever(
+            url=url,
+            protocol=protocol,
+            max_batch=max_batch,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            max_concurrent=max_concurrent,
+            max_response_bytes=max_response_bytes,
+            trust_env=trust_env,
+        )
+        for name, url in urls.items()
+    }
+    return found if web is None else {**found, "web": web}

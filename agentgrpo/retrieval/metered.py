@@ -1,0 +1,145 @@
+"""Retrievers, rerankers and page fetchers behind the meter: recorded or replayed, and within a budget.
+
+Where a service is, is no part of a request; what it is, is: its `identity`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from inspect import getattr_static
+from typing import Any
+
+from agentgrpo.core.errors import ConfigError, RetrieverError
+from agentgrpo.core.types import Passage
+from agentgrpo.retrieval.base import PageFetcher, Probed, Reranker, Retriever
+from agentgrpo.services.budget import OVER_BUDGET
+from agentgrpo.services.meter import Form, Meter
+
+_PASSING = (408, 425, 429)
+PAGE_FACTS = frozenset(
+    {"forbidden", "no_text", "oversize", "page", "redirects", "http_4xx"}
+    | {f"http_{status}" for status in range(400, 500) if status not in _PASSING}
+)
+"""Kinds of failure of a page, and not of the way to it."""
+
+
+class _Missing(RetrieverError):
+    """One page's own failure."""
+
+
+def _row(passage: Passage) -> dict[str, Any]:
+    return {"id": passage.id, "text": passage.text, "title": passage.title, "url": passage.url, "score": passage.score}
+
+
+def _passage(row: Mapping[str, Any]) -> Passage:
+    return Passage(**row)
+
+
+_PASSAGES: Form[list[Passage]] = Form(
+    write=lambda passages: [_row(p) for p in passages],
+    read=lambda rows: [_passage(row) for row in rows],
+    error=RetrieverError,
+)
+_NOTHING: Form[None] = Form(write=lambda _: None, read=lambda _: None, error=RetrieverError)
+_PAGE: Form[Passage] = Form(write=_row, read=_passage, error=_Missing, facts=PAGE_FACTS)
+
+
+class MeteredRetriever:
+    """kind: web or vdb, by which it is priced and limited."""
+
+    def __init__(self, part: Retriever, *, kind: str, meter: Meter) -> None:
+        self._part, self._kind, self._meter = part, kind, meter
+        self._identity = Identity(part, meter)
+
+    async def search(self, query: str, *, top_k: int) -> list[Passage]:
+        """Raises RetrieverError, also over_budget; BudgetSpent and CassetteMiss end the run."""
+        body = {"service": await self._identity.text(), "query": query, "top_k": top_k}
+        answer = await self._meter.ask(self._kind, body, lambda: self._part.search(query, top_k=top_k), _PASSAGES)
+        return list(answer.value)
+
+    async def probe(self) -> None:
+        """Where nobody will be asked nobody needs to be there. The probe of a web search is one that is paid for: it is
+        a call like any other, and replayed; that of an index or a server of one's own is made every time."""
+        if not isinstance(self._part, Probed) or self._meter.replays_only:
+            return
+        if self._kind == "web":
+            body = {"service": await self._identity.text(), "probe": True}
+            await self._meter.ask(self._kind, body, self._part.probe, _NOTHING)
+        else:
+            await self._part.probe()
+
+    async def close(self) -> None:
+        await self._part.close()
+
+
+class MeteredReranker:
+    def __init__(self, part: Reranker, *, meter: Meter) -> None:
+        self._part, self._meter = part, meter
+        self._identity = Identity(part, meter)
+
+    async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
+        if not passages:
+            return []
+        documents = [[p.id, p.title, p.text] for p in passages]
+        service = await self._identity.text()
+        body = {"service": service, "query": query, "documents": documents, "top_k": top_k}
+
+        async def live() -> list[Passage]:
+            return await self._part.rerank(query, passages, top_k=top_k)
+
+        return list((await self._meter.ask("rerank", body, live, _PASSAGES)).value)
+
+
+class MeteredFetcher:
+    """Each page is a call of its own; those of one turn still go out together."""
+
+    def __init__(self, part: PageFetcher, *, meter: Meter) -> None:
+        self._part, self._meter = part, meter
+        self._identity = Identity(part, meter)
+
+    async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
+        """Raises RetrieverError where the fetcher itself fails; over_budget is a page's."""
+        pages: list[Passage | RetrieverError] = []
+        for page in await asyncio.gather(*(self._fetch(url) for url in urls), return_exceptions=True):
+            if isinstance(page, Passage | _Missing) or (isinstance(page, RetrieverError) and page.kind == OVER_BUDGET):
+                pages.append(page)
+            else:
+                raise page
+        return pages
+
+    async def _fetch(self, url: str) -> Passage:
+        async def live() -> Passage:
+            [page] = await self._part.fetch([url])
+            if isinstance(page, RetrieverError):
+                raise _Missing(str(page), kind=page.kind) from page
+            return page
+
+        body = {"service": await self._identity.text(), "url": url}
+        return (await self._meter.ask("fetch", body, live, _PAGE)).value
+
+
+class Identity:
+    """Of a part: raises ConfigError for one that has none where its answers are recorded, as another's would be taken
+    for them."""
+
+    def __init__(self, part: object, meter: Meter) -> None:
+        self._part, self._text = part, None if _has_identity(part) else type(part).__name__
+        if self._text is not None and meter.has_cassette:
+            raise ConfigError(
+                f"{self._text} has no identity, and a cassette keeps answers under it; give it `identity`, a text of "
+                "all that decides its answers, or use cassette=live"
+            )
+
+    async def text(self) -> str:
+        """In a thread where it is not known yet: it may be a digest of a model's files."""
+        if self._text is None:
+            self._text = await asyncio.to_thread(_identity_of, self._part)
+        return self._text
+
+
+def _identity_of(part: Any) -> str:
+    return str(part.identity)
+
+
+def _has_identity(part: object) -> bool:
+    return getattr_static(part, "identity", None) is not None

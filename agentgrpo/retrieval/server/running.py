@@ -1,0 +1,183 @@
+"""A server in this process, from a bound port to the last answer after a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.config import HTTPProtocolType
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.retrieval.server.questions import RequestLimits
+
+# --- Connections of clients that take their time: none is held for ever, and none in the way of another.
+#
+#     no request comes, or not all of its head   closed after head_s
+#     its body does not come                     408 after body_s (app)
+#     there are as many as there may be          the oldest that has nothing to be answered is closed for a new one
+#
+# uvicorn's own limit on connections would count the slow ones, too, and turn away everybody else.
+
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def patient(limits: RequestLimits) -> HTTPProtocolType:
+    """The `http` of a uvicorn.Config."""
+    return cast(HTTPProtocolType, partial(_Connection, limits=limits, opened={}))
+
+
+class _Connection(H11Protocol):
+    """opened: all of a server's, the oldest first."""
+
+    def __init__(self, *args: Any, limits: RequestLimits, opened: dict[_Connection, None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits, self._opened = limits, opened
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def _is_answered(self) -> bool:
+        """A request is here, but perhaps for its body."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _owes(self) -> bool:
+        """It is for the client to go on."""
+        return not self._is_answered or self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self._opened) >= self._limits.connections:
+            oldest = next((connection for connection in self._opened if connection._owes), None)
+            if oldest is None:
+                transport.write(FULL)
+                transport.close()
+                return
+            oldest._end()
+        self._opened[self] = None
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_answered:
+            self._expect()
+        super().data_received(data)
+        if self._is_answered:
+            self._expect_no_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._opened.pop(self, None)
+        self._expect_no_more()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        """A whole head, from now on."""
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(self._limits.head_s, self._end)
+
+    def _expect_no_more(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self) -> None:
+        self._opened.pop(self, None)
+        self.transport.abort()
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+IDLE_S = 75
+"""Until a connection without a request is closed: longer than clients keep one, so that it is they who close it."""
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Bound, so that no other process can take the port from here on. Port 0 = any that is free. Raises ConfigError."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}; allowed are 1 to 65535, and 0 for one that is free")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as e:
+        raise ConfigError(
+            f"--host {host}: {getattr(e, 'strerror', None) or e}; allowed are an address or a name of this machine, "
+            "0.0.0.0 for all of them, and 127.0.0.1 for this machine alone"
+        ) from e
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(2048)
+    except OSError as e:
+        bound.close()
+        raise ConfigError(f"--host {host} --port {port}: {_cannot_listen(e, port)}") from e
+    return bound
+
+
+def _cannot_listen(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"something listens there already; stop it, or take another: --port {min(port + 1, 65535)} (0 = any)"
+    if error.errno == errno.EACCES:
+        return "this user may not listen there; take a port of 1024 or more"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "that is no address of this machine; 0.0.0.0 means all of its own, 127.0.0.1 itself alone"
+    return f"{error.strerror}; take another address"
+
+
+def url_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    app: Any, bound: socket.socket, *, grace_s: float, ready: Callable[[], None], limits: RequestLimits | None = None
+) -> None:
+    """Answer until SIGINT or SIGTERM comes, then finish what was asked within `grace_s` seconds. `ready` is called when
+    requests are taken. A second signal ends the process at once (exit code 130)."""
+    config = uvicorn.Config(
+        app,
+        http=patient(limits or RequestLimits()),
+        log_config=None,
+        access_log=False,  # a line per request is what slows a server down that answers thousands a second
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=max(1, round(grace_s)),
+    )
+    await _Server(config, ready).serve(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but for its signals: it would raise them again when all is done, as if it had not ended by itself."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._stop) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(130)
+        self.should_exit = True

@@ -1,0 +1,171 @@
+"""The equipment: what an agent works with, built from the configuration as far as the agent and its tools ask for it.
+
+agent asks for retrievers, or a tool does --> retriever over the corpora
+agent asks for tools ------------------------> tools by the names that the policy calls them by, environments
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from hashlib import sha256
+from typing import Any
+
+from agentgrpo.config.build import Child, build_node, takes
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.stages import Clock
+from agentgrpo.core.types import Passage
+from agentgrpo.retrieval.base import Retriever
+from agentgrpo.retrieval.counterfactual import Counterfactual
+from agentgrpo.run.examine import Closing
+from agentgrpo.run.metered import metered
+from agentgrpo.run.profile import observed
+from agentgrpo.services.meter import Meter
+from agentgrpo.services.secret import nothing_is_sent
+from agentgrpo.tools.base import Tool, Toolset
+from agentgrpo.tools.workspace import Environments
+
+Corpora = Mapping[str, Sequence[Passage]]
+_NO_COUNTERFACTUAL = {"name": "none"}
+
+
+def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: Clock | None, /, **injected: Any) -> Any:
+    """build_node, with all that asks services behind the meter and all that is called observed on the clock, where
+    there are these."""
+
+    def finish(child: Child, part: Any) -> Any:
+        if meter is not None:
+            part = metered(child.kind, child.node.get("name", child.name), child.path, part, meter)
+        return part if clock is None else observed(child.kind, part, clock)
+
+    with nothing_is_sent() if meter is not None and meter.replays_only else nullcontext():
+        return build_node(kind, node, finish, **injected)
+
+
+class Equipment:
+    """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled. meter: what its
+    retrievers are behind. counterfactual: what they are behind beside that, but for demonstrations."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        corpora: Corpora,
+        clock: Clock | None = None,
+        meter: Meter | None = None,
+        counterfactual: Counterfactual | None = None,
+    ) -> None:
+        """Raises ConfigError, for two tools of one name too, and for tools that the agent would not call."""
+        self._config, self._clock, self._meter = config, clock, meter
+        if config["tools"] and not self._has_tools:
+            raise ConfigError(f"agent={config['agent']['name']} calls no tools; use agent=tool, or tools=none")
+        retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
+        if counterfactual is not None:
+            _refuse_pages(config, retrievers)
+            retrievers = {name: counterfactual(retriever) for name, retriever in retrievers.items()}
+        self.retrievers = retrievers
+        self.environments = Environments() if self._has_tools else None
+        self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
+        by_name(self._parts)  # names that clash are an error of construction
+
+    def over(self, corpora: Corpora) -> Mapping[str, Any]:
+        """What `for_agent` is, over corpora of their own, which no server has; tools that search nothing stay the
+        same. For demonstrations: nobody closes it."""
+        node = self._config["retriever"]
+        node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
+        retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
+        parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
+        return self._injected(retrievers, parts)
+
+    @property
+    def for_agent(self) -> Mapping[str, Any]:
+        """Arguments of an agent's constructor."""
+        return self._injected(self.retrievers, self._parts)
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Of what the policy is told of its tools, which a server may change between two runs, and of what is done to
+        that which is found; empty without either."""
+        specs = [tool.spec for tool in by_name(self._parts).values()]
+        told = json.dumps([[s.name, s.description, s.parameters] for s in specs], default=repr)
+        found = {"tools": sha256(told.encode()).hexdigest()} if specs else {}
+        counterfactual = self._config.get("counterfactual", _NO_COUNTERFACTUAL)
+        return found if counterfactual == _NO_COUNTERFACTUAL else {**found, "counterfactual": repr(counterfactual)}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user may not have meant, a line each."""
+        if not self._has_tools or self._parts:
+            return ()
+        agent = self._config["agent"]["name"]
+        return (f"agent={agent} has no tools: every call will fail; tools=calculator gives one",)
+
+    @property
+    def closing(self) -> tuple[Closing, ...]:
+        """What is to be closed at the end of the run."""
+        environments = () if self.environments is None else (self.environments,)
+        return (*self.retrievers.values(), *self._parts.values(), *environments)
+
+    def _injected(self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset]) -> Mapping[str, Any]:
+        tools = by_name(parts)
+        if self._clock is not None:
+            tools = {name: observed("tool", tool, self._clock) for name, tool in tools.items()}
+        return {"retrievers": retrievers, "tools": tools, "environments": self.environments}
+
+    @property
+    def _has_tools(self) -> bool:
+        return takes("agent", self._config["agent"], "tools")
+
+    @property
+    def _nodes(self) -> Mapping[str, Any]:
+        return self._config["tools"] if self._has_tools else {}
+
+    def _searches(self, key: str) -> bool:
+        return takes("tool", self._nodes[key], "retrievers", name=key)
+
+    def _asks_for(self, argument: str) -> bool:
+        return takes("agent", self._config["agent"], argument) or any(map(self._searches, self._nodes))
+
+    def _retrievers(self, node: Mapping[str, Any], corpora: Corpora) -> Mapping[str, Retriever]:
+        if not corpora and node["name"] == "embedded":
+            who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the agent"]
+            raise ConfigError(
+                f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
+                "server's (retriever=http), or leave the tool out"
+            )
+        found: Mapping[str, Retriever] = build_part("retriever", node, self._meter, self._clock, corpora=corpora)
+        return found
+
+    def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
+        node = {"name": key, **self._nodes[key]}
+        part: Tool | Toolset = build_part("tool", node, self._meter, None, retrievers=retrievers)
+        return part
+
+
+def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]) -> None:
+    """Raise ConfigError where a counterfactual would change nothing, or pages would show what it withholds."""
+    name = config["counterfactual"]["name"]
+    if not retrievers:
+        raise ConfigError(f"counterfactual={name}, and nothing searches here; use counterfactual=none")
+    if config["agent"].get("fetcher", {"name": "none"})["name"] != "none":
+        raise ConfigError(f"counterfactual={name}, and pages would show what it withholds; add agent.fetcher.name=none")
+
+
+def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:
+    """Every tool of `parts` by its own name. Raises ConfigError for two of one name, and for what is no tool."""
+    found: dict[str, Tool] = {}
+    brought: dict[str, str] = {}
+    for key, part in parts.items():
+        for tool in part.tools if isinstance(part, Toolset) else (part,):
+            if not isinstance(tool, Tool) or not isinstance(tool.spec, ToolSpec):
+                raise ConfigError(
+                    f"tools.{key}: {type(tool).__name__} is no tool; a class needs spec (an "
+                    "agentgrpo.core.messages.ToolSpec), async call(arguments, environment) and async close() (see "
+                    "agentgrpo.tools.base.Tool); a plain function with annotations is a tool as it is"
+                )
+            name = tool.spec.name
+            if name in found:
+                raise ConfigError(f"tools.{key} and tools.{brought[name]} are both called {name}; leave one out")
+            found[name], brought[name] = tool, key
+    return found

@@ -1,0 +1,336 @@
+"""Evaluation on held-out tasks: one policy to a scorecard, two scorecards to a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.errors import DataError, EpisodeError
+from agentgrpo.core.types import ScoredGroup, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Agent, Figures
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.groups import run_groups
+from agentgrpo.rollout.scoring import refuse_failures, score_groups
+from agentgrpo.training.process_group import Alone, ProcessGroup, share
+
+# --- Paired comparison of two policies on the same tasks: differences with bootstrap intervals, and the verdict.
+
+
+class Verdict(StrEnum):
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+    @property
+    def exit_code(self) -> int:
+        """What `agentgrpo eval --gate` exits with."""
+        return {"PASS": 0, "FAIL": 9, "INCONCLUSIVE": 10}[self.value]
+
+
+def paired_difference(
+    baseline: Sequence[float], trained: Sequence[float], *, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """(mean, low, high) of trained − baseline over tasks, with the 95 % percentile interval of a bootstrap over tasks
+    (Efron & Tibshirani 1993, ch. 13). Rows pair up by position. Raises ValueError for unequal or no rows."""
+    if len(baseline) != len(trained) or not baseline:
+        raise ValueError(
+            f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}"
+        )
+    difference = np.asarray(trained, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
+    draws = np.random.default_rng(seed).integers(0, len(difference), size=(resamples, len(difference)))
+    low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
+    return float(difference.mean()), float(low), float(high)
+
+
+def verdict(
+    difference: Mapping[str, Sequence[float]],
+    discrimination: Sequence[float],
+    *,
+    quality: str,
+    thrift: str,
+    margin: float,
+    min_discrimination: float,
+) -> tuple[Verdict, str]:
+    """PASS iff `thrift` is lower and `quality` is not, both beyond noise, and quality means something.
+
+    `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline. `discrimination` is
+    (mean, low, high) of the trained policy's quality minus the grade the same judge gives its answers against *other*
+    tasks' references: a judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
+    """
+    _, spent_low, spent_high = difference[thrift]
+    _, right_low, right_high = difference[quality]
+    right, spent = quality.replace("_", " "), thrift.replace("_", " ")
+    if right_high < 0 or spent_low > 0:
+        return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
+    if discrimination[1] < min_discrimination:
+        return Verdict.INCONCLUSIVE, (
+            "the policy's answers are graded hardly better than answers to other questions: it is hardly ever right, "
+            "or the judge likes everything"
+        )
+    if spent_high >= 0:
+        return Verdict.INCONCLUSIVE, f"{spent} are not lower beyond the interval's noise"
+    if right_low < -margin:
+        return Verdict.INCONCLUSIVE, f"a loss of {right} of more than {margin:g} cannot be ruled out"
+    return Verdict.PASS, f"fewer {spent}, {right} not lower"
+
+
+def pass_at_k(correct: int, samples: int, k: int) -> float:
+    """Unbiased pass@k from `correct` right answers among `samples` (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
+    if not 0 <= correct <= samples or not 1 <= k <= samples:
+        raise ValueError(f"pass@k needs 0 <= correct <= samples and 1 <= k <= samples, got {correct}, {samples}, {k}")
+    return (
+        float(1.0 - np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1))) if samples - correct >= k else 1.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorecard:
+    """One policy over a list of tasks: every metric's value per task (mean over its samples), paired by position."""
+
+    task_ids: tuple[str, ...]
+    kinds: tuple[str, ...]
+    metrics: Mapping[str, tuple[float, ...]]
+    mismatched: tuple[float, ...]
+    """What the judge gives the same answers against another task's references: its false-positive level."""
+    failed: tuple[str, ...]
+    """Ids of tasks of which an episode could not be run or judged. Their values are not results: see `without`."""
+    pass_at_k: Mapping[str, float]
+
+    def means(self) -> dict[str, float]:
+        return {name: fmean(values) for name, values in self.metrics.items()}
+
+    def means_of(self, kind: str) -> dict[str, float]:
+        rows = [i for i, k in enumerate(self.kinds) if k == kind]
+        return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
+
+    def without(self, failed: Collection[str]) -> Scorecard:
+        """The same without these tasks: an outage must look neither like a mistake nor like thrift. (pass@k keeps
+        them in its denominator.) Raises DataError when fewer than two are left."""
+        rows = [i for i, task_id in enumerate(self.task_ids) if task_id not in failed]
+        if len(rows) < 2:
+            raise DataError(f"{len(failed)} of {len(self.task_ids)} tasks failed for infrastructure reasons; repair it")
+        return replace(
+            self,
+            task_ids=tuple(self.task_ids[i] for i in rows),
+            kinds=tuple(self.kinds[i] for i in rows),
+            metrics={name: tuple(values[i] for i in rows) for name, values in self.metrics.items()},
+            mismatched=tuple(self.mismatched[i] for i in rows),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Scorecard:
+        return cls(
+            task_ids=tuple(row["task_ids"]),
+            kinds=tuple(row["kinds"]),
+            metrics={k: tuple(v) for k, v in row["metrics"].items()},
+            mismatched=tuple(row["mismatched"]),
+            failed=tuple(row["failed"]),
+            pass_at_k=dict(row["pass_at_k"]),
+        )
+
+
+async def _mismatched(
+    judge: AnswerJudge, groups: Sequence[ScoredGroup], world: ProcessGroup
+) -> tuple[list[float], set[str]]:
+    """The answer of task i graded against the references of the task half a list away; tasks the judge failed on."""
+    others = [groups[(i + max(1, len(groups) // 2)) % len(groups)].group.task for i in range(len(groups))]
+    answers = [group.group.episodes[0].answer for group in groups]
+
+    async def graded(pairs: Sequence[tuple[Task, str | None]]) -> list[float | None]:
+        found: list[float | None] = []
+        for other, answer in pairs:
+            try:
+                found.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
+            except EpisodeError:
+                found.append(None)
+        return found
+
+    grades = await share(world, list(zip(others, answers, strict=True)), graded)
+    failed = {group.group.task.id for group, grade in zip(groups, grades, strict=True) if grade is None}
+    return [grade or 0.0 for grade in grades], failed
+
+
+async def evaluate(
+    *,
+    agent: Agent,
+    judge: AnswerJudge,
+    reward: Reward,
+    tasks: Sequence[Task],
+    sampling: SamplingParams,
+    stream: str,
+    samples_per_task: int,
+    prices: Mapping[str, float],
+    rollout: RolloutSettings,
+    max_error_fraction: float,
+    world: ProcessGroup | None = None,
+    on_episode: Callable[[], object] = lambda: None,
+) -> tuple[Scorecard, list[ScoredGroup]]:
+    """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
+    place of the agent's own. world: the processes that share the work out; with several await it inside of
+    together.agree_on. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
+    a call that the agent does not make."""
+    if len(tasks) < 2:
+        raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
+
+    async def scored_groups(own: Sequence[Task]) -> list[ScoredGroup]:
+        groups = await run_groups(
+            agent,
+            own,
+            group_size=samples_per_task,
+            stream=stream,
+            sampling=sampling,
+            max_concurrent_episodes=rollout.max_concurrent_episodes,
+            episode_timeout_s=rollout.episode_timeout_s,
+            episode_retries=rollout.episode_retries,
+            on_episode=on_episode,
+        )
+        return await score_groups(reward, groups)
+
+    world = world or Alone()
+    scored = await share(world, tasks, scored_groups)
+    refuse_failures(scored, max_error_fraction=max_error_fraction)
+    figures, columns = agent.figures, dict[str, list[float]]()
+    paid = figures.priced(prices)
+    for group in scored:
+        rows = [figures.row(e, r, paid) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
+        for name in rows[0]:
+            columns.setdefault(name, []).append(fmean(row[name] for row in rows))
+    mismatched, failed = await _mismatched(judge, scored, world)
+    failed |= {g.group.task.id for g in scored if any(r is None for r in g.rewards)}
+    card = Scorecard(
+        task_ids=tuple(t.id for t in tasks),
+        kinds=tuple(str(t.metadata.get("kind", "")) for t in tasks),
+        metrics={name: tuple(values) for name, values in columns.items()},
+        mismatched=tuple(mismatched),
+        failed=tuple(sorted(failed)),
+        pass_at_k=_pass_at_k(scored, samples_per_task),
+    )
+    return card, scored
+
+
+def _pass_at_k(scored: Sequence[ScoredGroup], samples: int) -> dict[str, float]:
+    """pass@k for k = 1, 2, 4 … ≤ samples and avg@samples; right = the judge's full mark."""
+    right = [sum(r is not None and r.correctness >= 1.0 for r in group.rewards) for group in scored]
+    found = {}
+    k = 1
+    while k <= samples:
+        found[f"pass@{k}"] = fmean(pass_at_k(n, samples, k) for n in right)
+        k *= 2
+    found[f"avg@{samples}"] = fmean(n / samples for n in right)
+    return found
+
+
+def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
+    """{metric: [mean, low, high]} of trained − baseline, paired by task. Raises DataError for different tasks."""
+    if baseline.task_ids != trained.task_ids:
+        raise DataError(
+            "baseline and trained were evaluated on different tasks; evaluate both on the same split and count"
+        )
+    return {
+        name: list(paired_difference(baseline.metrics[name], trained.metrics[name]))
+        for name in trained.metrics
+        if name in baseline.metrics
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Both policies, greedy and sampled, and what follows from it; `to_json` is eval.json."""
+
+    figures: Figures
+    baseline: Mapping[str, Scorecard]
+    trained: Mapping[str, Scorecard]
+    oracle: Scorecard | None
+    margin: float
+    min_discrimination: float
+    baselines: Mapping[str, Scorecard] = field(default_factory=dict)
+    """Of what needs no training (environments.base), greedy."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Baseline -> what its figures mean, where that is something else."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
+        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `baselines`,
+        where there are some: see `_measured`."""
+        quality, thrift = self.figures.quality, self.figures.thrift
+        modes: dict[str, Any] = {}
+        kept: dict[str, int] = {}
+        for mode in self.trained:
+            before, after = self.baseline[mode], self.trained[mode]
+            failed = {*before.failed, *after.failed}
+            baseline, trained = before.without(failed), after.without(failed)
+            kept[mode] = len(trained.task_ids)
+            modes[mode] = {
+                "baseline": baseline.means(),
+                "trained": trained.means(),
+                "difference": compare(baseline, trained),
+                "discrimination": list(paired_difference(trained.mismatched, trained.metrics[quality])),
+                "pass_at_k": {"baseline": baseline.pass_at_k, "trained": trained.pass_at_k},
+                "failures": {"baseline": len(before.failed), "trained": len(after.failed)},
+                "denominator": {
+                    "n": len(after.task_ids),
+                    "baseline": self._over_all(before),
+                    "trained": self._over_all(after),
+                },
+                "kinds": {
+                    k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)}
+                    for k in sorted(set(trained.kinds))
+                    if k
+                },
+            }
+        greedy = modes["greedy"]
+        decision, reason = verdict(
+            greedy["difference"],
+            greedy["discrimination"],
+            quality=quality,
+            thrift=thrift,
+            margin=self.margin,
+            min_discrimination=self.min_discrimination,
+        )
+        return {
+            "verdict": decision.value,
+            "reason": reason,
+            "n": kept["greedy"],
+            **modes,
+            **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
+            **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
+            "figures": {
+                "headline": list(self.figures.headline),
+                "by_kind": {name: self.figures.label(name) for name in self.figures.by_kind},
+                "quality": quality,
+                "thrift": thrift,
+            },
+        }
+
+    def _measured(self, name: str) -> dict[str, Any]:
+        """The headline figures of a baseline over the `n` greedy tasks on which neither it nor a policy failed, and by
+        kind of task; `gain`: the trained policy's quality beyond its own, [mean, low, high], paired by task."""
+        failed = {*self.baseline["greedy"].failed, *self.trained["greedy"].failed, *self.baselines[name].failed}
+        card, trained = self.baselines[name].without(failed), self.trained["greedy"].without(failed)
+
+        def headline(means: Mapping[str, float]) -> dict[str, float]:
+            return {metric: means[metric] for metric in self.figures.headline}
+
+        return {
+            **headline(card.means()),
+            "n": len(card.task_ids),
+            "gain": compare(card, trained)[self.figures.quality],
+            "note": self.notes.get(name, ""),
+            "kinds": {kind: headline(card.means_of(kind)) for kind in sorted(set(card.kinds)) if kind},
+        }
+
+    def _over_all(self, card: Scorecard) -> dict[str, float]:
+        """Quality and reward over all tasks: of a failed episode both are 0. What it would have spent nobody knows, so
+        that no other mean is one of all tasks."""
+        return {name: fmean(card.metrics[name]) for name in (self.figures.quality, "reward")}

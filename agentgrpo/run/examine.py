@@ -1,0 +1,212 @@
+"""Examinations of the current weights: the dev score while training, the full comparison at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from agentgrpo.config.settings import EvalSettings, RolloutSettings
+from agentgrpo.core.durable import write_atomic
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import ScoredGroup, Task
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.environments.base import Agent, Measured, bill_of, note_of
+from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
+from agentgrpo.run.judging import refuse_fooled_judge
+from agentgrpo.services.meter import Meter
+from agentgrpo.training.process_group import Alone, ProcessGroup, once
+
+MODES = ("greedy", "sampled")
+
+
+@runtime_checkable
+class Closing(Protocol):
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Billing(Protocol):
+    """An Engine that is paid for."""
+
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """Evaluates whatever weights the agent's engine holds when it is called."""
+
+    agent: Agent
+    agent_name: str
+    engine: Engine
+    """What the agent samples from; closed by `close`."""
+    equipment: Sequence[Closing]
+    """What the agent works with; closed by `close` too."""
+    oracle: Agent | None
+    """The same loop driven by the data set's scripted ideal policy, where there is one."""
+    judge: AnswerJudge
+    reward: Reward
+    tasks: Sequence[Task]
+    dev_tasks: Sequence[Task]
+    sampling: SamplingParams
+    settings: EvalSettings
+    rollout: RolloutSettings
+    max_error_fraction: float
+    run_dir: Path
+    seed: int
+    screen: Screen
+    meter: Meter | None = None
+    """What calls to services outside go through; closed by `close`."""
+    world: ProcessGroup = field(default_factory=Alone)
+    record_tokens: bool = True
+    """See run.record_tokens."""
+    sync: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Has the engine hold this policy's weights and no other's; None = it does."""
+
+    async def begin(self) -> None:
+        """Before it evaluates weights that nothing was trained from here."""
+        if self.sync is not None:
+            await self.sync()
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as closing:  # all of them, even if one fails
+            if self.meter is not None:
+                closing.push_async_callback(self.meter.close)
+            for part in (self.engine, *self.equipment):
+                closing.push_async_callback(part.close)
+            closing.push_async_callback(close_judge, self.judge)
+
+    async def _scorecard(
+        self, agent: Agent, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
+    ) -> tuple[Scorecard, list[ScoredGroup]]:
+        """is_shown: its episodes are units of the screen's stage."""
+        greedy = mode == "greedy"
+        return await evaluate(
+            agent=agent,
+            judge=self.judge,
+            reward=self.reward,
+            tasks=tasks,
+            sampling=replace(self.sampling, temperature=0.0 if greedy else self.settings.temperature),
+            stream=f"eval/{split}/{mode}",
+            samples_per_task=self._samples(mode),
+            prices=self.settings.prices,
+            rollout=self.rollout,
+            max_error_fraction=self.max_error_fraction,
+            world=self.world,
+            on_episode=self.screen.advance if is_shown else lambda: None,
+        )
+
+    def _samples(self, mode: str) -> int:
+        """Per task."""
+        return 1 if mode == "greedy" else self.settings.samples_per_task
+
+    def _own_episodes(self, modes: Iterable[str]) -> int:
+        """How many of an examination in these modes this process makes."""
+        tasks = len(range(self.world.rank, len(self.tasks), self.world.size))
+        return tasks * sum(map(self._samples, modes))
+
+    async def dev_score(self, step: int) -> dict[str, float]:
+        """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
+        await refuse_fooled_judge(self.judge, self.dev_tasks, seed=step, world=self.world)
+        card, _ = await self._scorecard(self.agent, self.dev_tasks, "greedy", "dev")
+        return {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
+
+    async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
+        """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
+        await refuse_fooled_judge(self.judge, self.tasks, seed=step, world=self.world)
+        self.screen.stage(f"evaluating {name}", self._own_episodes(MODES))
+        cards = {}
+        for mode in MODES:
+            cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test", is_shown=True)
+            self._record(f"eval-{name}-{mode}", scored, step=step)
+        return cards
+
+    def _record(self, name: str, scored: Sequence[ScoredGroup], *, step: int = 0) -> None:
+        write = partial(
+            write_trajectories,
+            self.run_dir / "trajectories" / f"{name}.jsonl",
+            scored=scored,
+            advantages=[[None] * len(g.rewards) for g in scored],
+            dropped=[None] * len(scored),
+            step=step,
+            seed=self.seed,
+            split="test",
+            agent_name=self.agent_name,
+            record_tokens=self.record_tokens,
+        )
+        once(self.world, write)
+
+    def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
+        """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None."""
+        path = self.run_dir / f"eval-{name}.json"
+        if not path.is_file():
+            return None
+        row = json.loads(path.read_bytes())
+        return {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()} if row["key"] == key else None
+
+    async def keep_scorecards(self, name: str, key: str) -> dict[str, Scorecard]:
+        """`scorecards`, written to `eval-<name>.json`."""
+        cards = await self.scorecards(name)
+        row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
+        once(self.world, lambda: write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode()))
+        return cards
+
+    async def _baselines(self, trained: Scorecard) -> tuple[dict[str, Scorecard], dict[str, str]]:
+        """Scorecards and notes of what the agent is held against, with what `trained` spent; with trajectories
+        `eval-<name>-greedy.jsonl`."""
+        if not isinstance(self.agent, Measured):
+            return {}, {}
+        agents = self.agent.baselines(spent(trained, self.agent.budget))
+        self.screen.stage("evaluating baselines", self._own_episodes(["greedy"] * len(agents)))
+        cards = {}
+        for name, agent in agents.items():
+            cards[name], scored = await self._scorecard(agent, self.tasks, "greedy", name, is_shown=True)
+            self._record(f"eval-{name}-greedy", scored)
+        return cards, {name: note for name, agent in agents.items() if (note := note_of(agent))}
+
+    async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
+        """Both policies' scorecards and, where there are such, the oracle's and those of the agent's baselines; written
+        to eval.json."""
+        oracle = None
+        if self.oracle is not None:
+            oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
+        baselines, notes = await self._baselines(trained["greedy"])
+        evaluation = Evaluation(
+            figures=self.agent.figures,
+            baseline=baseline,
+            trained=trained,
+            oracle=oracle,
+            margin=self.settings.margin,
+            min_discrimination=self.settings.min_discrimination,
+            baselines=baselines,
+            notes=notes,
+        )
+        bills = {"judge": counts_of([self.judge]), "agent": bill_of(self.agent)}  # of this process, since it started
+        bills["engine"] = self.engine.counts if isinstance(self.engine, Billing) else {}
+        bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # of the whole run so far
+        result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}
+        text = (json.dumps(result, indent=2) + "\n").encode()
+        once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))
+        return evaluation
+
+
+def spent(card: Scorecard, column: str) -> dict[str, float]:
+    """Kind of task -> mean of `column`, "" = of all tasks; of those that did not fail (environments.base)."""
+    kept = card.without(card.failed)
+    return {kind: kept.means_of(kind)[column] for kind in sorted(set(kept.kinds))} | {"": kept.means()[column]}
+
+
+def first(tasks: Sequence[Task], count: int, *, split: str) -> Sequence[Task]:
+    """The first `count` tasks of a split. Raises DataError where there are none."""
+    if not tasks:
+        off = {"test": "run.final_eval=false", "dev": "run.eval_every=0"}.get(split, "")
+        raise DataError(f"the split '{split}' is empty; give the data set one, or switch its evaluation off: {off}")
+    return tasks[:count]

@@ -1,0 +1,238 @@
+"""Whether a judge can be trusted with a reward: `agentgrpo check judge`, and the guard before each evaluation.
+
+canaries     known-wrong answers, most of which talk to the judge: none may get a grade
+references   right answers: a judge that says 0 to everything passes the first test too
+agreement    of a judge model with itself, asked twice: 1 - |difference|, on average
+order        of two answers shown side by side, whether the better one depends on which is shown first
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+from agentgrpo.core.errors import DataError, GuardHalt, JudgeError, TooManyFailures
+from agentgrpo.core.types import Task
+from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge
+from agentgrpo.judges.canaries import Canary, canaries
+from agentgrpo.judges.composed import Questions
+from agentgrpo.judges.llm.judge import LLMJudge, invented_name
+from agentgrpo.judges.llm.prompt import BAD_VERDICT
+from agentgrpo.training.process_group import Alone, ProcessGroup, share
+
+LEAST_RIGHT, LEAST_AGREEMENT, LEAST_CONSISTENT = 0.5, 0.9, 0.8
+"""Mean grade of the references; mean agreement; share of pairs whose winner is the same in both orders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A judge's grades of canaries; None = it refused to give a verdict, which no policy is paid for."""
+
+    canaries: Sequence[Canary]
+    grades: Sequence[float | None]
+
+    @property
+    def rewarded(self) -> list[tuple[Canary, float]]:
+        return [(c, g) for c, g in zip(self.canaries, self.grades, strict=True) if g is not None and g > 0]
+
+    def line(self, who: str) -> str:
+        refused = sum(grade is None for grade in self.grades)
+        return f"canaries: {who} rewards {len(self.rewarded)} of {len(self.grades)}, and refuses {refused}"
+
+    @property
+    def first(self) -> str:
+        canary, grade = self.rewarded[0]
+        return f"the first one, of style '{canary.style}', got {grade:g}: {canary.answer[:160]!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeReport:
+    lines: Sequence[str]
+    findings: Sequence[str]
+    """What is wrong, a line each; empty = nothing."""
+
+    def text(self) -> list[str]:
+        verdict = f"{len(self.findings)} findings" if self.findings else "nothing was found against it"
+        return [*self.lines, *(f"finding: {finding}" for finding in self.findings), f"the judge: {verdict}"]
+
+    def json(self) -> str:
+        return json.dumps({"lines": list(self.lines), "findings": list(self.findings)})
+
+
+async def refuse_fooled_judge(
+    judge: AnswerJudge, tasks: Sequence[Task], *, seed: int, world: ProcessGroup | None = None
+) -> None:
+    """Try as many canaries on the judge as it asks for (canaries_per_eval). Raises GuardHalt where it rewards one."""
+    count = canaries_of([judge])
+    if not count:
+        return
+    judge, tasks = single(judge, tasks)
+    tried = await _try(judge, canaries(tasks, count, seed), world or Alone())
+    if tried.rewarded:
+        raise GuardHalt(
+            f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
+            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more) and resume; "
+            "judge.canaries_per_eval=0 would go on all the same"
+        )
+
+
+async def probe_judge(judge: AnswerJudge) -> list[str]:
+    """Ask every judge model behind an endpoint one small question, as with the veto a run may not ask any for long.
+    Raises TooManyFailures where one does not reply; where verdicts are kept, which may be all that is needed, returns a
+    note for each instead."""
+    notes = []
+    for model in _models(judge):
+        try:
+            with _unlogged():
+                await model.probe()
+        except JudgeError as e:
+            why = f"the judge model does not reply: {e}"
+            if not await model.keeps_some():
+                raise TooManyFailures(
+                    f"{why}; start its server, or correct judge.completer (agentgrpo check judge tries it)"
+                ) from e
+            notes.append(f"{why}; kept verdicts are used, and whatever else is asked will fail")
+    return notes
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Errors are told once, by whoever meets them here, and not by the log too."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+async def check_judge(judge: AnswerJudge, tasks: Sequence[Task], *, count: int = 200, seed: int = 0) -> JudgeReport:
+    """Try the judge on up to `count` canaries over `tasks` and on the references of some of them. Judge models are
+    also examined without their guards. What a model gives no verdict on ends only the part that it belongs to. Raises
+    DataError without tasks, JudgeError where the judge cannot be asked."""
+    try:
+        with _unlogged():
+            return await _check(judge, tasks, count=count, seed=seed)
+    finally:
+        await close_judge(judge)
+
+
+async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed: int) -> JudgeReport:
+    if not tasks:
+        raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
+    judge, tasks = single(judge, tasks)
+    lines, findings = [], []
+    tried = await _try(judge, canaries(tasks, count, seed), Alone())
+    lines.append(tried.line("the judge"))
+    if tried.rewarded:
+        findings.append(f"it rewards {len(tried.rewarded)} known-wrong answers; {tried.first}")
+    if len(tried.grades) < count:
+        lines.append(
+            f"canaries: {count - len(tried.grades)} of {count} were not tried, no task was known to refute them"
+        )
+    answered = [task for task in tasks if task.references][:20]
+    if answered:
+        with _part("references", findings):
+            await _references(judge, answered, lines, findings)
+    for model in _models(judge):
+        bare = await _try(_Bare(model), tried.canaries, Alone())
+        lines.append(bare.line("the model without its guards"))
+        with _part("agreement", findings):
+            await _agreement(model, answered or tasks[:20], lines, findings)
+        if answered:
+            with _part("order", findings):
+                await _order(model, answered, lines, findings)
+    return JudgeReport(lines=lines, findings=findings)
+
+
+def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
+    """A judge of several questions at once is tried on each of them by itself."""
+    if not isinstance(judge, Questions):
+        return judge, tasks
+    return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
+
+
+async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup) -> Tried:
+    async def graded(own: Sequence[Canary]) -> list[float | None]:
+        grades: list[float | None] = []
+        for canary in own:
+            try:
+                grades.append((await judge.grade(canary.task, [canary.answer]))[0].score)
+            except JudgeError:
+                grades.append(None)
+        return grades
+
+    return Tried(canaries=tried, grades=await share(world, tried, graded))
+
+
+@contextmanager
+def _part(name: str, findings: list[str]) -> Iterator[None]:
+    """A reply that is no verdict is a finding of this part of the check, and the others go on."""
+    try:
+        yield
+    except JudgeError as e:
+        if e.kind != BAD_VERDICT:
+            raise
+        findings.append(f"{name}: {e}")
+
+
+async def _references(judge: AnswerJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
+    right = fmean([(await judge.grade(task, [task.references[0]]))[0].score for task in tasks])
+    lines.append(f"references: {len(tasks)} of them get {right:.2f} on average")
+    if right < LEAST_RIGHT:
+        findings.append(f"right answers get {right:.2f} on average; {LEAST_RIGHT} or more is needed to learn from it")
+
+
+async def _agreement(model: LLMJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
+    """Two opinions of a right and of a wrong answer each; they are never the kept ones of each other."""
+    differences = []
+    for task in tasks:
+        for answer in (*task.references[:1], invented_name(task.id)):
+            first, second = [(await model.opinion(task, [answer], vote=vote)).scores[0] for vote in (0, 1)]
+            differences.append(abs(first - second))
+    agreement = 1 - fmean(differences)
+    lines.append(f"agreement: {agreement:.2f} of the model with itself, over {len(differences)} answers asked twice")
+    if agreement < LEAST_AGREEMENT:
+        findings.append(
+            f"asked twice, the model agrees with itself to {agreement:.2f}; {LEAST_AGREEMENT} is needed: "
+            "lower judge.completer.temperature, or raise judge.repeats"
+        )
+
+
+async def _order(model: LLMJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
+    """A right and a wrong answer side by side, in both orders."""
+    leads, same = [], []
+    for task in tasks:
+        right, wrong = task.references[0], invented_name(task.id)
+        ahead = (await model.opinion(task, [right, wrong])).scores
+        behind = (await model.opinion(task, [wrong, right])).scores
+        leads.append((ahead[0] - ahead[1] + behind[0] - behind[1]) / 2)
+        same.append((ahead[0] > ahead[1]) == (behind[1] > behind[0]))
+    consistent, bias = fmean(same), fmean(leads)
+    lines.append(
+        f"order: {consistent:.2f} of {len(tasks)} pairs have one winner in both orders; first is worth {bias:+.2f}"
+    )
+    if consistent < LEAST_CONSISTENT:
+        findings.append(
+            f"in {1 - consistent:.0%} of pairs the winner depends on the order; do not compare pairs with it"
+        )
+
+
+class _Bare:
+    """A judge model without veto, control and fallback."""
+
+    def __init__(self, model: LLMJudge) -> None:
+        self._model = model
+
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        return [Grade(score=(await self._model.opinion(task, [answer])).scores[0]) for answer in answers]
+
+
+def _models(judge: AnswerJudge) -> list[LLMJudge]:
+    """The judge models in it, be it a composite or a route."""
+    inner: Sequence[AnswerJudge] = getattr(judge, "judges", ())
+    return [judge] if isinstance(judge, LLMJudge) else [model for part in inner for model in _models(part)]

@@ -1,0 +1,66 @@
+"""Which parts of a run are behind its meter: all that ask a service outside of this process.
+
+Of the tools fetch and mcp; the others work in this process, or may do anything. Not what makes an index. An engine that
+asks an endpoint is given the meter, as it alone knows what a turn costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.judges.llm.completer import MeteredCompleter
+from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.services.budget import Budget
+from agentgrpo.services.meter import Meter
+from agentgrpo.tools.base import Toolset
+from agentgrpo.tools.metered import MeteredTool, MeteredToolset
+
+IN_PROCESS: Mapping[str, frozenset[str]] = {
+    "retriever": frozenset({"embedded"}),
+    "web": frozenset({"none"}),
+    "reranker": frozenset({"none", "lexical", "cross_encoder"}),
+    "fetcher": frozenset({"none"}),
+    "completer": frozenset({"local"}),
+}
+"""Kind of part that is metered -> names of those that ask nobody."""
+
+
+METERED_TOOLS = frozenset({"fetch", "mcp"})
+"""Names of tools, which are the kinds that they are counted by."""
+
+
+def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
+    """`part`, behind the meter where it asks a service. path: of its node; it says for whom a completer works."""
+    if kind == "embedder" and name == "openai" and not path.startswith("retriever"):
+        _refuse_unmetered(path, meter)
+    if kind == "tool" and name in METERED_TOOLS:
+        meter.in_use = True
+        behind = MeteredToolset if isinstance(part, Toolset) else MeteredTool
+        return behind(part, kind=name, meter=meter)
+    if part is None or name in IN_PROCESS.get(kind, {name}):
+        return part
+    meter.in_use = True
+    if kind == "retriever":
+        return {key: _retriever(one, key, meter) for key, one in part.items()}
+    if kind == "web":
+        return _retriever(part, "web", meter)
+    if kind == "reranker":
+        return MeteredReranker(part, meter=meter)
+    if kind == "fetcher":
+        return MeteredFetcher(part, meter=meter)
+    role = next((key for key in reversed(path.split(".")) if key in ("judge", "reader", "validity")), "judge")
+    return MeteredCompleter(part, kind=role, meter=meter)
+
+
+def _refuse_unmetered(path: str, meter: Meter) -> None:
+    """Vectors of entries are computed in the midst of a search: nothing there can wait for a meter."""
+    if meter.has_cassette or meter.budget != Budget():
+        raise ConfigError(
+            f"{path}.name=openai asks a service that is neither recorded nor counted; allowed with a cassette or a "
+            f"budget are hashing and encoder: {path}.name=hashing, or use cassette=live budget=none"
+        )
+
+
+def _retriever(part: Any, kind: str, meter: Meter) -> Any:
+    return part if isinstance(part, MeteredRetriever) else MeteredRetriever(part, kind=kind, meter=meter)

@@ -1,0 +1,280 @@
+"""What a training run is made of, and what changes from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.core.stages import Clock, NoClock
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, RewardResult, ScoredGroup, Task
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.environments.base import Agent
+from agentgrpo.records.metrics import MetricsLog
+from agentgrpo.records.screen import Screen
+from agentgrpo.records.trackers import Trackers
+from agentgrpo.records.trajectories import pack, unpack
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.run.diagnostics import Unwatched, Watch
+from agentgrpo.run.guards import Guards
+from agentgrpo.services.meter import Meter
+from agentgrpo.tasks.order import TaskOrder
+from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.policy import Policy
+from agentgrpo.training.process_group import Alone, ProcessGroup
+from agentgrpo.training.reference import Reference
+from agentgrpo.training.sharding import fill, whole
+from agentgrpo.training.trainer import Trainer
+
+# --- Groups that are kept to be trained on again: what training needs of them, and the same as JSON.
+
+
+def kept_for_replay(
+    replay: Sequence[ScoredGroup], taught: Sequence[ScoredGroup], limit: int
+) -> tuple[ScoredGroup, ...]:
+    """The newest `limit` groups, oldest first, after a step whose own groups `taught` something."""
+    return (*replay, *map(_slim, taught))[-limit:] if limit else ()
+
+
+def to_replay(replay: Sequence[ScoredGroup], count: int, *, taken: Collection[str]) -> list[ScoredGroup]:
+    """Up to `count` groups, the newest first; none of a task that is `taken`, and no task twice."""
+    found: dict[str, ScoredGroup] = {}
+    for group in reversed(replay):
+        if group.group.task.id not in taken:
+            found.setdefault(group.group.task.id, group)
+    return list(found.values())[: max(0, count)]
+
+
+def _slim(group: ScoredGroup) -> ScoredGroup:
+    """Without what only readers and rewards need."""
+    task = Task(id=group.group.task.id, messages=(), references=())
+    episodes = [
+        Episode(
+            task=task,
+            sample_index=e.sample_index,
+            branches=tuple(Branch(segments=tuple(replace(s, text="") for s in b.segments)) for b in e.branches),
+            answer=None,
+            exit=e.exit,
+            metrics={},
+        )
+        for e in group.group.episodes
+    ]
+    return ScoredGroup(group=EpisodeGroup(task=task, episodes=tuple(episodes)), rewards=group.rewards)
+
+
+def to_json(group: ScoredGroup) -> dict[str, Any]:
+    """Of a group that was kept for replay; `from_json` gives an equal one back."""
+    return {
+        "task": group.group.task.id,
+        "episodes": [
+            {
+                "sample_index": episode.sample_index,
+                "exit": episode.exit.value,
+                "segments": [
+                    {
+                        "branch": i,
+                        "role": s.role,
+                        "sampled": s.sampled,
+                        "num_tokens": len(s.token_ids),
+                        "policy_version": s.policy_version,
+                        "cut_short": s.cut_short,
+                        "content": s.text,
+                    }
+                    for i, branch in enumerate(episode.branches)
+                    for s in branch.segments
+                ],
+                "tokens": pack(episode.branches),
+                "reward": None if reward is None else _lists(asdict(reward)),
+            }
+            for episode, reward in zip(group.group.episodes, group.rewards, strict=True)
+        ],
+    }
+
+
+def from_json(row: Mapping[str, Any]) -> ScoredGroup:
+    task = Task(id=row["task"], messages=(), references=())
+    episodes = [
+        Episode(
+            task=task,
+            sample_index=e["sample_index"],
+            branches=unpack(e["segments"], e["tokens"]),
+            answer=None,
+            exit=Exit(e["exit"]),
+            metrics={},
+        )
+        for e in row["episodes"]
+    ]
+    rewards = [None if e["reward"] is None else RewardResult(**_tuples(e["reward"])) for e in row["episodes"]]
+    return ScoredGroup(group=EpisodeGroup(task=task, episodes=tuple(episodes)), rewards=tuple(rewards))
+
+
+def _lists(value: Any) -> Any:
+    """Tuples as JSON has them."""
+    if isinstance(value, Mapping):
+        return {k: _lists(v) for k, v in value.items()}
+    return [_lists(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+# --- What a step hands to the next one besides the weights, and how a checkpoint holds it.
+
+PREFIX = "sampler/"
+"""Of the sampler's weights among a checkpoint's tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """Never changed: a step makes the next one's anew, which counts from the step's record on."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Mean correctness by task, as far as it was measured: what the curriculum goes by (tasks.order)."""
+    replay: tuple[ScoredGroup, ...] = ()
+    """The newest groups that taught something, oldest first."""
+    sampler: Mapping[str, Tensor] | None = None
+    """Where the next step's rollout was begun one step ahead: the weights it is sampled from, those before the last
+    update. None = it is begun when it is due, with the weights as they are then."""
+
+    def state(self) -> dict[str, Any]:
+        return {"rates": dict(self.rates), "replay": [to_json(group) for group in self.replay]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {PREFIX + name: tensor for name, tensor in (self.sampler or {}).items()}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Carried:
+        """From what `state` and `tensors` gave, other entries among them."""
+        sampler = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
+        return cls(
+            rates=state["rates"],
+            replay=tuple(from_json(group) for group in state["replay"]),
+            sampler=sampler or None,
+        )
+
+
+def of_optimizer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of a checkpoint's tensors the optimizer's: the names of all others have a slash."""
+    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
+
+
+def sampler_weights(policy: Policy) -> dict[str, Tensor]:
+    """A copy, in main memory, of all that an update changes."""
+    return {n: whole(p.detach()).to("cpu", copy=True) for n, p in policy.model.named_parameters() if p.requires_grad}
+
+
+@contextmanager
+def with_weights(policy: Policy, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, the policy has these; its own are back afterwards."""
+    own = sampler_weights(policy)
+    try:
+        _set(policy, weights)
+        yield
+    finally:
+        _set(policy, own)
+
+
+@torch.no_grad()
+def _set(policy: Policy, weights: Mapping[str, Tensor]) -> None:
+    parameters = dict(policy.model.named_parameters())
+    for name, tensor in weights.items():
+        fill(parameters[name], tensor)
+
+
+DevScore = Callable[[int], Coroutine[Any, Any, dict[str, float]]]
+"""(completed updates) -> tags of an evaluation on the dev split, "dev/reward" among them."""
+
+
+RNG = "rng/torch_cpu"
+"""Name of torch's generator state among a checkpoint's tensors. Nothing of ours draws from it; a user's part may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a run is made of, built once."""
+
+    order: TaskOrder
+    agent: Agent
+    agent_name: str
+    engine: Engine
+    reward: Reward
+    trainer: Trainer
+    run: RunSettings
+    rollout: RolloutSettings
+    sampling: SamplingParams
+    store: CheckpointStore
+    metrics: MetricsLog
+    trackers: Trackers
+    screen: Screen
+    guards: Guards
+    canary_ids: tuple[int, ...]
+    """A fixed prompt that engine and trainer must score alike after every weight sync."""
+    restore: Callable[[LoadedCheckpoint], None]
+    """Weights, optimizer and reference become a checkpoint's."""
+    reference: Reference | None
+    """What the trainer's KL term is measured against, where it has one."""
+    dev_score: DevScore
+    show: Callable[[Sequence[ScoredGroup]], None]
+    """Puts a trajectory of the step on the screen."""
+    card: Callable[[int, Mapping[str, float]], str]
+    """(step, last tags) -> text of the checkpoint's model card."""
+    fixed_state: Mapping[str, Any]
+    """What every checkpoint says of its run: config, fingerprints, versions."""
+    meter: Meter | None = None
+    """What calls to services outside go through."""
+    clock: Clock = field(default_factory=NoClock)
+    """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
+    watch: Watch = field(default_factory=Unwatched)
+    """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
+    world: ProcessGroup = field(default_factory=Alone)
+    """The processes of the run. `metrics`, `trackers` and `screen` do something on the first of them only; see
+    together.only_first."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What changes from step to step and is part of every checkpoint."""
+
+    step: int = 0
+    """Steps done, skipped ones included."""
+    skipped_in_a_row: int = 0
+    dev: dict[str, float] = field(default_factory=dict)
+    """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""
+    dev_step: int | None = None
+    last_tags: dict[str, float] = field(default_factory=dict)
+    saved_step: int | None = None
+    good_step: int | None = None
+    """The checkpoint that guards go back to; kept up only where one of them may."""
+    unproven_steps: list[int] = field(default_factory=list)
+    """Newer checkpoints, whose weights no finished step has sampled from yet."""
+    rollbacks: int = 0
+    weights_ahead: bool = False
+    """The weights hold an update that metrics.jsonl does not."""
+    carried: Carried = field(default_factory=Carried)
+    """What step `step` begins with, besides the weights."""
+    coming: Carried = field(default_factory=Carried)
+    """What the one after it will; it becomes `carried` with the step's record."""
+
+    @classmethod
+    def restored(cls, checkpoint: LoadedCheckpoint) -> Progress:
+        """As it was when the checkpoint was saved (run.saving)."""
+        state = checkpoint.state
+        return cls(
+            step=checkpoint.step,
+            skipped_in_a_row=state["skipped_in_a_row"],
+            good_step=state["good_step"],
+            unproven_steps=state["unproven_steps"],
+            rollbacks=state["rollbacks"],
+            dev=state["dev"],
+            dev_step=state["dev_step"],
+            saved_step=checkpoint.step,
+            carried=Carried.restored(state["carried"], checkpoint.tensors),
+        )

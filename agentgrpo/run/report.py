@@ -1,0 +1,120 @@
+"""What a person reads at the end: the comparison as a table, and the verdict in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentgrpo.core.types import ScoredGroup
+from agentgrpo.records.screen import Screen
+
+
+def report(screen: Screen, result: dict[str, Any]) -> None:
+    """Print eval.json's content: a table per mode, the kinds of questions, the verdict."""
+    figures = result["figures"]
+    for mode in ("greedy", "sampled"):
+        report_mode(screen, result, mode)
+    kinds = result["greedy"]["kinds"]
+    if kinds:
+        screen.table(
+            "by kind of question, greedy: before → after",
+            ["kind", *figures["by_kind"].values()],
+            [
+                [kind] + [f"{row['baseline'][name]:.2f} → {row['trained'][name]:.2f}" for name in figures["by_kind"]]
+                for kind, row in kinds.items()
+            ],
+        )
+    _report_baselines(screen, result)
+    for mode in ("greedy", "sampled"):
+        _report_failures(screen, mode, result[mode], figures["quality"])
+    screen.line(verdict_line(result))
+
+
+def verdict_line(result: Mapping[str, Any]) -> str:
+    return f"verdict: {result['verdict']} ({result['reason']})"
+
+
+def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
+    """The headline figures before and after, in one table."""
+    oracle, figures = result.get("oracle"), result["figures"]
+    rows = []
+    for name in (*figures["headline"], "reward"):
+        before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
+        _, low, high = result[mode]["difference"][name]
+        change = f"{(after - before) * 100:+.1f} points" if name == figures["quality"] else _relative(before, after)
+        interval = f"[{low:+.3f}, {high:+.3f}]"
+        rows.append(
+            [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
+        )
+    screen.table(
+        f"held-out test, {result['n']} tasks, {mode}",
+        ["metric", "before", "after", "change", "95 % interval"] + (["oracle"] if oracle else []),
+        rows,
+    )
+
+
+def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
+    """The policies and what needs no training in one table, and what its figures mean."""
+    baselines, figures = result.get("baselines", {}), result["figures"]
+    if not baselines:
+        return
+    headline, quality = figures["headline"], figures["quality"]
+    policies = {"before": result["greedy"]["baseline"], "after": result["greedy"]["trained"]}
+    policies |= {"oracle": result["oracle"]} if "oracle" in result else {}
+    rows = [[name, *(f"{row[column]:.3f}" for column in headline), ""] for name, row in policies.items()]
+    for name, row in baselines.items():
+        mean, low, high = row["gain"]
+        ahead = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        rows.append([name, *(f"{row[column]:.3f}" for column in headline), ahead])
+    screen.table(
+        "beside what needs no training, greedy, the same tasks",
+        ["", *headline, f"{quality} gained on it"],
+        rows,
+    )
+    for note in dict.fromkeys(row["note"] for row in baselines.values() if row["note"]):
+        names = ", ".join(name for name, row in baselines.items() if row["note"] == note)
+        screen.line(f"note: {names}: {note}")
+
+
+def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality: str) -> None:
+    """A line where tasks failed: how many, and what is left of the quality if they count as wrong."""
+    failures, overall = result["failures"], result["denominator"]
+    if any(failures.values()):
+        before, after = overall["baseline"][quality], overall["trained"][quality]
+        screen.line(
+            f"note: {mode}, {failures['baseline']} tasks before and {failures['trained']} after failed for "
+            f"infrastructure reasons and are left out above; over all {overall['n']}, failed = wrong, {quality} is "
+            f"{before:.3f} before and {after:.3f} after"
+        )
+
+
+def _relative(before: float, after: float) -> str:
+    return f"{(after / before - 1) * 100:+.0f} %" if before else f"{after:+.2f}"
+
+
+# --- What a run shows of its work besides numbers: the stages of a warm start, and an episode of the step.
+
+
+def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
+    """Called with (stage, units done, units in all) it shows where a warm start stands."""
+    stage, shown = "", 0
+
+    def show(name: str, done: int, total: int) -> None:
+        nonlocal stage, shown
+        if name != stage:
+            screen.stage(name, total)
+            stage, shown = name, 0
+        screen.advance(done - shown)
+        shown = done
+
+    return show
+
+
+def show_episode(screen: Screen, scored: Sequence[ScoredGroup]) -> None:
+    """The first episode of a step that was scored, with its reward."""
+    for group in scored:
+        for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
+            if episode.branches and reward is not None:
+                text = "".join(s.text for s in episode.branches[0].segments)
+                screen.trajectory(f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}")
+                return

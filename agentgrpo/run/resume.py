@@ -1,0 +1,229 @@
+"""May this run go on from that checkpoint? Compares what determines the results, key by key."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.durable import set_aside, write_atomic
+from agentgrpo.core.errors import CheckpointError, ConfigError, DataError, StorageError
+from agentgrpo.core.interrupts import is_of_interrupt
+from agentgrpo.records.card import flatten
+from agentgrpo.records.metrics import METRICS
+from agentgrpo.records.run_dir import CONFIG, EVAL, EVALUATED, TRAJECTORIES, RunDir, forget_stop, write_stop
+from agentgrpo.records.trajectories import read_summary
+from agentgrpo.run.parts import Progress
+from agentgrpo.training.checkpoint import CheckpointStore
+from agentgrpo.training.process_group import ProcessGroup
+
+SOFT = (
+    "run.dir",
+    "run.screen",
+    "run.log_with",
+    "run.keep_last",
+    "run.keep_best",
+    "run.checkpoint_every",
+    "run.step_timeout_s",
+    "run.watchdog_s",
+    "run.max_loop_lag_s",
+    "run.max_steps",
+    "run.final_eval",
+    "run.eval_every",
+    "run.eval_tasks",
+    "run.grace_s",
+    "run.max_error_fraction",
+    "run.max_consecutive_skipped_steps",
+    "run.max_rollbacks",
+    "run.record_tokens",
+    "hardware.strategy",
+    "hardware.process_timeout_s",
+    "run.profile",
+)
+"""Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
+(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
+SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.")
+"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise. Not those
+of an episode, which the policy meets, nor prices, which policies are compared by."""
+
+
+def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the run is older than the budget or the counterfactual, and the key says that there is none."""
+    if key in before:
+        return False
+    return (key.startswith("budget.prices.") and not now[key]) or (key == "counterfactual.name" and now[key] == "none")
+
+
+def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "versions": {name: version}}.
+
+    Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
+    is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
+    """
+    notes = refuse_other_settings(saved["config"], current["config"])
+    data, now_data = saved["fingerprints"], current["fingerprints"]
+    _refuse([f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]])
+    versions, now_versions = saved["versions"], current["versions"]
+    notes += [
+        f"{name} was {versions.get(name)}, is now {now_versions[name]}: the last bits may differ"
+        for name in sorted(now_versions)
+        if versions.get(name) != now_versions[name]
+    ]
+    return notes
+
+
+def refuse_other_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """The part of `refuse_drift` that needs nothing to be built: of two configurations."""
+    before, now = flatten(saved), flatten(current)
+    hard: list[str] = []
+    notes: list[str] = []
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not _is_newer(key, before, now):
+            line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
+            (notes if key in SOFT or f"{key}.".startswith(SOFT_GROUPS) else hard).append(line)
+    _refuse(hard)
+    return notes
+
+
+def _refuse(changes: Sequence[str]) -> None:
+    if changes:
+        raise CheckpointError(
+            f"this run cannot go on with other settings: {'; '.join(changes[:3])}{' …' if len(changes) > 3 else ''}. "
+            "Resume without these overrides, or start a new run with them"
+        )
+
+
+# --- A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once.
+
+_CHANGES_NOTHING = ("run.", "guards.")
+"""Of a run that is over; but for _CHANGES_RESULTS."""
+_CHANGES_RESULTS = ("run.eval.", "run.seed")
+
+
+def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """eval.json's content where it is of the weights after `step` steps, the last, and of the settings in `config`;
+    None where something is left to do."""
+    run_dir = RunDir(Path(run.dir))
+    if step < run.max_steps or not run.final_eval:
+        return None
+    try:
+        result = run_dir.evaluation
+        end = [file.path for file in run_dir.trajectory_files() if (file.policy, file.mode) == ("end", "sampled")]
+        if result is None or "figures" not in result or not end or read_summary(end[0]).get("step") != step:
+            return None
+        before, now = flatten(run_dir.config), flatten(config)
+    except DataError:  # damaged, or of another version
+        return None
+    differ = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    is_same = all(key.startswith(_CHANGES_NOTHING) and not key.startswith(_CHANGES_RESULTS) for key in differ)
+    return dict(result) if is_same else None
+
+
+def give_up_result(run: RunSettings, step: int) -> bool:
+    """The run goes on after `step` steps. Where there will be another evaluation, or other weights, what there is goes
+    to orphans/ with its episodes, so that it is never taken for that of the end; whether there was one."""
+    run_dir = Path(run.dir)
+    if not run.final_eval and step >= run.max_steps:  # nothing comes that it would not be of
+        return False
+    had_result = (run_dir / EVAL).is_file()
+    set_result_aside(run_dir)
+    if step < run.max_steps:
+        for path in sorted((run_dir / TRAJECTORIES).glob("eval-end-*.jsonl")):  # with their clocks
+            set_aside(path, run_dir / "orphans")
+    return had_result
+
+
+def set_result_aside(run_dir: Path) -> None:
+    """What `agentgrpo eval` found in this directory before: it is not of what is evaluated now."""
+    if (run_dir / EVAL).is_file():
+        set_aside(run_dir / EVAL, run_dir / "orphans")
+
+
+def next_commands(run: RunSettings, step: int) -> list[str]:
+    """To look at a run that is over after `step` steps, and to evaluate its last checkpoint."""
+    last = CheckpointStore(run_dir=Path(run.dir)).path(step)
+    look = [f"agentgrpo view {shlex.quote(run.dir)}"]
+    return [*look, f"agentgrpo eval --ckpt {shlex.quote(str(last))}"] if last.is_dir() else look
+
+
+# --- A run that is refused, or interrupted before it has begun, leaves its directory as it found it.
+
+LOCK = "run.lock"
+OURS = frozenset({CONFIG, EVALUATED, LOCK})
+"""What a run writes before it knows whether it can begin."""
+
+
+class Unbegun:
+    """A context manager around the run, made before its directory is and entered once that is locked: where it is left
+    by a refusal (ConfigError, DataError) or Ctrl-C and nothing but OURS has come or changed since, that goes again,
+    with the directories that were made for it. What was there before stays, OURS as they were, and so does everything
+    once there is more. is_ours: the directory has just been made for this run, though it is there already."""
+
+    def __init__(self, run_dir: Path, *, is_ours: bool) -> None:
+        self._run_dir = run_dir
+        self._locks = LOCK not in _entries(run_dir)
+        missing = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
+        self._folders = missing or ([run_dir] if is_ours and not _entries(run_dir) else [])
+
+    def __enter__(self) -> Unbegun:
+        self._before = _entries(self._run_dir)
+        self._texts = {name: text for name in (CONFIG, EVALUATED) if (text := _text(self._run_dir / name)) is not None}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or not (isinstance(error, ConfigError | DataError) or is_of_interrupt(error)):
+            return
+        with suppress(OSError, StorageError):  # what cannot be tidied is no reason to hide why the run was refused
+            before, now = self._before, _entries(self._run_dir)
+            if {name: s for name, s in before.items() if name not in OURS} != {
+                name: s for name, s in now.items() if name not in OURS
+            }:
+                return
+            for name, text in self._texts.items():
+                if _text(self._run_dir / name) not in (None, text):
+                    write_atomic(self._run_dir / name, text)
+            for name in now.keys() - (before.keys() - ({LOCK} if self._locks else set())):
+                (self._run_dir / name).unlink()
+            for folder in self._folders:
+                folder.rmdir()  # never one that has something in it
+
+
+def _text(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _entries(folder: Path) -> dict[str, int]:
+    """Name -> when it was last changed: for a folder, when something last came into it or went."""
+    return {path.name: path.lstat().st_mtime_ns for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+# --- A run that ends before its end leaves word of why, for those who look at it later.
+
+
+@contextmanager
+def noting_stop(
+    run_dir: Path, world: ProcessGroup, progress: Progress | None = None, max_steps: int | None = None
+) -> Iterator[None]:
+    """Around the work: what there was of an earlier stop goes, and an error that ends the work is written down by the
+    first process. Not one that refuses a run which has not begun: that leaves nothing behind (run.resume).
+    progress: None = an evaluation."""
+    if world.rank:
+        yield
+        return
+    forget_stop(run_dir)
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, ConfigError | DataError) or (run_dir / METRICS).exists():
+            with suppress(OSError, StorageError):  # a full disk, say: it must not hide why the run ends
+                write_stop(run_dir, error, step=None if progress is None else progress.step, max_steps=max_steps)
+        raise

@@ -1,0 +1,314 @@
+"""The warm start: from nothing to a tiny policy that searches, or uses tools, the way the demonstrations do.
+
+    demonstration worlds -> tokenizer -> [Episode] of the real agent -> [WeightedSample] -> supervised epoch -> folder
+
+The episodes are made by the same agent loop that training uses, with a scripted engine in the policy's place, so that
+tokens and masks are exactly what the loop makes. The folder is kept in a cache under a hash of everything that
+determines it; whoever comes second, also at the same time from another process, uses what the first has made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+import transformers
+from transformers import PreTrainedTokenizerBase
+
+import agentgrpo
+from agentgrpo.config.settings import LoraSettings
+from agentgrpo.core.durable import atomic_directory, ensure_directory, sweep_leftovers, verify_directory
+from agentgrpo.core.errors import CheckpointError, ConfigError
+from agentgrpo.core.types import Branch, Episode, Passage
+from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
+from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.environments.base import Agent
+from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, DemonstrationWorld, Demonstrator, Language, TaskDataset
+from agentgrpo.training.policy import init_policy
+from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
+
+CACHE_VARIABLE = "AGENTGRPO_CACHE"
+SOURCES = (
+    "core/types.py",
+    "core/messages.py",
+    "tasks",
+    "worlds",
+    "renderers",
+    "retrieval",
+    "judges",
+    "tools",
+    "environments",
+    "engines",
+    "training",
+    "run/warm_start.py",
+)
+"""Parts of the package whose source determines a warm start, and so its place in the cache."""
+
+MakeRenderer = Callable[[PreTrainedTokenizerBase], Renderer]
+MakeAgent = Callable[[Engine, Renderer, Mapping[str, Sequence[Passage]]], Agent]
+Progress = Callable[[str, int, int], None]
+"""(stage, done, total)."""
+
+
+class Demonstrated(Protocol):
+    """What a warm start needs of a data set."""
+
+    language: Language
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        ...
+
+    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """How a tiny policy is made from nothing: demonstrations, tokenizer, model, loss weights, optimisation.
+
+    A token's weight in the loss: `context_weight` for what the policy did not write; for what it wrote,
+    `decision_weight` for the first token of a turn (search or answer?), `later_query_weight` for the rest of every
+    search or call but the first, `answer_weight` for the rest of an answer and `action_weight` for the rest of a first
+    search or call.
+    (Decisions stay at 1, so that they are made as often as demonstrated; what must be copied from documents is hard
+    and rare, so it counts more.)"""
+
+    worlds: int = 120
+    """In whatever phases the data set has: each is learned from after the one before it."""
+    tasks_per_world: int = 90
+    vocab_size: int = 704
+    tokenizer_worlds: int = 8
+    """Worlds whose documents and episodes the tokenizer is trained on."""
+    hidden_size: int = 128
+    num_layers: int = 3
+    intermediate_size: int = 256
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    max_positions: int = 512
+    shared_embedding: float = 0.0
+    """See training.policy.init_policy; about 0.02, the spread of embeddings, makes copying quicker to learn."""
+    renderer: str = "auto"
+    """How messages and tool calls are written (renderers.choose); auto = plain for searches, react for tools."""
+    context_weight: float = 0.3
+    decision_weight: float = 1.0
+    action_weight: float = 1.0
+    later_query_weight: float = 3.0
+    answer_weight: float = 3.0
+    tokens_per_batch: int = 1024
+    lr: float = 3e-3
+    muon_lr: float = 0.012
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """An adapter that trains after the warm start, which makes whole weights, instead of these."""
+    freeze: tuple[str, ...] = ()
+    """What does not train after it: embeddings, head, and patterns over parameter names."""
+
+    def __post_init__(self) -> None:
+        for name in ("worlds", "tasks_per_world", "tokenizer_worlds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"warm start: {name}={getattr(self, name)}; at least 1 is allowed")
+
+    def key(self, demonstration_fingerprint: str, agent_key: str, seed: int) -> str:
+        """Name of the result in the cache: a hash of everything that determines it."""
+        made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
+        parts = (made_with, demonstration_fingerprint, agent_key, seed, torch.__version__, transformers.__version__)
+        digest = blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12)
+        package = Path(agentgrpo.__file__).parent
+        for part in SOURCES:
+            for path in sorted((package / part).rglob("*.py")) or [package / part]:
+                digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+        return digest.hexdigest()
+
+    def folder(
+        self,
+        *,
+        dataset: Demonstrated,
+        make_renderer: MakeRenderer,
+        make_agent: MakeAgent,
+        agent_key: str,
+        teaches: str | None = None,
+        seed: int = 0,
+        cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Path:
+        """A transformers folder with the policy, from the cache or made now. Call it outside of any event loop.
+
+        `make_agent(engine, renderer, corpora)`: the agent that will be trained, for a demonstration world's corpora;
+        `agent_key` names all that it and `make_renderer` depend on besides the source, such as their settings.
+        `teaches`: Policy.knows_format.
+        `seed` draws the initial weights and the order of training; the demonstrations are the same for all seeds."""
+        home = (cache or default_cache()) / "warm_start" / self.key(dataset.demonstration_fingerprint, agent_key, seed)
+        model = home / "model"
+        with _alone(home):
+            if not _is_whole(model):
+                sweep_leftovers(home)
+                with atomic_directory(model) as directory:
+                    self._make(directory, dataset, make_renderer, make_agent, teaches, seed, progress or _silent)
+        return model
+
+    def _make(
+        self,
+        directory: Path,
+        dataset: Demonstrated,
+        make_renderer: MakeRenderer,
+        make_agent: MakeAgent,
+        teaches: str | None,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        progress("tokenizer", 0, 1)
+        renderer = make_renderer(self._tokenizer((), dataset.language))  # bytes: any text, at length
+        texts: list[str] = []
+        for world in dataset.demonstration_worlds(self.tokenizer_worlds, self.tasks_per_world):
+            episodes = demonstrate(world, renderer, make_agent)
+            texts += [renderer.decode(branch.token_ids) for episode in episodes for branch in episode.branches]
+            # in the context a passage follows its label and a space: so must the tokenizer meet its first word
+            texts += [f" {passage.text}" for passages in world.corpora().values() for passage in passages]
+        tokenizer = self._tokenizer(texts, dataset.language)
+        renderer = make_renderer(tokenizer)
+        samples: list[WeightedSample] = []
+        worlds = dataset.demonstration_worlds(self.worlds, self.tasks_per_world)
+        for done, world in enumerate(worlds):
+            progress("demonstrations", done, self.worlds)
+            episodes = demonstrate(world, renderer, make_agent)
+            for episode in episodes:
+                samples += self.weigh(episode, renderer, dataset.language.answer, phase=world.phase)
+        policy = init_policy(
+            tokenizer=tokenizer,
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            intermediate_size=self.intermediate_size,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            max_positions=self.max_positions,
+            shared_embedding=self.shared_embedding,
+            seed=seed,
+        )
+
+        def on_step(step: SupervisedStep) -> None:
+            progress("warm start", step.step, step.total_steps)
+
+        train_supervised(
+            policy,
+            samples,
+            seed=seed,
+            tokens_per_batch=self.tokens_per_batch,
+            lr=self.lr,
+            muon_lr=self.muon_lr,
+            on_step=on_step,
+        )
+        policy.knows_format = teaches
+        policy.save(directory)
+
+    def _tokenizer(self, texts: Iterable[str], language: Language) -> PreTrainedTokenizerBase:
+        given: dict[str, Any] = {"control_strings": language.control_strings, "words": language.words}
+        if language.splits_digits:
+            given["pre_tokenizer"] = partial(digits_and_plurals, *language.parts)
+        elif language.parts:
+            given["pre_tokenizer"] = partial(parted, *language.parts)
+        own = {name: value for name, value in given.items() if value is not None}
+        return train_tokenizer(texts, vocab_size=self.vocab_size, **own)
+
+    def weigh(self, episode: Episode, renderer: Renderer, answer: str, *, phase: int = 0) -> list[WeightedSample]:
+        """The tokens of each of the episode's contexts with their weights in the loss. `answer`: how a turn opens that
+        answers."""
+        return [self._weigh(branch, renderer, answer, phase) for branch in episode.branches]
+
+    def _weigh(self, branch: Branch, renderer: Renderer, answer: str, phase: int) -> WeightedSample:
+        weights: list[float] = []
+        acted = False
+        for segment in branch.segments:
+            if not segment.sampled:
+                weights += [self.context_weight] * len(segment.token_ids)
+                continue
+            if renderer.decode(segment.token_ids).startswith(answer):
+                content = self.answer_weight
+            else:
+                content = self.later_query_weight if acted else self.action_weight
+                acted = True
+            weights += [self.decision_weight] + [content] * (len(segment.token_ids) - 1)
+        return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights), phase=phase)
+
+
+def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_agent: MakeAgent) -> list[Episode]:
+    """One episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
+    demonstrators = {task.id: world.demonstrator(task) for task in world.tasks}
+    agent = make_agent(scripted(renderer, demonstrators.__getitem__), renderer, world.corpora())
+
+    async def run_all() -> list[Episode]:
+        sampling = SamplingParams(max_tokens=256)
+        runs = (agent.run(task, sample_index=0, stream="demonstration", sampling=sampling) for task in world.tasks)
+        return await asyncio.gather(*runs)
+
+    return asyncio.run(run_all())
+
+
+def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator]) -> ScriptedEngine:
+    """An engine that says what the demonstrator of each task (by its id) does."""
+
+    def script(key: SeedKey, context: str) -> str:
+        turn = demonstrator(key.task_id).act(context)
+        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+
+    return ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script)
+
+
+def default_cache() -> Path:
+    """$AGENTGRPO_CACHE, or ~/.cache/agentgrpo."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "agentgrpo").expanduser()
+
+
+def _is_whole(directory: Path) -> bool:
+    try:
+        return bool(verify_directory(directory))
+    except CheckpointError:
+        return False
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Waits until no other process is at work in `home`; the kernel frees the lock of one that died."""
+    ensure_directory(home)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    pass
+
+
+# --- What a data set's ideal policy says, task by task.
+
+
+def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], str] | None:
+    """(task id, context) -> its next turn, as the renderer's policy would write it; None where the data set has no
+    such policy. Raises ConfigError for a task that it has not."""
+    if not isinstance(dataset, DemonstratedDataset):
+        return None
+    shown = dataset
+
+    @cache
+    def demonstrator(task_id: str) -> Demonstrator:
+        task = next((task for name in SPLITS for task in shown.split(name) if task.id == task_id), None)
+        if task is None:
+            raise ConfigError(f"engine.script=oracle: the task {task_id} is none of the task set's")
+        return shown.oracle(task)
+
+    def say(task_id: str, context: str) -> str:
+        turn = demonstrator(task_id).act(context)
+        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+
+    return say

@@ -1,0 +1,119 @@
+"""The cassette: what services outside have answered, to be replayed.
+
+    mode=live     there is none
+    mode=fill     what is there is replayed, all else asked and recorded
+    mode=strict   only replayed; what is not there ends the run, and nobody is ever asked
+
+A request is its kind and JSON with sorted keys: what decides the answer, and neither an address, a key nor a time
+limit. The first answer to it stays: a web search that finds other pages tomorrow is answered as it was today, in the
+run that records as in those that replay it, or a replay would go another way than its recording.
+
+Failures that are facts of the world (a page that is not there) are answers and recorded. Those that pass (a time-out, a
+full server, a refused key) are not: replayed, they would fail every later run, and the second attempt at an episode,
+which is there so that they leave no trace. What such a failure has changed in an episode (a web search served by vdb)
+a strict replay meets as a request that is not there; another run with mode=fill asks for it, and completes the
+recording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.services.paid import PaidCache
+
+_SHOWN = 300
+"""Characters of a request in a message."""
+
+
+class CassetteMiss(DataError):
+    """mode=strict, and the request is not on the cassette."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CassetteSettings:
+    """The `cassette` node."""
+
+    mode: Literal["live", "fill", "strict"] = "live"
+    path: Path | None = None
+    """The file; several runs and processes may share one. It is for one set of services: where a server is, is no part
+    of a request."""
+
+    def __post_init__(self) -> None:
+        if self.mode != "live" and self.path is None:
+            raise ConfigError(f"cassette.mode={self.mode} needs a file; give it one: cassette.path=FILE")
+
+    def open(self) -> Cassette | None:
+        """Raises ConfigError where there is nothing to replay."""
+        if self.mode == "live" or self.path is None:
+            return None
+        if self.mode == "strict" and not self.path.expanduser().is_file():
+            raise ConfigError(f"cassette.path={self.path}: no such file; record it first, with cassette.mode=fill")
+        return Cassette(self.path, read_only=self.mode == "strict")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRequest:
+    """`text` is canonical JSON."""
+
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, kind: str, body: Mapping[str, Any]) -> ServiceRequest:
+        return cls(kind, json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False))
+
+    @property
+    def key(self) -> str:
+        return sha256(f"{self.kind}\n{self.text}".encode()).hexdigest()
+
+    @property
+    def shown(self) -> str:
+        """For messages; JSON has no control characters."""
+        cut = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}... ({len(self.text)} characters)"
+        return f"{self.kind} {cut}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReply:
+    request: ServiceRequest
+    outcome: str
+    """JSON: {"reply": ...} or {"failure": [kind, message]}."""
+    seconds: float
+    """That it took when it was asked."""
+
+
+class Cassette(PaidCache[RecordedReply]):
+    """Each row bears a seal, as SQLite does not notice a changed byte inside of a text."""
+
+    advice = "copy it again with the files beside it (FILE*), once nobody writes to it, or give {setting} another file"
+    table, columns, what = "cassette", ("kind", "request", "outcome", "seconds", "seal"), "the cassette's answers"
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        super().__init__(path, setting="cassette.path", read_only=read_only)
+
+    def miss(self, request: ServiceRequest) -> CassetteMiss:
+        return CassetteMiss(
+            f"{self._path} has no answer to {request.shown}; cassette.mode=strict asks nobody: record it with "
+            "cassette.mode=fill, or replay with the settings and the version that it was recorded with"
+        )
+
+    def _row(self, value: RecordedReply) -> tuple[str, ...]:
+        row = (value.request.kind, value.request.text, value.outcome, repr(value.seconds))
+        return *row, _seal(row)
+
+    def _value(self, row: tuple[str, ...]) -> RecordedReply:
+        kind, text, outcome, seconds, seal = row
+        request = ServiceRequest(str(kind), str(text))
+        if seal != _seal(row[:-1]):
+            raise self.unusable(f"the answer to {request.shown} is damaged")
+        return RecordedReply(request, outcome, float(seconds))
+
+
+def _seal(row: tuple[str, ...]) -> str:
+    return sha256("\n".join(map(str, row)).encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,0 +1,356 @@
+"""One URL that answers in JSON. A call ends in time, with a result or a typed error, whatever the server does.
+
+httpx's own timeouts are per read, which a slow drip outlives: they are off, and one deadline spans every attempt and
+every pause between attempts. Bodies are asked for uncompressed and refused otherwise: a few kilobytes of gzip can be
+gigabytes of text."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from email.utils import formatdate
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import httpx
+
+from agentgrpo.core.concurrency import PerLoop
+from agentgrpo.core.errors import ConfigError, EpisodeError
+from agentgrpo.services.rate import pause_s
+from agentgrpo.services.secret import Secret
+
+# --- The connections of one event loop to one server: one per request, or kept for the next ones.
+
+REQUESTS_PER_POOL = 8
+"""At once. A pool of httpx looks at all its connections for each of them: with 128 in one it does little else."""
+_tls = cache(httpx.create_ssl_context)
+"""Reading the certificates takes longer than all else that a pool needs."""
+
+
+class _Pool:
+    """A client of httpx, and how much it has to do."""
+
+    def __init__(self, *, keep_alive_s: float, trust_env: bool) -> None:
+        self.client = httpx.AsyncClient(
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            timeout=None,
+            limits=httpx.Limits(max_keepalive_connections=None if keep_alive_s else 0, keepalive_expiry=keep_alive_s),
+            follow_redirects=False,
+            trust_env=trust_env,
+            verify=_tls(trust_env=trust_env),
+        )
+        self.live = 0
+
+
+class Connections:
+    """keep_alive_s: how long a connection may idle before it is closed; 0 = none outlives its request.
+
+    Those that are kept end with their event loop at the latest, closed as any loop's asynchronous generators are."""
+
+    def __init__(self, *, keep_alive_s: float, trust_env: bool) -> None:
+        self._keep_alive_s, self._trust_env = keep_alive_s, trust_env
+        self._pools: list[_Pool] = []
+        self._guard: AsyncGenerator[None] | None = None
+
+    async def close(self) -> None:
+        if self._guard is not None:
+            await self._guard.aclose()
+        await self._close_pools()
+
+    @asynccontextmanager
+    async def stream(self, make: Callable[[], httpx.Request], counts: Counter[str]) -> AsyncIterator[httpx.Response]:
+        """The response to a request, its head read. Counts `stale` connections. Raises httpx.HTTPError and OSError."""
+        pool = self._free()
+        pool.live += 1
+        try:
+            response = await self._send(pool.client, make, counts)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+        finally:
+            pool.live -= 1
+
+    def _free(self) -> _Pool:
+        """The first with room, so that connections that are kept are used again before others are opened."""
+        for pool in self._pools:
+            if pool.live < REQUESTS_PER_POOL:
+                return pool
+        self._pools.append(_Pool(keep_alive_s=self._keep_alive_s, trust_env=self._trust_env))
+        return self._pools[-1]
+
+    async def _send(
+        self, client: httpx.AsyncClient, make: Callable[[], httpx.Request], counts: Counter[str]
+    ) -> httpx.Response:
+        if not self._keep_alive_s:
+            return await client.send(_made(client, make), stream=True)
+        if self._guard is None:
+            self._guard = self._until_the_end()
+            await anext(self._guard)
+        while True:
+            is_fresh = False
+
+            async def look(event: str, _: object) -> None:
+                nonlocal is_fresh
+                is_fresh = is_fresh or event == "connection.connect_tcp.started"
+
+            request = _made(client, make)
+            request.extensions["trace"] = look
+            try:
+                return await client.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                if is_fresh:
+                    raise
+                # It was closed while it idled. Every turn of this loop takes one such connection out of the pool.
+                counts["stale"] += 1
+
+    async def _close_pools(self) -> None:
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            await pool.client.aclose()
+
+    async def _until_the_end(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._close_pools()
+
+
+def _made(client: httpx.AsyncClient, make: Callable[[], httpx.Request]) -> httpx.Request:
+    request = make()
+    for name, value in client.headers.items():
+        request.headers.setdefault(name, value)
+    return request
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_JSON = "application/json"
+PASSING = ("http_429", "http_500", "transport")
+"""Kinds of failure that another attempt may not meet."""
+
+
+class JsonClient:
+    """Up to `retries` further attempts follow on 429, 5xx and transport errors, never on anything else, after
+    backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for; an attempt that could not start
+    before the deadline is not waited for. Works in any number of consecutive event loops, with a client for each.
+
+    keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. One that the
+    server closed while it idled is no failure: the request goes out again at once, on another.
+
+    Failures are raised as `error`, whose `kind` says what failed: timeout, transport, http_3xx, http_4xx, http_429,
+    http_500 (any 5xx), oversize, garbage.
+
+    `counts`: requests (attempts), retries, stale (connections that had been closed), and failures by kind."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        error: type[EpisodeError],
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        backoff_s: float = 0.5,
+        max_response_bytes: int = 2 * 2**20,
+        trust_env: bool = True,
+        secrets: Sequence[Secret] = (),
+        keep_alive_s: float = 0.0,
+        busy: Callable[[float], None] | None = None,
+        is_json: bool = True,
+        is_quiet: bool = False,
+    ) -> None:
+        """busy: is told for how many seconds the server asks not to be called, where that is less than timeout_s.
+        is_json=False: replies are any text, and read as such. is_quiet: failures are raised and not logged too."""
+        host = host_of(url)
+        self.url, self.shown = url, shown(url)
+        limits = {"retries": retries, "backoff_s": backoff_s, "keep_alive_s": keep_alive_s}
+        above = {"timeout_s": timeout_s, "max_response_bytes": max_response_bytes}
+        if min(limits.values()) < 0 or min(above.values()) <= 0:
+            given = ", ".join(f"{key}={value}" for key, value in {**above, **limits}.items())
+            allowed = ", ".join([*(f"{key} > 0" for key in above), *(f"{key} >= 0" for key in limits)])
+            raise ConfigError(f"{self.shown}: {given}; allowed are {allowed}")
+        for secret in secrets:
+            secret.check()
+        self.counts: Counter[str] = Counter()
+        self._error = error
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._backoff_s = backoff_s
+        self._max_response_bytes = max_response_bytes
+        self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's own loopback
+        self._secrets = tuple(secrets)
+        self._keep_alive_s = keep_alive_s
+        self._busy = busy
+        self._is_json, self._log_level = is_json, logging.DEBUG if is_quiet else logging.WARNING
+        self._connections = PerLoop(self._open)
+
+    async def close(self) -> None:
+        """Ends the running loop's client; the next call would open another."""
+        connections = self._connections.pop()
+        if connections is not None:
+            await connections.close()
+
+    async def post(
+        self,
+        payload: object,
+        read: Callable[[Any], T],
+        *,
+        arrived: float | None = None,
+        seed: str | None = None,
+        admit: Callable[[], Awaitable[object]] | None = None,
+    ) -> T:
+        """`read` applied to the parsed reply of a 2xx. What `read` raises as `error` is counted and raised like any
+        failure.
+
+        arrived: the loop time from which timeout_s counts; now where it is None. seed: what jitter is a function of;
+        the number of requests so far where it is None. admit: awaited before every attempt after the first, for a
+        backend that counts them."""
+        return await self._call(partial(self._posting, payload), read, arrived, seed, admit)
+
+    async def get(
+        self,
+        params: Mapping[str, str],
+        read: Callable[[Any], T],
+        *,
+        arrived: float | None = None,
+        seed: str | None = None,
+        admit: Callable[[], Awaitable[object]] | None = None,
+    ) -> T:
+        """The same by GET: `params` are added to the URL's query."""
+        return await self._call(partial(self._getting, params), read, arrived, seed, admit)
+
+    async def _call(
+        self,
+        make: Callable[[], httpx.Request],
+        read: Callable[[Any], T],
+        arrived: float | None,
+        seed: str | None,
+        admit: Callable[[], Awaitable[object]] | None,
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = (loop.time() if arrived is None else arrived) + self._timeout_s
+        seed = f"{self.url} {self.counts['requests'] if seed is None else seed}"
+        attempt = 0
+        while True:
+            asked: tuple[str | None, str | None] = None, None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if attempt and admit is not None:
+                        await admit()
+                    status, asked, body = await self._attempt(make)
+                if not 200 <= status < 300:
+                    raise self._error(f"HTTP {status} {self._quote(body, 200)}", kind=_kind(status))
+                return read(self._parse(body))
+            except TimeoutError:
+                error = self._error(f"no complete reply within {self._timeout_s:g} s", kind="timeout")
+            except self._error as e:
+                error = e
+            self.counts[error.kind] += 1
+            pause = pause_s(seed, attempt, backoff_s=self._backoff_s, retry_after=asked[0], date=asked[1])
+            if self._busy is not None and asked[0] is not None and pause < self._timeout_s:
+                self._busy(pause)
+            if error.kind not in PASSING or attempt == self._retries or loop.time() + pause >= deadline:
+                error = self._error(f"{self.shown}, attempt {attempt + 1}: {self._hide(str(error))}", kind=error.kind)
+                logger.log(self._log_level, "%s", error)
+                raise error
+            attempt += 1
+            self.counts["retries"] += 1
+            await asyncio.sleep(pause)
+
+    def _open(self) -> Connections:
+        return Connections(keep_alive_s=self._keep_alive_s, trust_env=self._trust_env)
+
+    def _posting(self, payload: object) -> httpx.Request:
+        fields = self._parameters()
+        content = json.dumps({**payload, **fields} if fields and isinstance(payload, dict) else payload).encode()
+        return httpx.Request("POST", self.url, content=content, headers={"Content-Type": _JSON, **self._headers()})
+
+    def _getting(self, params: Mapping[str, str]) -> httpx.Request:
+        url = httpx.URL(self.url).copy_merge_params({**params, **self._parameters()})
+        return httpx.Request("GET", url, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {k: v for secret in self._secrets for k, v in secret.headers().items()}
+
+    def _parameters(self) -> dict[str, str]:
+        return {k: v for secret in self._secrets for k, v in secret.parameters().items()}
+
+    async def _attempt(self, make: Callable[[], httpx.Request]) -> tuple[int, tuple[str | None, str | None], bytes]:
+        """Status, Retry-After with the Date it is counted from, and body; of a refusal only the body's beginning."""
+        self.counts["requests"] += 1
+        body = bytearray()
+        try:
+            async with self._connections.get().stream(make, self.counts) as response:
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    encoding = response.headers["Content-Encoding"]
+                    raise self._error(f"a body encoded as {encoding!r}, not asked for", kind="garbage")
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > self._max_response_bytes:
+                        raise self._error(f"more than {self._max_response_bytes} bytes", kind="oversize")
+                    if not response.is_success:
+                        break
+                date = response.headers.get("Date") or formatdate(time.time(), usegmt=True)
+                return response.status_code, (response.headers.get("Retry-After"), date), bytes(body)
+        except (httpx.HTTPError, OSError) as e:
+            raise self._error(f"{type(e).__name__}: {e}", kind="transport") from e
+
+    def _parse(self, body: bytes) -> Any:
+        """Also refuses nesting and numbers past Python's limits."""
+        if not self._is_json:
+            return body.decode("latin-1")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as e:
+            raise self._error(f"the body is not JSON ({e}): {self._quote(body, 80)}", kind="garbage") from e
+
+    def _quote(self, body: bytes, num_bytes: int) -> str:
+        # Hidden before it is cut: half a key is a leak too.
+        return repr(self._hide(body.decode("latin-1"))[:num_bytes].encode("latin-1"))
+
+    def _hide(self, text: str) -> str:
+        for secret in self._secrets:
+            text = secret.hidden_in(text)
+        return text
+
+
+def shown(url: str) -> str:
+    """`url` for messages, which end up in files: without user:pass@, also where the password has / or # in it, and
+    without a query, which may be a key. An @ after the ? may end either: then nothing of it is shown."""
+    base, _, query = url.partition("?")
+    scheme, slashes, rest = base.partition("//") if "//" in base else ("", "", base)
+    return f"{scheme}{slashes}" + ("***" if "@" in query else rest.rpartition("@")[2])
+
+
+def host_of(url: str) -> str:
+    """The host of an http or https URL that the configuration names. Raises ConfigError for anything else."""
+    with suppress(httpx.InvalidURL):
+        parsed = httpx.URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 80) < 65536:
+            return parsed.host
+    what = f"url={shown(url)!r}; allowed is an http or https URL such as http://localhost:8000/retrieve"
+    if url and "://" not in url:  # "localhost:8000" alone reads as something of the scheme localhost
+        what += "; put http:// before it, or https://"
+    elif "@" in url:
+        what += "; in a password, which is not shown here, write / as %2F, # as %23 and ? as %3F"
+    raise ConfigError(what)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _kind(status: int) -> str:
+    if status == 429:
+        return "http_429"
+    return {3: "http_3xx", 4: "http_4xx", 5: "http_500"}.get(status // 100, "garbage")

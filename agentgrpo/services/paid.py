@@ -1,0 +1,218 @@
+"""What was paid for, such as verdicts or search results, under a key for each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from agentgrpo.core.errors import StorageError
+
+# --- One SQLite file that any number of processes share.
+
+_INTO_THE_FILE = "PRAGMA wal_checkpoint(PASSIVE)"
+_BUSY_S = 60.0
+"""How long another process may hold the file before it counts as broken; it is held for the writing of a few rows."""
+
+
+class SharedFile:
+    """A write-ahead log: a kill at any instant loses nothing of a transaction that was committed; a power failure may
+    lose the last ones. Not for network file systems. Opened when it is first used."""
+
+    def __init__(self, path: Path, *, what: str, schema: str, advice: str, read_only: bool = False) -> None:
+        """what: for messages, "the judge's verdicts". schema: SQL that may be executed again. advice: what to do where
+        the file cannot be used."""
+        self._path, self._what, self._schema, self._advice = path.expanduser(), what, schema, advice
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._process = 0
+
+    def close(self) -> None:
+        """The next call would open it again."""
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                if not self._read_only:
+                    with suppress(sqlite3.Error):  # what stays in the log is committed all the same
+                        self._connection.execute(_INTO_THE_FILE)
+                self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """Each statement is committed by itself; one thread at a time. Raises StorageError where the file cannot be
+        used."""
+        with self._lock:
+            try:
+                if self._connection is None or self._process != os.getpid():  # a forked child needs one of its own
+                    self._connection, self._process = self._open(), os.getpid()
+                yield self._connection
+            except (sqlite3.Error, OSError) as e:
+                raise self.unusable(e) from e
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All statements of the block or none; other processes wait."""
+        with self.opened() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def unusable(self, why: object) -> StorageError:
+        verb = "read" if self._read_only else "kept"
+        return StorageError(f"{self._path}: {why}: {self._what} cannot be {verb} there; {self._advice}")
+
+    def _open(self) -> sqlite3.Connection:
+        if self._read_only:
+            return self._open_read_only()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            _with_log(connection)
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(self._schema)
+            connection.execute(_INTO_THE_FILE)  # a copy of the file alone, made at any time, is a database
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _open_read_only(self) -> sqlite3.Connection:
+        # Who may not write beside the file cannot share it with a writer, and need not: nobody there writes.
+        alone = "" if os.access(self._path.parent, os.W_OK) else "&immutable=1"
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if alone and log.is_file() and log.stat().st_size:
+            raise OSError(f"a part of it is in {log.name}, which nobody reads in a folder that may not be written to")
+        return sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode=ro{alone}",
+            uri=True,
+            timeout=_BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+
+def _with_log(connection: sqlite3.Connection) -> None:
+    """Two processes that open a new file at once: SQLite refuses the change of the second without waiting."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+T = TypeVar("T")
+
+
+class PaidCache(SharedFile, Generic[T]):
+    """key -> what was paid for. The first value under a key stays, so that all who ask agree. What a power failure
+    takes (see SharedFile) is asked again. Raises StorageError where the file cannot be used."""
+
+    table: str
+    columns: tuple[str, ...]
+    what: str
+    """For messages: "the judge's verdicts"."""
+    advice = "give {setting} another file (one that is damaged can be deleted), or null"
+
+    def __init__(self, path: Path, *, setting: str, read_only: bool = False) -> None:
+        """setting: the configuration's key for the file."""
+        fields = ", ".join(f"{column} TEXT NOT NULL" for column in self.columns)
+        super().__init__(
+            path,
+            what=self.what,
+            schema=f"CREATE TABLE IF NOT EXISTS {self.table} (key TEXT PRIMARY KEY, {fields})",
+            advice=self.advice.format(setting=setting),
+            read_only=read_only,
+        )
+
+    @abstractmethod
+    def _row(self, value: T) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def _value(self, row: tuple[str, ...]) -> T: ...
+
+    async def find(self, key: str) -> T | None:
+        return await asyncio.to_thread(self._find, key)
+
+    async def keep(self, key: str, value: T) -> T:
+        """What is kept under the key from here on."""
+        return await asyncio.to_thread(self._keep, key, value)
+
+    async def holds_any(self) -> bool:
+        return await asyncio.to_thread(self._holds_any)
+
+    def find_each(self, keys: Sequence[str]) -> list[T | None]:
+        """For a thread."""
+        sought = f"SELECT {', '.join(self.columns)} FROM {self.table} WHERE key = ?"
+        with self.opened() as connection:
+            rows = [connection.execute(sought, (key,)).fetchone() for key in keys]
+        return [None if row is None else self._value(row) for row in rows]
+
+    def keep_each(self, values: Sequence[tuple[str, T]]) -> list[T]:
+        """For a thread: what is kept under each key from here on."""
+        rows = [[key, *(text.encode("utf-8", "replace").decode() for text in self._row(v))] for key, v in values]
+        marks = ", ".join("?" * (len(self.columns) + 1))
+        with self.transaction() as connection:
+            connection.executemany(f"INSERT INTO {self.table} VALUES ({marks}) ON CONFLICT DO NOTHING", rows)
+        kept = [value for value in self.find_each([key for key, _ in values]) if value is not None]
+        assert len(kept) == len(values)
+        return kept
+
+    def _find(self, key: str) -> T | None:
+        return self.find_each([key])[0]
+
+    def _holds_any(self) -> bool:
+        with self.opened() as connection:
+            return connection.execute(f"SELECT 1 FROM {self.table} LIMIT 1").fetchone() is not None
+
+    def _keep(self, key: str, value: T) -> T:
+        return self.keep_each([(key, value)])[0]
+
+
+# --- One piece of work that several wait for.
+
+
+class Shared(Generic[T]):
+    """A waiter that is cancelled disturbs no other; with the last of them the work is stopped, and waited for."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.task = asyncio.get_running_loop().create_task(work)
+        self.task.add_done_callback(_seen)
+        self._waiters = 0
+        self._is_given_up = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whoever comes now comes too late."""
+        return self._is_given_up or self.task.done()
+
+    async def wait(self) -> T:
+        self._waiters += 1
+        try:
+            return await asyncio.shield(self.task)
+        finally:
+            self._waiters -= 1
+            if not self._waiters and not self.task.done():
+                self._is_given_up = True
+                self.task.cancel()
+                await asyncio.wait((self.task,))
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # nobody may be left to ask for it

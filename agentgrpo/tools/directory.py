@@ -1,0 +1,291 @@
+"""Files beneath one directory, whatever path is asked for and whatever is swapped while it is looked up.
+
+Every path is looked up from a descriptor of the directory: by openat2 where the kernel has it (Linux 5.6), else folder
+by folder, never through a link, a mount or `..`. A file is touched only through the descriptor of its folder, and read
+only if it is a regular one whose one and only name is the one asked for, so that a hard link shows nothing of outside.
+Nothing waits: pipes and devices are refused. Who may rename folders out of the directory can do so at any moment, this
+module's too; the sandbox gives nobody else that power.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_PATH = 1024
+"""Bytes of a path."""
+MAX_NAME = 240
+"""Bytes of a name in it: a little less than file systems allow, as a file is written under a longer name first."""
+MAX_DEPTH = 16
+"""Folders in a path."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPENAT2 = 437
+_RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH
+_ATTEMPTS = 8
+_LOOKS = 3
+"""At an inode, as its times count in steps of milliseconds before Linux 6.13."""
+
+
+class PathRefused(Exception):
+    """No such path is ever allowed."""
+
+
+class FileProblem(Exception):
+    """The path could be allowed, but what is there does not serve."""
+
+
+class FileMissing(FileProblem):
+    """Nothing is there."""
+
+
+class DirectoryEntry(NamedTuple):
+    name: str
+    num_bytes: int | None
+    """None for what is no regular file."""
+    is_folder: bool
+
+
+def shown(path: str) -> str:
+    """A path for a message: one line, not long."""
+    path = path if len(path) <= 100 else f"{path[:100]}..."
+    return path if path.isprintable() else repr(path)
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The names in a path relative to the directory; none for the directory itself. Blanks around it do not count.
+    Raises PathRefused."""
+    path = path.strip()
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PathRefused(f"{shown(path)} is no path") from None
+    if path.startswith("/"):
+        raise PathRefused(f"{shown(path)} is absolute; paths are relative to the workspace")
+    parts = tuple(p for p in path.split("/") if p not in ("", "."))
+    if ".." in parts:
+        raise PathRefused(f"{shown(path)} has .. in it; paths stay in the workspace")
+    if "\0" in path or len(encoded) > MAX_PATH or len(parts) > MAX_DEPTH:
+        raise PathRefused(f"{shown(path)} is no path")
+    if any(len(p.encode("utf-8")) > MAX_NAME for p in parts):
+        raise PathRefused(f"{shown(path)}: a name is too long")
+    return parts
+
+
+def read_beneath(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]:
+    """The first max_bytes bytes of a regular file, and whether there are more. Raises PathRefused, FileProblem."""
+    with _found(path), _named(root, path) as (folder, name):
+        fd = os.open(name, _FILE, dir_fd=folder)
+        try:
+            opened = os.fstat(fd)
+            if not stat.S_ISREG(opened.st_mode):
+                raise FileProblem(f"{shown(path)} is {'a folder' if stat.S_ISDIR(opened.st_mode) else 'no file'}")
+            if opened.st_nlink != 1:
+                raise FileProblem(f"{shown(path)} is a link; links are not followed")
+            for _ in range(_LOOKS):
+                if _facts(opened) != _facts(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+                    raise FileProblem(f"{shown(path)} is being changed")
+            os.set_blocking(fd, True)
+            return _read(fd, max_bytes)
+        finally:
+            os.close(fd)
+
+
+def write_beneath(root: Path, path: str, content: bytes, *, max_files: int) -> None:
+    """The file appears whole or not at all; its folders are made. Raises PathRefused; FileProblem, too where the
+    directory would hold more than max_files files and folders."""
+    with _found(path), _named(root, path, make=True) as (folder, name):
+        entry = _entry(folder, name)
+        if entry is not None and entry.num_bytes is None:
+            raise FileProblem(f"{shown(path)} is {'a folder' if entry.is_folder else 'no file'}")
+        with _folder(root, ()) as top:
+            if entry is None and _count(top, max_files) >= max_files:
+                raise FileProblem(f"the workspace is full: at most {max_files} files")
+        # Renamed over the name, so that nothing that the name may have become meanwhile is ever written to.
+        draft = f"{name}.{os.urandom(6).hex()}"
+        fd = os.open(draft, _NEW_FILE, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+
+
+def list_beneath(root: Path, path: str, *, max_entries: int) -> list[DirectoryEntry]:
+    """What is in a folder, by name. Raises PathRefused; FileProblem, too where it is more than max_entries."""
+    with _found(path), _folder(root, parts_of(path)) as folder:
+        names: list[str] = []
+        with os.scandir(folder) as found:
+            for each in found:
+                if len(names) == max_entries:
+                    raise FileProblem(f"{shown(path)} holds more than {max_entries} files")
+                names.append(each.name)
+        return [entry for name in sorted(names) if (entry := _entry(folder, name)) is not None]
+
+
+# --- lookups
+
+
+@contextmanager
+def _found(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileMissing(f"no file {shown(path)}") from None
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.EXDEV, errno.ENOTDIR):  # which of them, depends on the way of looking up
+            raise FileProblem(f"{shown(path)} leads over a file or a link; links are not followed") from None
+        raise FileProblem(f"{shown(path)}: {os.strerror(e.errno or 0)}") from e
+
+
+@contextmanager
+def _named(root: Path, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """A descriptor of the folder a path leads to, and the name in it."""
+    *folders, name = parts_of(path) or ("",)
+    if not name:
+        raise PathRefused("the path is empty; name a file")
+    with _folder(root, folders, make=make) as folder:
+        yield folder, name
+
+
+@contextmanager
+def _folder(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    fd = os.open(root, _FOLDER)
+    try:
+        if parts and (make or not has_openat2()):
+            fd = walk(fd, parts, make=make)
+        elif parts:
+            fd = jump(fd, parts)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def walk(top: int, parts: Sequence[str], *, make: bool = False) -> int:
+    """A descriptor of the folder beneath `top`, opened one by one; missing ones are made. Closes `top` where that
+    succeeds, and where it does not leaves it to the caller. Raises OSError (ELOOP, ENOTDIR for a link)."""
+    at = os.dup(top)
+    device = os.fstat(top).st_dev
+    try:
+        for part in parts:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=at)
+            below = os.open(part, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+            if os.fstat(at).st_dev != device:
+                raise OSError(errno.EXDEV, "another file system")
+    except BaseException:
+        os.close(at)
+        raise
+    os.close(top)
+    return at
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def jump(top: int, parts: Sequence[str]) -> int:
+    """What walk does, in one system call."""
+    fd = _openat2(top, "/".join(parts))
+    for _ in range(_ATTEMPTS):
+        if fd != -errno.EAGAIN:
+            break
+        fd = _openat2(top, "/".join(parts))  # something was renamed meanwhile
+    if fd == -errno.EAGAIN:
+        return walk(top, parts)
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    os.close(top)
+    return fd
+
+
+def _openat2(top: int, path: str) -> int:
+    """A descriptor, or minus the error's number."""
+    how = _How(flags=_FOLDER, mode=0, resolve=_RESOLVE)
+    call = ctypes.c_long(_OPENAT2), top, path.encode("utf-8"), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
+    fd: int = _libc().syscall(*call)
+    return fd if fd >= 0 else -ctypes.get_errno()
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def has_openat2() -> bool:
+    """Not before Linux 5.6, nor where a container forbids the call."""
+    if os.uname().sysname != "Linux":
+        return False
+    fd = os.open("/", _FOLDER)
+    try:
+        found = _openat2(fd, ".")
+    finally:
+        os.close(fd)
+    if found >= 0:
+        os.close(found)
+    return found >= 0
+
+
+# --- entries
+
+
+def _facts(found: os.stat_result) -> tuple[int, ...]:
+    """What stays as it is as long as an inode's names do. One link alone proves nothing: the name that was opened may
+    be gone, and the other one outside. But to bring the name back, for the next look to find it, changes the time."""
+    return found.st_dev, found.st_ino, found.st_nlink, found.st_ctime_ns
+
+
+def _read(fd: int, max_bytes: int) -> tuple[bytes, bool]:
+    content = bytearray()
+    while len(content) <= max_bytes and (more := os.read(fd, max_bytes + 1 - len(content))):
+        content += more
+    return bytes(content[:max_bytes]), len(content) > max_bytes
+
+
+def _entry(folder: int, name: str) -> DirectoryEntry | None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    regular = stat.S_ISREG(found.st_mode)
+    return DirectoryEntry(name, found.st_size if regular else None, stat.S_ISDIR(found.st_mode))
+
+
+def _count(folder: int, limit: int) -> int:
+    """Files and folders beneath `folder`, no further than `limit`."""
+    with os.scandir(folder) as found:
+        entries = []
+        for each in found:
+            entries.append(each)
+            if len(entries) >= limit:
+                return limit
+        total = len(entries)
+        for each in entries:
+            if total < limit and each.is_dir(follow_symlinks=False):
+                with suppress(OSError), _below(folder, each.name) as below:
+                    total += _count(below, limit - total)
+    return min(total, limit)
+
+
+@contextmanager
+def _below(folder: int, name: str) -> Iterator[int]:
+    fd = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,228 @@
+"""One episode's own directory: made when a tool first asks for it, gone when the episode is over, however it ends.
+
+    <temporary directory>/agentgrpo-tools-<pid>-<start time>-<random>/    0700, one per process that has needed one
+        00000000/                                                        one per episode that has needed one
+
+A process holds a lock on its root, which the kernel frees when the process dies, however it dies: roots without a
+holder are swept at the next start. Neither a pid that is used again nor one of another container can deceive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import logging
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Self, cast
+
+from agentgrpo.core.errors import DataError, ToolError
+from agentgrpo.core.types import Task
+from agentgrpo.tasks.files import FILES, problem_of
+
+# --- A directory that a policy's programs have filled, removed whatever they did in it.
+#
+# `shutil.rmtree` fails on directories that cannot be read, and calls itself once a level, so that a program of one line
+# could leave its workspace behind or the trainer without stack and descriptors. Only for directories that no program is
+# at work in any more.
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(path: Path) -> None:
+    """Remove `path` and all in it, links themselves and not what they point to, with one descriptor and names of one
+    level, however deep it is. Raises OSError where something remains; nothing happens where `path` does not exist."""
+    if not os.path.lexists(path):
+        return
+    _open_up(path.lstat().st_mode, path, None)
+    here, names = os.open(path, _DIRECTORY), list[str]()
+    try:
+        while True:
+            inner = _remove_files(here)
+            if inner is not None:
+                here = _step(here, inner)
+                names.append(inner)
+            elif names:
+                here = _step(here, "..")
+                os.rmdir(names.pop(), dir_fd=here)
+            else:
+                break
+    finally:
+        os.close(here)
+    path.rmdir()
+
+
+def _remove_files(directory: int) -> str | None:
+    """Remove the entries of `directory` up to the first directory in it, which is made accessible and named."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _open_up(entry.stat(follow_symlinks=False).st_mode, entry.name, directory)
+                return entry.name
+            os.unlink(entry.name, dir_fd=directory)
+    return None
+
+
+def _step(directory: int, name: str) -> int:
+    """A descriptor of the directory `name` in `directory`, in the place of this one."""
+    found = os.open(name, _DIRECTORY, dir_fd=directory)
+    os.close(directory)
+    return found
+
+
+def _open_up(mode: int, name: Path | str, directory: int | None) -> None:
+    """Its owner may do anything in the directory."""
+    if stat.S_ISDIR(mode) and stat.S_IMODE(mode) & 0o700 != 0o700:
+        os.chmod(name, 0o700, dir_fd=directory)
+
+
+PREFIX = "agentgrpo-tools-"
+_ATTEMPTS = 100
+_LOG = logging.getLogger(__name__)
+
+
+class Workspace:
+    """Implements tools.base.Environment for one episode; `async with` it. Not made by hand: Environments.open."""
+
+    def __init__(self, environments: Environments, task: Task, key: str, files: Mapping[str, str]) -> None:
+        self.task, self.key = task, key
+        self._environments, self._files = environments, files
+        self._path: Path | None = None
+        self._is_over = False
+
+    @property
+    def workspace(self) -> Path:
+        """Raises ToolError where it cannot be made, and when the episode is over."""
+        if self._is_over:
+            raise ToolError(f"episode {self.key} is over: its workspace is gone")
+        if self._path is None:
+            path = self._environments.new_directory()
+            try:
+                _write(path, self._files)
+            except OSError as e:
+                _remove(path)
+                raise ToolError(f"workspace {path}: {e.strerror}; is the temporary directory full?") from e
+            self._path = path
+        return self._path
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """In a thread: a program may have left so many files that other episodes would wait for them. It is done when
+        the episode is cancelled too, and even if that happens here."""
+        self._is_over = True
+        if self._path is not None:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, _remove, self._path))
+
+
+class Environments:
+    """Makes the environments of a run's episodes; sweeps at once what dead processes left in `parent` (null = the
+    directory for temporary files). `close` it."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = parent or Path(tempfile.gettempdir())
+        self._root: Path | None = None
+        self._pid = os.getpid()
+        self._clear: weakref.finalize[..., Environments] | None = None
+        self._numbers = itertools.count()
+        sweep(self._parent)
+
+    def open(self, task: Task, *, key: str) -> Workspace:
+        """The environment of one episode. Raises DataError where metadata.files of the task is no mapping of names
+        inside the workspace to texts."""
+        return Workspace(self, task, key, _checked_files(task))
+
+    def new_directory(self) -> Path:
+        """An empty directory, mode 0700, for one episode. Raises ToolError."""
+        try:
+            if self._root is None or self._pid != os.getpid():  # a forked child has none
+                self._pid = os.getpid()
+                self._root, lock = _locked_root(self._parent)
+                self._clear = weakref.finalize(self, _clear, self._root, lock, self._pid)
+            path = self._root / f"{next(self._numbers):08d}"
+            path.mkdir(mode=0o700)
+        except OSError as e:
+            raise ToolError(f"no workspace can be made in {self._parent}: {e.strerror}") from e
+        return path
+
+    async def close(self) -> None:
+        """Remove the root; done at the end of the process too. A forked child never touches its parent's."""
+        if self._clear is not None:
+            self._clear()
+        self._root = None
+
+
+def sweep(parent: Path) -> None:
+    """Remove the roots in `parent` that are this user's and that no process holds."""
+    for path in parent.glob(f"{PREFIX}*"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # gone already, somebody else's, or no directory
+        try:
+            if os.fstat(fd).st_uid != os.geteuid():
+                continue
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path)
+        except OSError:
+            continue  # its process lives
+        finally:
+            os.close(fd)
+
+
+def _locked_root(parent: Path) -> tuple[Path, int]:
+    """A new root and the descriptor that holds its lock; never one that a sweeper took in between."""
+    for _ in range(_ATTEMPTS):
+        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{_start_time()}-", dir=parent))
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        with suppress(BlockingIOError):  # a sweeper holds it and is about to remove it
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink and path.exists():
+                return path, fd
+        os.close(fd)
+    raise OSError(f"{_ATTEMPTS} new directories in {parent} were removed at once")
+
+
+def _start_time() -> str:
+    """Of this process, in clock ticks since the machine started: with the pid it names the process for good."""
+    try:
+        return Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
+
+
+def _clear(root: Path, lock: int, pid: int) -> None:
+    if pid == os.getpid():
+        _remove(root)
+        os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    try:
+        remove_tree(path)
+    except OSError as e:
+        _LOG.warning("workspace %s cannot be removed now: %s; the next start tries again", path, e)
+
+
+def _checked_files(task: Task) -> Mapping[str, str]:
+    files = task.metadata.get(FILES) or {}
+    if problem := problem_of(files):
+        raise DataError(f"task {task.id}: {problem}")
+    return cast(Mapping[str, str], files)
+
+
+def _write(workspace: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "replace"))

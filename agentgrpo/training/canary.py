@@ -1,0 +1,62 @@
+"""After every weight sync: do the engine and the trainer hold the same weights?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard
+
+from agentgrpo.core.errors import TrainingError
+from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.base import Engine
+from agentgrpo.training.policy import Policy
+
+TOLERANCE = 1e-2
+"""Nats. Far above numerical noise (1e-5 in fp32, a few 1e-3 in bf16), far below what stale weights show."""
+
+
+class Pooled(Engine, Protocol):
+    """An engine of several servers, some of which may come back with old weights (engines.remote)."""
+
+    async def check(self, token_ids: Sequence[int], expected: Sequence[float], tolerance: float) -> float:
+        """Hold all of them to `expected`, and those that join later. Returns the largest difference of those that
+        pass, who alone are sampled from; where none does, the least of the others."""
+        ...
+
+
+def is_pooled(engine: Engine) -> TypeGuard[Pooled]:
+    """Whether it is one whose weights are checked here."""
+    return engine.trainable and hasattr(engine, "check")
+
+
+async def have_sample(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> None:
+    """Have an engine elsewhere sample from `policy`, after `step` updates; raises where it does not."""
+    await engine.load_weights(step)
+    await refuse_stale_weights(engine, policy, token_ids, step)
+
+
+async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> dict[str, float]:
+    """Score one fixed prompt on both sides; raise TrainingError above TOLERANCE. Returns the gap as a tag."""
+    n = len(token_ids)
+    sample = TrainingSample(
+        group_id="canary",
+        sample_index=0,
+        token_ids=tuple(token_ids),
+        loss_mask=(0,) + (1,) * (n - 1),
+        rollout_logprobs=(0.0,) * n,
+        advantage=0.0,
+        num_prompt_tokens=1,
+        policy_version=max(step, 0),
+    )
+    ((_, expected),) = policy.logprobs([sample])
+    if is_pooled(engine):
+        gap = await engine.check(token_ids, expected.tolist(), TOLERANCE)
+    else:
+        found = await engine.score(token_ids)
+        gap = max(abs(a - b) for a, b in zip(expected.tolist(), found, strict=True))
+    if not gap <= TOLERANCE:
+        when = "before the first step" if step < 0 else f"after step {step}"
+        raise TrainingError(
+            f"{when} the engine's log-probs differ from the trainer's by {gap:.3g} nats on a fixed prompt "
+            f"(allowed: {TOLERANCE}); the engine samples from stale or damaged weights: check its weight sync"
+        )
+    return {"policy/canary_gap": gap}

@@ -1,0 +1,138 @@
+"""Scripted policies for this world: the oracle, and the wasteful one that warm starts are made from.
+
+Both read the context as a policy does: what has been searched and what was shown is taken from its text. What they
+know beforehand is the question's own facts, so that they recognise the evidence when they see it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from agentgrpo.core.chance import uniform
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.worlds.almanac.world import AlmanacFact, AlmanacQuestion, texts
+
+_SEARCH = re.compile(r'<search retriever="(web|vdb)" rerank="(?:true|false)"> ([^<]*)</search>')
+_SHOWN = re.compile(r"^\[(R\d+Q\d+D\d+)\] (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlmanacHabits:
+    """How wasteful and how careless demonstrations are: probabilities in [0, 1], and the most searches they make.
+
+    `*_needed` holds where the choice is really needed: the slight preference is what a trained policy can build on."""
+
+    web: float = 0.62
+    web_needed: float = 0.90
+    rerank: float = 0.55
+    rerank_needed: float = 0.80
+    idle: float = 0.65
+    """Look the found value up once more before answering."""
+    give_up: float = 0.30
+    """Answer "unknown" after a search that brought nothing."""
+    half_way: float = 0.60
+    """Answer a two-hop question with what the first hop brought, although the second has been made."""
+    unknown: float = 0.20
+    """Answer "unknown" in spite of the evidence."""
+    max_searches: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "max_searches" and not 0 <= value <= 1:
+                raise ConfigError(f"habits.{field.name}={value}; a probability in [0, 1] is allowed")
+        if self.max_searches < 1:
+            raise ConfigError(f"habits.max_searches={self.max_searches}; at least 1 is allowed")
+
+
+class ContextReading:
+    """What a context tells: the searches made, as (retriever, query), and the label of every passage shown."""
+
+    def __init__(self, context: str) -> None:
+        self.searches = [(retriever, query) for retriever, query in _SEARCH.findall(context)]
+        self.labels: dict[str, str] = {}
+        for label, text in _SHOWN.findall(context):
+            self.labels.setdefault(text, label)
+
+    def next_hop(self, question: AlmanacQuestion) -> int:
+        """Number of leading facts of the question that have been shown."""
+        for hop, fact in enumerate(question.hops):
+            if fact.sentence not in self.labels:
+                return hop
+        return len(question.hops)
+
+    def answer(self, fact: AlmanacFact) -> str:
+        return f"<answer> {fact.value} [{self.labels[fact.sentence]}]</answer>"
+
+
+def search(query: str, *, web: bool, rerank: bool) -> str:
+    retriever, flag = "web" if web else "vdb", "true" if rerank else "false"
+    return f'<search retriever="{retriever}" rerank="{flag}"> {query}</search>'
+
+
+UNKNOWN = "<answer> unknown</answer>"
+
+
+class AlmanacOracle:
+    """The fewest and cheapest searches that prove the answer: web and rerank only where the fact needs them."""
+
+    def __init__(self, question: AlmanacQuestion) -> None:
+        self.question = question
+
+    def act(self, context: str) -> str:
+        reading = ContextReading(context)
+        hop = reading.next_hop(self.question)
+        if hop == len(self.question.hops):
+            return reading.answer(self.question.hops[-1])
+        if len(reading.searches) > hop:  # the search for this hop has been made and did not show it
+            return UNKNOWN
+        fact = self.question.hops[hop]
+        return search(fact.query, web=fact.web_only, rerank=fact.rule.needs_rerank)
+
+
+class Spendthrift:
+    """Searches the web and reranks where neither is needed, looks idly around, mixes up what it has found or doubts
+    it. Its choices are a function of (key, place in the episode): the same context gets the same act."""
+
+    def __init__(self, question: AlmanacQuestion, habits: AlmanacHabits, *, key: str) -> None:
+        self.question, self.habits, self.key = question, habits, key
+
+    def act(self, context: str) -> str:
+        reading, hops = ContextReading(context), self.question.hops
+        hop = reading.next_hop(self.question)
+        if hop == len(hops):
+            return self._idle_search(reading) or self._answer(reading)
+        return self._search_for(hops[hop], reading)
+
+    def _answer(self, reading: ContextReading) -> str:
+        if self._does("unknown", self.habits.unknown):
+            return UNKNOWN
+        half_way = len(self.question.hops) > 1 and self._does("half_way", self.habits.half_way)
+        return reading.answer(self.question.hops[0 if half_way else -1])
+
+    def _search_for(self, fact: AlmanacFact, reading: ContextReading) -> str:
+        tried = [retriever for retriever, query in reading.searches if query == fact.query]
+        if len(tried) == 2 or len(reading.searches) >= self.habits.max_searches:
+            return UNKNOWN
+        if tried and self._does(f"give_up {fact.query}", self.habits.give_up):
+            return UNKNOWN
+        # a query that brought nothing in one place is worth trying only in the other
+        web = self._web(fact.web_only, reading) if not tried else tried == ["vdb"]
+        return search(fact.query, web=web, rerank=self._rerank(fact.rule.needs_rerank, reading))
+
+    def _idle_search(self, reading: ContextReading) -> str | None:
+        query = texts().idle_query.format(subject=self.question.answer)
+        done = any(made == query for _, made in reading.searches)
+        if done or len(reading.searches) >= self.habits.max_searches or not self._does("idle", self.habits.idle):
+            return None
+        return search(query, web=self._web(False, reading), rerank=self._rerank(False, reading))
+
+    def _web(self, needed: bool, reading: ContextReading) -> bool:
+        return self._does(f"web {len(reading.searches)}", self.habits.web_needed if needed else self.habits.web)
+
+    def _rerank(self, needed: bool, reading: ContextReading) -> bool:
+        chance = self.habits.rerank_needed if needed else self.habits.rerank
+        return self._does(f"rerank {len(reading.searches)}", chance)
+
+    def _does(self, what: str, chance: float) -> bool:
+        return uniform("spendthrift", self.key, what) < chance

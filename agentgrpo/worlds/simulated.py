@@ -1,0 +1,41 @@
+"""Stand-ins for demonstrations: what a costly tool would answer, worked out in this process where that is certain.
+
+For demonstrations alone, of which a warm start makes thousands: whatever a policy calls is the real tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.worlds.workshop.world import value_of
+
+_PRINTED = re.compile(r"print\((.*)\)")
+
+
+def simulated(tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """`tools` with a stand-in for python."""
+    return {name: SimulatedPython(tool) if name == "python" else tool for name, tool in tools.items()}
+
+
+class SimulatedPython:
+    """Prints the values of expressions that worlds.workshop.world knows; every other program runs in `real`."""
+
+    def __init__(self, real: Tool) -> None:
+        self.spec = real.spec
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
+        return getattr(self._real, name)
+
+    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+        printed = _PRINTED.fullmatch(arguments["code"])
+        try:
+            return ToolResult.ok(str(value_of(printed[1] if printed else "")))
+        except ValueError:
+            return await self._real.call(arguments, environment)
+
+    async def close(self) -> None:
+        """The real tool belongs to the run."""

@@ -1,0 +1,249 @@
+"""Scripted workers for this world: the oracle, and the careless one that warm starts are made from.
+
+Both are scripts that yield a call and are given what it was answered with; what has been answered so far is read from
+the context, as a policy reads it, in the ReAct text of renderers.react. They know what a problem asks for, not what
+its files say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, fields
+from random import Random
+from typing import TypeAlias
+
+from agentgrpo.core.chance import generator
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import MalformedCall, ParsedTurn
+from agentgrpo.core.types import ToolCall
+from agentgrpo.worlds.workshop.world import NOTE, Problem
+
+Script: TypeAlias = Generator[ParsedTurn, str, ParsedTurn]
+"""Yields a call, is sent what it was answered with, returns the final answer."""
+
+_CALLED = re.compile(
+    r"^Action: [^\n]*\nAction Input: [^\n]*\nObservation:(.*?)(?=^Action: |\Z)", re.DOTALL | re.MULTILINE
+)
+_MOVED = re.compile(r"\bis in (\w+)\b")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkshopHabits:
+    """How wasteful and how careless demonstrations are: probabilities in [0, 1], and the most calls they make."""
+
+    python: float = 0.6
+    """Compute in python what the calculator can."""
+    python_needed: float = 0.8
+    """Compute in python what only python can."""
+    malformed: float = 0.1
+    """Spoil the arguments of a call: a quote or a brace is missing, or a key has another name."""
+    unknown_tool: float = 0.1
+    letters: float = 0.05
+    """Give the calculator a name instead of numbers."""
+    repeat: float = 0.3
+    """Compute once more what has been computed."""
+    half_done: float = 0.6
+    """Leave out the last step of a computation that has one to leave out."""
+    give_up: float = 0.6
+    """Answer with a number of the question after a call that failed."""
+    give_up_key: float = 0.25
+    """The same after a look-up of an unknown key."""
+    plural: float = 0.6
+    """Look a thing up under its plural, which no table has."""
+    read: float = 0.3
+    """Read the whole table instead of looking up."""
+    needless: float = 0.55
+    """Call a tool where the question says it all."""
+    wrong: float = 0.05
+    """Answer with a number of the question in spite of the result."""
+    max_calls: int = 6
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "max_calls" and not 0 <= value <= 1:
+                raise ConfigError(f"habits.{field.name}={value}; a probability in [0, 1] is allowed")
+        if self.max_calls < 1:
+            raise ConfigError(f"habits.max_calls={self.max_calls}; at least 1 is allowed")
+
+
+def call(tool: str, **arguments: str) -> ParsedTurn:
+    return ParsedTurn(calls=(ToolCall(name=tool, arguments=arguments),))
+
+
+def answer(value: str) -> ParsedTurn:
+    return ParsedTurn(answer=value)
+
+
+def lookup(table: str, key: str) -> ParsedTurn:
+    # the space makes the key the same tokens as the word in the question
+    return call("lookup", table=table, key=f" {key}")
+
+
+def compute(expression: str, *, python: bool) -> ParsedTurn:
+    return call("python", code=f"print({expression})") if python else call("calculator", expression=expression)
+
+
+def next_turn(script: Script, context: str) -> ParsedTurn:
+    """What the script says after all that the context shows to have been answered."""
+    try:
+        turn = next(script)
+        for observed in _CALLED.findall(context):
+            turn = script.send(observed.strip())
+    except StopIteration as end:
+        last: ParsedTurn = end.value
+        return last
+    return turn
+
+
+def failed(observed: str) -> bool:
+    return observed.startswith("error")
+
+
+class WorkshopOracle:
+    """The fewest and cheapest calls: python only where the calculator cannot do it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def act(self, context: str) -> ParsedTurn:
+        return next_turn(self._script(), context)
+
+    def _script(self) -> Script:
+        problem, kind = self.problem, self.problem.kind
+        if kind.note:
+            yield call("read_file", path=NOTE)
+        values = []
+        for item in problem.items:
+            observed = yield lookup(kind.table, item)
+            if moved := failed(observed) and _MOVED.search(observed):
+                observed = yield lookup(moved[1], item)
+            values.append(observed)
+        expression = problem.expression.format(*values)
+        if not kind.is_computed:
+            return answer(expression)
+        return answer((yield compute(expression, python=kind.needs_python)))
+
+
+class Careless:
+    """Computes the dear way, spoils calls, gives up, repeats itself and leaves work half done. Its choices are a
+    function of `key`: the same context gets the same act."""
+
+    def __init__(self, problem: Problem, habits: WorkshopHabits, *, key: str) -> None:
+        self.problem, self.habits, self.key = problem, habits, key
+
+    def act(self, context: str) -> ParsedTurn:
+        return next_turn(_Careless(self.problem, self.habits, generator("careless", self.key)).script(), context)
+
+
+class _Careless:
+    """One episode of it, from its first turn."""
+
+    def __init__(self, problem: Problem, habits: WorkshopHabits, rng: Random) -> None:
+        self.problem, self.habits, self.rng = problem, habits, rng
+        self.calls = 0
+
+    def script(self) -> Script:
+        value = yield from self._work()
+        seen = _NUMBER.findall(self.problem.question)
+        if value is None or (seen and self._does(self.habits.wrong)):
+            value = self.rng.choice(seen) if seen else "0"
+        return answer(value)
+
+    def _work(self) -> Generator[ParsedTurn, str, str | None]:
+        """The answer; None where it has been given up."""
+        kind = self.problem.kind
+        if kind.note and not (yield from self._read_note()):
+            return None
+        values: list[str] = []
+        for item in self.problem.items:
+            value = yield from self._find(item)
+            if value is None:
+                return None
+            values.append(value)
+        half_done = bool(self.problem.half_done) and self._does(self.habits.half_done)
+        expression = (self.problem.half_done if half_done else self.problem.expression).format(*values)
+        if kind.is_computed or (not kind.table and self._does(self.habits.needless)):
+            return (yield from self._compute(expression))
+        return expression
+
+    def _read_note(self) -> Generator[ParsedTurn, str, bool]:
+        while self.calls < self.habits.max_calls:
+            if not failed((yield from self._call("read_file", path=NOTE))):
+                return True
+            if self._does(self.habits.give_up):
+                break
+        return False
+
+    def _find(self, item: str) -> Generator[ParsedTurn, str, str | None]:
+        """What the table says of the item."""
+        kind, table = self.problem.kind, self.problem.kind.table
+        key = f"{item}s" if kind.name != "price" and self._does(self.habits.plural) else item
+        reads = True
+        while self.calls < self.habits.max_calls:
+            if reads and self._does(self.habits.read):
+                observed = yield from self._call("read_file", path=f"{table}.txt")
+                if found := re.search(rf"^{item} (\d+)$", observed, re.MULTILINE):
+                    return found[1]
+                reads = failed(observed)  # what was shown did not hold it, and will not the next time
+                if reads and self._does(self.habits.give_up):
+                    return None
+                continue
+            observed = yield from self._call("lookup", table=table, key=f" {key}")
+            if not failed(observed):
+                return observed
+            is_unknown = "unknown key" in observed
+            if is_unknown:
+                key = item
+            if moved := _MOVED.search(observed):
+                table = moved[1]
+            if self._does(self.habits.give_up_key if is_unknown else self.habits.give_up):
+                return None
+        return None
+
+    def _compute(self, expression: str) -> Generator[ParsedTurn, str, str | None]:
+        habits = self.habits
+        while self.calls < habits.max_calls:
+            python = self._does(habits.python_needed if self.problem.kind.needs_python else habits.python)
+            tool = "python" if python else "calculator"
+            arguments = {"code": f"print({expression})"} if python else {"expression": expression}
+            observed = yield from self._call(tool, **arguments)
+            if not failed(observed):
+                if self.calls < habits.max_calls and self._does(habits.repeat):
+                    yield from self._call(tool, **arguments)
+                return observed
+            if self._does(habits.give_up):
+                break
+        return None
+
+    def _call(self, tool: str, **arguments: str) -> Generator[ParsedTurn, str, str]:
+        """The call as it was meant, or spoilt."""
+        habits, chance = self.habits, self.rng.random()
+        turn = call(tool, **arguments)
+        if chance < habits.malformed:
+            turn = self._spoil(tool, arguments)
+        elif chance < habits.malformed + habits.unknown_tool:
+            turn = call("calc" if tool in ("calculator", "python") else "search", **arguments)
+        elif chance < habits.malformed + habits.unknown_tool + habits.letters and tool == "calculator":
+            turn = call(tool, expression=next(iter(self.problem.items), "x"))
+        self.calls += 1
+        return (yield turn)
+
+    def _spoil(self, tool: str, arguments: Mapping[str, str]) -> ParsedTurn:
+        """Without the last quote, without the last brace, or with the last key renamed."""
+        written = json.dumps(arguments)
+        match self.rng.randrange(3):
+            case 0:
+                written = written.removesuffix('"}') + "}"
+            case 1:
+                written = written.removesuffix("}")
+            case _:
+                *others, last = arguments.items()
+                return call(tool, **dict([*others, ("input", last[1])]))
+        text = f"Action: {tool}\nAction Input: {written}"
+        return ParsedTurn(calls=(MalformedCall(text=text, problem="", name=tool),))
+
+    def _does(self, chance: float) -> bool:
+        return self.rng.random() < chance

@@ -1,0 +1,76 @@
+"""Fetched pages: shown, counted, useful or not."""
+
+import pytest
+
+from agentgrpo.core.errors import RetrieverError
+from agentgrpo.core.types import Exit, Outcome
+from tests import builders
+from tests.environments.scripted import HOP_1, SHOWN_1, ScriptedFetcher, play
+
+PAGE = builders.passage(
+    "http://x.test/velmor", "Velmor\nwas founded " + "x" * 90, title="Velmor", url="http://x.test/velmor"
+)
+OTHER = builders.passage("http://o.test/", "Other", url="http://o.test/")
+DOWN = RetrieverError("slow", kind="timeout")
+GONE = RetrieverError("404", kind="http_4xx")
+
+
+def fetcher() -> ScriptedFetcher:
+    pages = {"http://x.test/velmor": PAGE, "http://x.test/velmor#a": PAGE, "http://o.test/": OTHER}
+    return ScriptedFetcher(pages | {"http://down.test/": DOWN, "http://gone.test/": GONE})
+
+
+async def test_a_fetched_page_is_shown_cut_under_the_label_it_has() -> None:
+    played = await play(
+        HOP_1,
+        "<fetch>http://x.test/velmor</fetch>",
+        "<answer>a [R1Q1D1]</answer>",
+        fetcher=fetcher(),
+        max_full_page_chars=20,
+    )
+    page = "\n<full_page>\n[R1Q1D1] (Title: Velmor) Velmor was founded x URL: http://x.test/velmor\n</full_page>\n"
+    assert played.told == [SHOWN_1, page]
+    m = played.episode.metrics
+    assert (m["fetched_pages"], m["useful_fetched_pages"], m["unnecessary_fetch_count"]) == (1.0, 1.0, 0.0)
+    assert (m["tool_turns"], m["search_rounds"]) == (2.0, 1.0)
+    assert played.turns == [(0, "search", 2), (2, None, 0)]
+    record = played.episode.tool_records[1]
+    assert (record.name, record.arguments, record.turn) == ("fetch", {"url": "http://x.test/velmor"}, 1)
+    assert (record.outcome, record.result_ids) == (Outcome.SUCCESS, ("http://x.test/velmor",))
+    assert played.episode.retrieved_ids == ("v1", "n1")
+
+
+async def test_a_page_that_nobody_cites_is_unnecessary() -> None:
+    turns = (HOP_1, "<fetch>http://x.test/velmor, http://o.test/</fetch>", "<answer>a [R1Q1D2]</answer>")
+    m = (await play(*turns, fetcher=fetcher())).episode.metrics
+    assert (m["fetched_pages"], m["useful_fetched_pages"], m["unnecessary_fetch_count"]) == (2.0, 0.0, 2.0)
+
+
+async def test_pages_that_fail_repeat_or_are_too_many_are_told_together() -> None:
+    pages = fetcher()
+    first = "<fetch>http://down.test/\nhttp://x.test/velmor\nhttp://x.test/velmor#a\nhttp://gone.test/\nhttp://o.test/</fetch>"
+    second = "<fetch>http://x.test/velmor#a</fetch>"
+    played = await play(first, second, fetcher=pages, max_turns=2)
+    assert pages.calls == [("http://down.test/", "http://x.test/velmor", "http://gone.test/")]
+    missing = "They failed, were shown before or are too many for one turn.\n</search_feedback>\n"
+    assert played.told[0].startswith("\n<full_page>\n (Title: Velmor) Velmor was founded xxx")
+    assert played.told[0].endswith(f"</full_page>\n<search_feedback>\nPages not shown: 4. {missing}")
+    assert played.told[1] == f"\n<search_feedback>\nPages not shown: 1. {missing}"
+    assert [(r.outcome, r.detail) for r in played.episode.tool_records] == [
+        (Outcome.TIMEOUT, "timeout"),
+        (Outcome.SUCCESS, ""),
+        (Outcome.RUNTIME_ERROR, "http_4xx"),
+    ]
+    assert played.episode.exit is Exit.MAX_TURNS
+
+
+async def test_without_a_fetcher_the_policy_is_told() -> None:
+    played = await play("<fetch>http://o.test/</fetch>", max_turns=1)
+    assert played.told == ["\n<search_feedback>\nPages cannot be fetched here.\n</search_feedback>\n"]
+    assert [r.outcome for r in played.episode.tool_records] == [Outcome.TOOL_NOT_FOUND]
+    assert played.episode.metrics["fetched_pages"] == 0.0
+
+
+async def test_a_fetcher_that_raises_is_an_infrastructure_failure() -> None:
+    with pytest.raises(RetrieverError, match="page fetcher: KeyError"):
+        await play("<fetch>http://unknown.test/</fetch>", fetcher=fetcher())

@@ -1,0 +1,64 @@
+import pytest
+
+from agentgrpo.core.types import Citation
+from agentgrpo.environments.search.grammar import Labels, clean, document_id, strip_markers
+from tests.builders import passage
+
+A, B, C = (passage(id, f"text {id}", url=f"http://x.test/{id}#top") for id in "abc")
+
+
+def test_markers_count_rounds_that_showed_something_queries_and_documents() -> None:
+    labels = Labels()
+    assert labels.add_round([(1, [A, B])]) == [["[R1Q1D1]", "[R1Q1D2]"]]
+    assert labels.add_round([(1, []), (2, [])]) == [[], []]
+    assert labels.add_round([(1, []), (3, [C])]) == [[], ["[R2Q3D1]"]]
+    assert labels.documents == {"a": A, "b": B, "c": C}
+    assert [labels.marker_of(p) for p in (A, B, C)] == ["[R1Q1D1]", "[R1Q1D2]", "[R2Q3D1]"]
+    with pytest.raises(KeyError):
+        labels.marker_of(passage("d", "never shown"))
+
+
+def test_citations_are_existing_markers_once_each_in_order() -> None:
+    labels = Labels()
+    labels.add_round([(1, [A, B])])
+    answer = "Roka [R1Q1D2][R9Q1D1] or [R1Q1D1], [R1Q1D2] [R01Q1D1] R1Q1D1"
+    assert labels.cite(answer) == (
+        Citation(doc_id="b", marker="[R1Q1D2]", text="text b"),
+        Citation(doc_id="a", marker="[R1Q1D1]", text="text a"),
+    )
+    assert labels.cited(labels.cite(answer)) == [B, A]
+
+
+@pytest.mark.parametrize(
+    "written, answer",
+    [
+        (" Roka [R1Q1D1]", "Roka"),
+        ("Roka\n [R1Q1D1][R9Q9D9].", "Roka."),
+        ("[R1Q1D1] Roka  [R1Q1D2] and Tor ", "Roka and Tor"),
+        ("a  b", "a  b"),
+        (" [R1Q1D1] ", ""),
+        ("[R1Q1]", "[R1Q1]"),
+    ],
+)
+def test_the_answer_is_the_text_without_markers(written: str, answer: str) -> None:
+    assert strip_markers(written) == answer
+
+
+def test_the_same_document_by_id_then_page_then_title_then_beginning() -> None:
+    assert document_id(passage("7", "x", title="t", url="http://u")) == "7"
+    assert document_id(passage("", "x", title="t", url="http://u#part")) == "http://u"
+    assert document_id(passage("", "x", title="t")) == "t"
+    assert document_id(passage("", "x" * 600)) == "x" * 512
+
+
+def test_documents_become_one_line() -> None:
+    raw = passage("1", "a\r\n b\u2028c\x1cd\x85e \ud800", title=" t\nt ", url="u\n", score=2.0)
+    assert clean(raw) == passage("1", "a b c d e ?", title="t t", url="u", score=2.0)
+    assert clean(A) is A
+
+
+def test_a_page_finds_the_document_with_its_url() -> None:
+    labels = Labels()
+    labels.add_round([(1, [passage("n", "no url"), A])])
+    assert labels.marker_of_page("http://x.test/a#bottom") == "[R1Q1D2]"
+    assert labels.marker_of_page("http://x.test/b") is None

@@ -1,0 +1,79 @@
+"""Differences with intervals, the verdict's table, pass@k by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgrpo.run.evaluate import Verdict, paired_difference, pass_at_k, verdict
+
+
+def test_a_constant_difference_has_a_point_interval() -> None:
+    assert paired_difference([1.0, 2.0, 3.0], [0.5, 1.5, 2.5]) == (-0.5, -0.5, -0.5)
+
+
+def test_the_interval_holds_the_mean_and_narrows_with_more_tasks() -> None:
+    few = paired_difference([0.0] * 20, [0.0, 1.0] * 10)
+    many = paired_difference([0.0] * 2000, [0.0, 1.0] * 1000)
+    assert few[0] == many[0] == 0.5
+    assert few[1] < 0.5 < few[2]
+    # standard error = 0.5 / sqrt(n): 95 % half widths are near 0.219 and 0.0219
+    assert 0.15 < few[2] - 0.5 < 0.27
+    assert 0.017 < many[2] - 0.5 < 0.027
+
+
+def test_it_is_paired() -> None:
+    # the same values in another order: unpaired means are equal, paired differences are not constant
+    assert paired_difference([0.0, 1.0] * 50, [1.0, 0.0] * 50)[1] < -0.1
+
+
+def test_unequal_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="equally many tasks"):
+        paired_difference([1.0], [1.0, 2.0])
+
+
+LOWER, SAME, HIGHER = (-0.5, -0.6, -0.4), (0.0, -0.1, 0.1), (0.5, 0.4, 0.6)
+CLEAR, NONE = (0.8, 0.75, 0.85), (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "correctness", "discrimination", "expected"),
+    [
+        (LOWER, HIGHER, CLEAR, Verdict.PASS),
+        (LOWER, (0.0, -0.01, 0.01), CLEAR, Verdict.PASS),
+        (LOWER, SAME, CLEAR, Verdict.INCONCLUSIVE),  # a loss of 0.1 cannot be ruled out
+        (LOWER, LOWER, CLEAR, Verdict.FAIL),
+        (SAME, HIGHER, CLEAR, Verdict.INCONCLUSIVE),
+        (HIGHER, HIGHER, CLEAR, Verdict.FAIL),
+        (LOWER, HIGHER, NONE, Verdict.INCONCLUSIVE),  # a judge that likes every answer
+        (LOWER, (0.0, 0.0, 0.0), NONE, Verdict.INCONCLUSIVE),  # never right before, never right after
+    ],
+)
+def test_verdicts(
+    rounds: tuple[float, float, float],
+    correctness: tuple[float, float, float],
+    discrimination: tuple[float, float, float],
+    expected: Verdict,
+) -> None:
+    found, _ = verdict(
+        {"search_rounds": rounds, "correctness": correctness},
+        discrimination,
+        quality="correctness",
+        thrift="search_rounds",
+        margin=0.02,
+        min_discrimination=0.05,
+    )
+    assert found is expected
+
+
+def test_exit_codes() -> None:
+    assert [v.exit_code for v in (Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE)] == [0, 9, 10]
+
+
+def test_pass_at_k_by_hand() -> None:
+    # 2 right of 4: pass@1 = 1/2, pass@2 = 1 - C(2,2)/C(4,2) = 1 - 1/6, pass@4 = 1
+    assert pass_at_k(2, 4, 1) == pytest.approx(0.5, abs=1e-12)
+    assert pass_at_k(2, 4, 2) == pytest.approx(5 / 6, abs=1e-12)
+    assert pass_at_k(2, 4, 4) == 1.0
+    assert pass_at_k(0, 4, 4) == 0.0
+    with pytest.raises(ValueError, match="pass@k needs"):
+        pass_at_k(5, 4, 1)

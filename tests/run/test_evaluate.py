@@ -1,0 +1,207 @@
+"""Scorecards and comparisons: what an outage may not do to a verdict."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from agentgrpo.core.errors import DataError
+from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
+from agentgrpo.records.screen import Screen
+from agentgrpo.run.evaluate import Evaluation, Scorecard, compare
+from agentgrpo.run.report import report
+
+
+def card(correct: list[float], rounds: list[float], *failed: int) -> Scorecard:
+    n = len(correct)
+    return Scorecard(
+        task_ids=tuple(f"t{i}" for i in range(n)),
+        kinds=("",) * n,
+        metrics={"correctness": tuple(correct), "search_rounds": tuple(rounds), "reward": tuple(correct)},
+        mismatched=(0.0,) * n,
+        failed=tuple(f"t{i}" for i in failed),
+        pass_at_k={},
+    )
+
+
+def evaluation(baseline: Scorecard, trained: Scorecard) -> Evaluation:
+    return Evaluation(
+        figures=SEARCH_FIGURES,
+        baseline={"greedy": baseline, "sampled": baseline},
+        trained={"greedy": trained, "sampled": trained},
+        oracle=None,
+        margin=0.02,
+        min_discrimination=0.05,
+    )
+
+
+def test_an_outage_is_neither_a_mistake_nor_thrift() -> None:
+    """Equal policies, and 40 tasks on which the trained one could not even be run: 0 rounds, 0 right."""
+    right, rounds = [1.0, 0.0] * 250, [2.0] * 500
+    outage = card([0.0] * 40 + right[40:], [0.0] * 40 + rounds[40:], *range(40))
+    result = evaluation(card(right, rounds), outage).to_json()
+    assert result["n"] == 460
+    assert result["greedy"]["difference"] == dict.fromkeys(("correctness", "search_rounds", "reward"), [0.0] * 3)
+    assert result["greedy"]["failures"] == {"baseline": 0, "trained": 40}
+    assert result["verdict"] == "INCONCLUSIVE"
+    assert result["greedy"]["denominator"] == {
+        "n": 500,
+        "baseline": {"correctness": 0.5, "reward": 0.5},
+        "trained": {"correctness": 0.46, "reward": 0.46},
+    }
+
+
+def test_a_task_that_failed_on_either_side_leaves_both() -> None:
+    result = evaluation(card([1.0, 0.0, 1.0, 1.0], [1.0] * 4, 0), card([1.0, 1.0, 0.0, 1.0], [1.0] * 4, 2)).to_json()
+    assert result["n"] == 2
+    assert result["greedy"]["baseline"]["correctness"] == 0.5
+    assert result["greedy"]["trained"]["correctness"] == 1.0
+
+
+def test_nothing_is_concluded_from_nothing() -> None:
+    with pytest.raises(DataError, match="3 of 4 tasks failed"):
+        card([1.0] * 4, [1.0] * 4).without({"t0", "t1", "t2"})
+
+
+def test_different_tasks_do_not_pair() -> None:
+    with pytest.raises(DataError, match="different tasks"):
+        compare(card([1.0] * 4, [1.0] * 4), card([1.0] * 3, [1.0] * 3))
+
+
+def test_scorecards_come_back_from_json() -> None:
+    one = card([1.0, 0.0], [1.0, 2.0], 1)
+    assert Scorecard.from_json(one.to_json()) == one
+
+
+# --- eval.json and the report, to the byte
+
+SEARCH = ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost", "reward")
+SEARCH += ("web_fraction", "rerank_rate", "evidence_score_final")
+BEFORE = (1.0, 3.0, 2.0, 1.0, 2.0, 0.15, 0.5, 2 / 3, 2 / 3, 0.9)
+AFTER = (1.0, 1.0, 0.0, 1.0, 0.0, 0.01, 0.875, 0.0, 0.0, 0.9)
+SEARCH_REPORT = """\
+held-out test, 4 tasks, greedy
+┏━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━┳━━━━━━━━┓
+┃ metric        ┃ before ┃ after ┃      change ┃    95 % interval ┃ oracle ┃
+┡━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━┩
+│ correctness   │  1.000 │ 1.000 │ +0.0 points │ [+0.000, +0.000] │  1.000 │
+│ search_rounds │  3.000 │ 1.000 │       -67 % │ [-2.000, -2.000] │  1.000 │
+│ web_searches  │  2.000 │ 0.000 │      -100 % │ [-2.000, -2.000] │  0.000 │
+│ vdb_searches  │  1.000 │ 1.000 │        +0 % │ [+0.000, +0.000] │  1.000 │
+│ rerank_calls  │  2.000 │ 0.000 │      -100 % │ [-2.000, -2.000] │  0.000 │
+│ cost          │  0.150 │ 0.010 │       -93 % │ [-0.140, -0.140] │  0.010 │
+│ reward        │  0.500 │ 0.875 │       +75 % │ [+0.375, +0.375] │  0.875 │
+└───────────────┴────────┴───────┴─────────────┴──────────────────┴────────┘
+"""
+SEARCH_REPORT += SEARCH_REPORT.replace("greedy", "sampled")
+SEARCH_REPORT += """\
+by kind of question, greedy: before → after
+┏━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┓
+┃ kind ┃ correctness ┃      rounds ┃         web ┃      rerank ┃
+┡━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━┩
+│ a    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
+│ b    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
+└──────┴─────────────┴─────────────┴─────────────┴─────────────┘
+"""
+
+
+def constant(names: tuple[str, ...], values: tuple[float, ...], *failed: int) -> Scorecard:
+    """Four tasks of two kinds, alike."""
+    return Scorecard(
+        task_ids=("t0", "t1", "t2", "t3"),
+        kinds=("a", "a", "b", "b"),
+        metrics={name: (value,) * 4 for name, value in zip(names, values, strict=True)},
+        mismatched=(0.0,) * 4,
+        failed=tuple(f"t{i}" for i in failed),
+        pass_at_k={"pass@1": 0.5},
+    )
+
+
+def compared(figures: Figures, baseline: Scorecard, trained: Scorecard) -> Evaluation:
+    both = {"greedy": baseline, "sampled": baseline}, {"greedy": trained, "sampled": trained}
+    return Evaluation(
+        figures=figures, baseline=both[0], trained=both[1], oracle=trained, margin=0.02, min_discrimination=0.05
+    )
+
+
+def printed(evaluation: Evaluation) -> str:
+    out = io.StringIO()
+    report(Screen("quiet", Console(file=out, width=120, highlight=False)), evaluation.to_json())
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def test_a_search_agents_eval_json_and_report() -> None:
+    evaluation = compared(SEARCH_FIGURES, constant(SEARCH, BEFORE), constant(SEARCH, AFTER))
+    before, after = dict(zip(SEARCH, BEFORE, strict=True)), dict(zip(SEARCH, AFTER, strict=True))
+    mode = {
+        "baseline": before,
+        "trained": after,
+        "difference": {name: [after[name] - before[name]] * 3 for name in SEARCH},
+        "discrimination": [1.0, 1.0, 1.0],
+        "pass_at_k": {"baseline": {"pass@1": 0.5}, "trained": {"pass@1": 0.5}},
+        "failures": {"baseline": 0, "trained": 0},
+        "denominator": {
+            "n": 4,
+            "baseline": {"correctness": 1.0, "reward": 0.5},
+            "trained": {"correctness": 1.0, "reward": 0.875},
+        },
+        "kinds": {kind: {"baseline": before, "trained": after} for kind in "ab"},
+    }
+    expected = {
+        "verdict": "PASS",
+        "reason": "fewer search rounds, correctness not lower",
+        "n": 4,
+        "greedy": mode,
+        "sampled": mode,
+        "oracle": after,
+        "figures": {
+            "headline": ["correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"],
+            "by_kind": {
+                "correctness": "correctness",
+                "search_rounds": "rounds",
+                "web_searches": "web",
+                "rerank_calls": "rerank",
+            },
+            "quality": "correctness",
+            "thrift": "search_rounds",
+        },
+    }
+    assert json.dumps(evaluation.to_json()) == json.dumps(expected)
+    assert printed(evaluation) == (f"{SEARCH_REPORT}verdict: PASS (fewer search rounds, correctness not lower)\n")
+
+
+MEMORY = ("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk", "cost", "reward")
+MEMORY_FIGURES = Figures(
+    columns={"correctness": correctness} | {name: metric(name) for name in MEMORY[1:5]},
+    headline=MEMORY[:6],
+    by_kind=("correctness", "memory_tokens"),
+    quality="correctness",
+    thrift="memory_tokens",
+)
+
+
+def test_another_kind_of_agent_needs_nothing_but_its_figures() -> None:
+    baseline = constant(MEMORY, (0.5, 900.0, 0.25, 1.0, 2.0, 0.0, 0.25))
+    trained = constant(MEMORY, (0.75, 300.0, 0.75, 1.0, 1.0, 0.0, 0.5))
+    evaluation = compared(MEMORY_FIGURES, baseline, trained)
+    result = evaluation.to_json()
+    assert (result["verdict"], result["reason"]) == ("PASS", "fewer memory tokens, correctness not lower")
+    assert list(result["greedy"]["trained"]) == list(MEMORY)
+    assert [row.split(" │ ") for row in printed(evaluation).splitlines() if row.startswith("│ b")] == [
+        ["│ b   ", "0.50 → 0.75", "900.00 → 300.00 │"]
+    ]
+    worse = compared(MEMORY_FIGURES, trained, baseline).to_json()
+    assert (worse["verdict"], worse["reason"]) == ("FAIL", "correctness fell")
+
+
+def test_an_outage_is_said_in_the_report() -> None:
+    evaluation = compared(SEARCH_FIGURES, constant(SEARCH, BEFORE), constant(SEARCH, (0.5, *AFTER[1:]), 1))
+    assert [line for line in printed(evaluation).splitlines() if line.startswith("note")] == [
+        f"note: {mode}, 0 tasks before and 1 after failed for infrastructure reasons and are left out above; over all "
+        "4, failed = wrong, correctness is 1.000 before and 0.500 after"
+        for mode in ("greedy", "sampled")
+    ]
