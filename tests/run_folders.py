@@ -30,7 +30,7 @@ def folder(
     """A run directory. state: of its checkpoint, which has no weights."""
     path.mkdir(parents=True, exist_ok=True)
     base: dict[str, Any] = {
-        "agent": {"name": "search"},
+        "environment": {"name": "search"},
         "run": {"dir": str(path), "seed": 0, "eval": {"prices": PRICES}},
     }
     (path / "config.yaml").write_text(yaml.safe_dump(_merged(base, config or {})))

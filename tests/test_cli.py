@@ -294,10 +294,10 @@ TYPOS = [
         "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
     ),
     (
-        "train agent=memory",
-        "unknown key agent.top_k; *experiment=almanac sets it, which does not go with agent=memory: choose *",
+        "train environment=memory",
+        "unknown key environment.top_k; *experiment=almanac sets it, which does not go with environment=memory: choose *",
     ),
-    ("train experiment=memory +agent.top_k=3", "unknown key agent.top_k; allowed are schema, *validity."),
+    ("train experiment=memory +environment.top_k=3", "unknown key environment.top_k; allowed are schema, *validity."),
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
@@ -411,7 +411,7 @@ def test_flags_and_overrides_in_any_order() -> None:
 def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "a run = 'é'"
     folder.mkdir()
-    _, command = job("train", "reward=second_pass", "run.dir=x", "agent.system_prompt=${oc.env:HOME}")
+    _, command = job("train", "reward=second_pass", "run.dir=x", "environment.system_prompt=${oc.env:HOME}")
     (folder / "config.yaml").write_text(command.snapshot, encoding="utf-8")
     return folder
 
@@ -419,7 +419,7 @@ def run_dir(tmp_path: Path) -> Path:
 def test_resume_takes_the_runs_own_configuration(run_dir: Path) -> None:
     config, command = job("resume", str(run_dir), "run.max_steps=7")
     assert config["run"]["dir"] == str(run_dir)
-    assert (config["run"]["max_steps"], config["agent"]["system_prompt"]) == (7, os.environ["HOME"])
+    assert (config["run"]["max_steps"], config["environment"]["system_prompt"]) == (7, os.environ["HOME"])
     assert "unsupported_claim" in config["reward"]["terms"]
     assert command.arguments == {"run_dir": str(run_dir)}
     assert (command.overrides, command.choices) == (("run.max_steps=7",), {})
@@ -618,7 +618,7 @@ def test_what_a_resume_needs_can_be_pasted(run_dir: Path) -> None:
 
 
 def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", str(run_dir), "--cfg", "job", "-p", "agent.system_prompt"]) == 0
+    assert main(["resume", str(run_dir), "--cfg", "job", "-p", "environment.system_prompt"]) == 0
     assert capsys.readouterr().out == f"{os.environ['HOME']}\n"
 
 

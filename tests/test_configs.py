@@ -244,7 +244,7 @@ def _last_name(node: ast.AST) -> str:
 
 def test_a_secret_from_the_environment_stays_off_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "s3cr3t")
-    assert main(["train", "run.dir=r", "agent.system_prompt=${oc.env:CANARY}"]) == 0
+    assert main(["train", "run.dir=r", "environment.system_prompt=${oc.env:CANARY}"]) == 0
     job = JOBS.pop()
     assert job["config"]["agent"]["system_prompt"] == "s3cr3t"
     assert "system_prompt: ${oc.env:CANARY}" in job["command"].snapshot

@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("train", "resume", "eval"):
         monkeypatch.setitem(VERBS, name, replace(VERBS[name], entry="tests.test_counterfactual:keep"))
     JOBS.clear()
-    assert main(["train", "run.dir=run", "agent.top_k=7", "reward=shaped"]) == 0
+    assert main(["train", "run.dir=run", "environment.top_k=7", "reward=shaped"]) == 0
     snapshot, _ = JOBS.pop()
     (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text(snapshot)
@@ -50,13 +50,17 @@ def evaluated(*overrides: str, code: int = 0) -> dict[str, Any]:
 
 def of_run(config: dict[str, Any]) -> tuple[str, int, bool]:
     """The counterfactual, and two settings of the run."""
-    return config["counterfactual"]["name"], config["agent"]["top_k"], "retriever_cost" in config["reward"]["terms"]
+    return (
+        config["counterfactual"]["name"],
+        config["environment"]["top_k"],
+        "retriever_cost" in config["reward"]["terms"],
+    )
 
 
 def test_a_run_is_evaluated_with_one_and_is_otherwise_what_it_was(run: Path) -> None:
     assert of_run(evaluated()) == ("none", 7, False)
     assert of_run(evaluated("counterfactual=swapped")) == ("swapped", 7, False)
-    assert of_run(evaluated("counterfactual=blank", "agent.top_k=3")) == ("blank", 3, False)
+    assert of_run(evaluated("counterfactual=blank", "environment.top_k=3")) == ("blank", 3, False)
     assert of_run(evaluated("counterfactual=blank", "reward=retriever_aware")) == ("blank", 2, True)  # composed anew
 
 
@@ -89,7 +93,7 @@ def test_what_is_no_preset_and_what_resumes(run: Path, capsys: pytest.CaptureFix
 def config(agent: str = "search", name: str = "blank", **more: Any) -> dict[str, Any]:
     return {
         "task": {"name": "almanac"},
-        "agent": {"name": agent},
+        "environment": {"name": agent},
         "retriever": {"name": "embedded"},
         "tools": {},
         "counterfactual": {"name": name},
@@ -131,8 +135,8 @@ def test_the_fingerprint_differs() -> None:
     [
         (config("tool"), "counterfactual=blank, and nothing searches here; use counterfactual=none"),
         (
-            config(agent="search") | {"agent": {"name": "search", "fetcher": {"name": "pages"}}},
-            "pages would show what it withholds; add agent.fetcher.name=none",
+            config(agent="search") | {"environment": {"name": "search", "fetcher": {"name": "pages"}}},
+            "pages would show what it withholds; add environment.fetcher.name=none",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
         arguments += ["task.test_tasks=24", "model.worlds=10", "model.tokenizer_worlds=8"]  # hasty start weights
     elif "experiment=memory" in arguments:
         arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]
-    elif "agent=tool" in arguments:
+    elif "environment=tools" in arguments:
         arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
     elif "experiment=none" not in arguments:
         arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]

@@ -43,7 +43,7 @@ def admitted() -> Iterator[None]:
 def config(agent: str = "tool", **tools: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": {"name": "workshop"},
-        "agent": {"name": agent},
+        "environment": {"name": agent},
         "retriever": {"name": "embedded"},
         "tools": tools,
     }
@@ -75,7 +75,7 @@ def test_a_tool_that_searches_needs_a_corpus() -> None:
 
 
 def test_tools_for_an_agent_that_calls_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="agent=search calls no tools; use agent=tool, or tools=none"):
+    with pytest.raises(ConfigError, match="environment=search calls no tools; use environment=tools, or tools=none"):
         Equipment(config("search", calculator={}), CORPORA)
 
 
@@ -89,7 +89,7 @@ def test_demonstrations_share_what_searches_nothing() -> None:
 
 
 def test_an_agent_of_tools_without_any_is_noted() -> None:
-    told = "agent=tool has no tools: every call will fail; tools=calculator gives one"
+    told = "environment=tools has no tools: every call will fail; tools=calculator gives one"
     assert Equipment(config(), {}).notes == (told,)
     assert [Equipment(c, CORPORA).notes for c in (config(calculator={}), config("search"))] == [(), ()]
 

@@ -248,4 +248,4 @@ def test_a_task_without_a_corpus_has_nothing_to_serve(capsys: pytest.CaptureFixt
 
 
 def _workshop() -> Iterator[str]:
-    yield from ("task=workshop", "model=workshop_tiny", "agent=search", "retriever=embedded")
+    yield from ("task=workshop", "model=workshop_tiny", "environment=search", "retriever=embedded")

@@ -25,6 +25,7 @@ from agentgrpo.config.registry import NESTED, ROOT
 from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb, VerbResult
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.interrupts import raise_again
+from agentgrpo.core.renamed import overrides_of_today
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +68,10 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     """One verb: its arguments taken off, Hydra given the rest, its entry called for every job; the exit code, that of
     the first job with one other than 0."""
     verb = VERBS[name]
-    given, arguments, overrides = parse(name, argv)
+    given, arguments, written = parse(name, argv)
+    overrides, notes = overrides_of_today(written)
+    for note in notes:
+        print(f"agentgrpo: {note}", file=sys.stderr)
     if given["config_dir"] and not Path(given["config_dir"]).is_dir():
         raise ConfigError(f"--config-dir {given['config_dir']} is no directory; give the one that holds your presets")
     known = presets(given["config_dir"])

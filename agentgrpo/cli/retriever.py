@@ -191,7 +191,7 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
 
 def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Reranker | None]:
     """Those of the configuration, and the agent's reranker; the task's corpora are read where they are searched."""
-    node, agent = config["retriever"], config["agent"]
+    node, environment = config["retriever"], config["environment"]
     given: dict[str, Any] = {}
     thesaurus = None
     if takes("retriever", node, "corpora"):
@@ -204,8 +204,8 @@ def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Rer
             )
     retrievers: Mapping[str, Retriever] = build_node("retriever", node, **given)
     reranker: Reranker | None = None
-    if takes("agent", agent, "reranker") and "reranker" in agent:
-        reranker = build_node("reranker", agent["reranker"], thesaurus=thesaurus)
+    if takes("environment", environment, "reranker") and "reranker" in environment:
+        reranker = build_node("reranker", environment["reranker"], thesaurus=thesaurus)
     return retrievers, reranker
 
 

@@ -42,6 +42,7 @@ from agentgrpo.config.hardware import Launch
 from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, StorageError
+from agentgrpo.core.renamed import config_of_today
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
@@ -101,7 +102,7 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {e}") from e
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
         raise ConfigError(f"{path} is no configuration; it needs the groups {', '.join(ROOT)}")
-    config = cast(dict[str, Any], tree)
+    config = config_of_today(cast(dict[str, Any], tree))
     refuse_unknown(config, list(ROOT), str(path))
     refuse_resolvers(config)
     refuse_targets(config, path)

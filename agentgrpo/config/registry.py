@@ -29,10 +29,10 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "sglang": "agentgrpo.engines.remote.sglang:sglang",
         "vllm": "agentgrpo.engines.remote.vllm:vllm",
     },
-    "agent": {
-        "memory": "agentgrpo.environments.memory.agent:MemoryAgent",
-        "search": "agentgrpo.environments.search.agent:SearchAgent",
-        "tool": "agentgrpo.environments.tools.agent:ToolAgent",
+    "environment": {
+        "memory": "agentgrpo.environments.memory.environment:MemoryEnvironments",
+        "search": "agentgrpo.environments.search.environment:SearchEnvironments",
+        "tools": "agentgrpo.environments.tools.environment:ToolEnvironments",
     },
     "retriever": {
         "embedded": "agentgrpo.retrieval.embedded:embedded",
@@ -155,7 +155,7 @@ ROOT: Mapping[str, str] = {
     "task": "task",
     "model": "model",
     "engine": "engine",
-    "agent": "agent",
+    "environment": "environment",
     "retriever": "retriever",
     "counterfactual": "counterfactual",
     "tools": "tool*",
@@ -178,7 +178,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "reward": {"terms": "term*"},
     "retriever": {"embedder": "embedder", "web": "web"},
     "indexer": {"embedder": "embedder"},
-    "agent": {
+    "environment": {
         "evidence": "evidence",
         "reranker": "reranker",
         "fetcher": "fetcher",
@@ -204,7 +204,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
-    "agent": frozenset({"prices", "call_prices", "describe_tools"}),
+    "environment": frozenset({"prices", "call_prices", "describe_tools"}),
     "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
     "reranker": frozenset({"thesaurus"}),
 }

@@ -82,6 +82,13 @@ class Message:
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    """`content` in stretches, some of them trusted; () = none of it is."""
+
+    @classmethod
+    def of_pieces(cls, pieces: Sequence[Piece]) -> Message:
+        """What an environment says between turns, as a user message."""
+        return cls(role="user", content="".join(piece.text for piece in pieces), pieces=tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +232,12 @@ class Episode:
     tool_records: tuple[ToolRecord, ...] = ()
     memory: tuple[Mapping[str, Any], ...] = ()
     """What a memory agent wrote in each branch (environments.memory), as JSON values."""
+    environment: str = ""
+    """Name of the environment it was an attempt in."""
+    turn_rewards: tuple[float, ...] = ()
+    """What the environment itself paid for each of `turns`; () = nothing."""
+    outcome: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
+    """What Environment.score returned: a number, or one for each of `turns`, by name."""
     failure: Failure | None = None
     """Set iff the infrastructure failed; such an episode is never scored and never trained on."""
     timings: Mapping[str, float] = field(default_factory=dict)

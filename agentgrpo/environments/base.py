@@ -1,169 +1,208 @@
-"""What an agent is: the loop that turns a Task into an Episode, and which figures its episodes are compared by."""
+"""What an environment is: one attempt's world. It gives the opening, answers turns, and knows how it ended.
+
+    reset(task) -> Observation --policy--> Turn -> step(turn) -> Observation ... done -> score(episode) -> close()
+
+One is made for every attempt, retries too, so nothing of a failed attempt is left. What is the same for all of them
+(tokens, limits, records, the Episode) is rollout.loop's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
-from agentgrpo.core.errors import ConfigError, did_you_mean
-from agentgrpo.core.types import Episode, RewardResult, Task
-from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.core.messages import AnyCall, ToolReply, ToolSpec
+from agentgrpo.core.types import Citation, Episode, Exit, FinishReason, Message, Task, ToolRecord
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.figures import Figures
 
-Column: TypeAlias = Callable[[Episode, RewardResult | None], float]
-"""A figure of one episode; the reward is None where the infrastructure failed."""
+Scores: TypeAlias = Mapping[str, float | Sequence[float]]
+"""name -> a number of the episode, or one for each of its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What eval.json reports of a kind of agent, and what it takes to PASS.
+class Turn:
+    """What the policy sampled, parsed. Where no tools are on offer, `content` is the whole text."""
 
-    `columns` and two that every agent has: `cost`, of its calls, and `reward`. Raises ValueError for a name that is
-    none of these, and for one in `counts` or `prices` alone.
-    """
-
-    columns: Mapping[str, Column]
-    headline: tuple[str, ...]
-    """Columns that scripts rely on, in the order shown; `quality` and `thrift` among them."""
-    by_kind: tuple[str, ...]
-    """Columns shown for each kind of task."""
-    quality: str
-    """Must not fall beyond noise: the judge's grade, in [0, 1] and 0.0 where there is no reward."""
-    thrift: str
-    """Must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Column -> its name where there is little room, if it has another one."""
-    counts: Mapping[str, str] = field(default_factory=dict)
-    """Name of a kind of call in run.eval.prices -> the metric of an episode that counts these calls."""
-    prices: Mapping[str, float] = field(default_factory=dict)
-    """Name of a kind of call -> the price of one, unless run.eval.prices has another."""
-
-    def __post_init__(self) -> None:
-        known = {*self.columns, "cost", "reward"}
-        odd = {*self.headline, *self.by_kind, *self.labels} - known
-        odd |= {self.quality, self.thrift} - {*self.headline}
-        odd |= self.counts.keys() ^ self.prices.keys()
-        if odd:
-            raise ValueError(f"figures {sorted(odd)}: name columns ({sorted(known)}), and a price for every count")
-
-    def label(self, column: str) -> str:
-        return self.labels.get(column, column.replace("_", " "))
-
-    def priced(self, given: Mapping[str, float]) -> dict[str, float]:
-        """The price of every kind of call: as given (run.eval.prices), else the agent's own. Raises ConfigError for a
-        name that the agent does not know."""
-        for name in given:
-            if name not in self.counts:
-                known = f"{', '.join(self.counts)}; price these" if self.counts else "no calls (tools=none); add tools"
-                near = did_you_mean(name, self.counts)
-                raise ConfigError(f"run.eval.prices.{name}: this agent makes {known}, or leave it out.{near}")
-        return {name: given.get(name, self.prices[name]) for name in self.counts}
-
-    def cost(self, metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
-        """What an episode's calls cost at `prices` (see `priced`), whatever the reward charges for them."""
-        return sum(price * metrics.get(self.counts[name], 0.0) for name, price in prices.items())
-
-    def row(self, episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
-        """Every column of one episode: the headline first, then the reward, then the others."""
-        values = {name: column(episode, reward) for name, column in self.columns.items()}
-        values |= {"cost": self.cost(episode.metrics, prices), "reward": reward.total if reward else 0.0}
-        return {name: values[name] for name in (*self.headline, "reward", *values)}
+    index: int
+    """Of the episode, from 0."""
+    text: str
+    """As it was sampled, control tokens spelled out."""
+    token_ids: tuple[int, ...]
+    content: str = ""
+    """The text without calls and reasoning."""
+    reasoning: str = ""
+    calls: tuple[AnyCall, ...] = ()
+    """Tool calls in the order written, malformed ones among them."""
+    answer: str | None = None
+    """A final answer, where the format has a way to give one."""
+    finish_reason: FinishReason = FinishReason.STOP
 
 
-def metric(name: str) -> Column:
-    """The column that is an episode's metric of that name; 0.0 where it has none."""
-    return lambda episode, reward: episode.metrics.get(name, 0.0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the environment says next, and whether it is over."""
+
+    messages: Sequence[Message | ToolReply] = ()
+    """Appended to the context, each by itself but for neighbouring replies; text is untrusted but for a Message's
+    trusted pieces. What does not fit into the context ends the episode as context_overflow."""
+    tools: Sequence[ToolSpec] | None = None
+    """On offer from here on, where a context opens; None = turns are plain text."""
+    done: Exit | None = None
+    answer: str | None = None
+    """The final answer, with `done`."""
+    reward: float = 0.0
+    """For the turn that this answers."""
+    metrics: Scores = field(default_factory=dict)
+    """What has been measured so far; the newest value of a name counts. One number per turn so far: the episode's
+    metric is their sum."""
+    fresh_context: bool = False
+    """`messages` open a new Branch instead of going on with the last one."""
+    shared_opening: int = 0
+    """Tokens that this fresh context opens with and others too (SamplingParams.opening)."""
+    calls: Sequence[ToolRecord] = ()
+    """Made for the turn, for the records."""
+    shown: Sequence[str] = ()
+    """Ids of all passages that the policy will have seen with these messages."""
+    citations: Sequence[Citation] = ()
+    notes: Sequence[Mapping[str, object]] = ()
+    """JSON values for the records (Episode.memory)."""
 
 
-def correctness(episode: Episode, reward: RewardResult | None) -> float:
-    """The column that is the judge's grade of the answer."""
-    return reward.correctness if reward else 0.0
+class Environment(Protocol):
+    async def reset(self, task: Task) -> Observation:
+        """The opening messages and the tools on offer."""
+        ...
+
+    async def step(self, turn: Turn) -> Observation:
+        """The answer to one turn. An infrastructure failure raises an EpisodeError."""
+        ...
+
+    async def score(self, episode: Episode) -> Scores:
+        """What came of it, asked once, before `close`: hidden tests, end states, files."""
+        ...
+
+    async def close(self) -> None:
+        """However it ended."""
+        ...
 
 
-class Agent(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Which attempt at which task an environment is made for."""
+
+    task: Task
+    sample_index: int
+    stream: str
+    """What is sampled for: "train/12" (the step), "eval/test"."""
+    number: int = 0
+    """0, and one more for every retry."""
+    max_context: int
+    """Tokens of a context that the engine holds."""
+
+    @property
+    def seed(self) -> str:
+        """Seeds whatever the environment draws; the same for a retry."""
+        return f"{self.stream}|{self.task.id}|{self.sample_index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLimits:
+    """What rollout.loop allows an attempt."""
+
+    max_turns: int | None = None
+    """Sampled turns; None = until the environment says so."""
+    max_context: int | None = None
+    """Tokens of a context; None = as many as the engine holds."""
+    min_context_left: int = 1
+    """No turn is sampled with fewer tokens left."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn where no tools are on offer."""
+
+
+class EnvironmentFactory(Protocol):
+    """Makes the environments of a run; holds what they share (retrievers, tools) and nothing of any of them."""
+
+    @property
+    def name(self) -> str: ...
+
     @property
     def figures(self) -> Figures:
         """What its episodes are compared by."""
         ...
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        """One attempt. `stream` and `sample_index` seed it (engines.base.SeedKey); `sampling.stop` is the agent's own
-        business and is overridden. The policy's mistakes end up in the Episode; an infrastructure failure raises an
-        EpisodeError, which `rollout.groups` captures. Must release its engine context however it ends."""
-        ...
-
-
-@runtime_checkable
-class Rehearsing(Protocol):
-    """An Agent that can tell before any episode that one could not begin."""
-
-    def rehearse(self, task: Task) -> None:
-        """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn."""
-        ...
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """An Agent that can tell before any episode which metrics its episodes have."""
+    @property
+    def limits(self) -> TurnLimits: ...
 
     @property
-    def metrics(self) -> frozenset[str]: ...
-
-
-def rehearse(agent: Agent, task: Task) -> None:
-    """`agent.rehearse(task)`, for an agent that has it."""
-    if isinstance(agent, Rehearsing):
-        agent.rehearse(task)
-
-
-# --- An agent that has others to be held against: they need no training, and their figures stand beside its own.
-
-
-@runtime_checkable
-class Measured(Protocol):
-    budget: str
-    """The column of its figures that says how much the policy spent, of what its baselines may spend as well."""
-
-    def baselines(self, share: Mapping[str, float]) -> Mapping[str, Agent]:
-        """By name, in the order shown; their figures are the agent's own, they sample nothing, and their episodes have
-        no branches. share: kind of task -> the policy's mean of `budget`; "" = of all tasks, and of kinds that are not
-        there."""
+    def metrics(self) -> frozenset[str]:
+        """Names of all metrics its episodes have; empty where that is not known beforehand."""
         ...
 
+    def make(self, attempt: Attempt) -> Environment: ...
 
-@runtime_checkable
-class Annotated(Protocol):
-    """A baseline whose figures do not mean quite what the policy's mean."""
-
-    note: str
-    """What they mean, in a few words; "" = the same."""
-
-
-def note_of(agent: Agent) -> str:
-    return agent.note if isinstance(agent, Annotated) else ""
-
-
-# --- Agents with parts of their own, such as a reader, which may cost money and memory.
-
-
-@runtime_checkable
-class Accounting(Protocol):
-    """An Agent whose parts count what they ask of models."""
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn in an engine
+        that holds `max_context` tokens."""
+        ...
 
     def counts(self) -> Mapping[str, float]:
-        """Totals by part and name since it was built, such as reader/cost; never a clock, and they never fall."""
+        """What its parts asked of models so far, by part and name, such as reader/cost; never a clock."""
+        ...
+
+    def baselines(self, spent: Callable[[str], Mapping[str, float]]) -> Mapping[str, Runner]:
+        """Rules to hold a policy against, by name, in the order shown: they need no training and sample nothing.
+        spent(column): kind of task -> the policy's mean of that figure, "" = of all tasks."""
+        ...
+
+    async def probe(self) -> None:
+        """Raises ConfigError or EpisodeError where a service that it needs does not answer."""
+        ...
+
+    async def close(self) -> None:
+        """At the end of the run."""
         ...
 
 
-@runtime_checkable
-class Replayable(Protocol):
-    """An Agent that can be had again, with the same parts, for another engine."""
+class Runner(Protocol):
+    """Turns a Task into an Episode: the policy in an environment (rollout.loop), or a rule."""
 
-    def on(self, engine: Engine) -> Agent:
-        """Not to be closed besides the one it was made of."""
+    @property
+    def note(self) -> str:
+        """What its figures mean, where that is something else; "" = what they say."""
+        ...
+
+    @property
+    def figures(self) -> Figures: ...
+
+    async def run(
+        self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
+    ) -> Episode:
+        """One attempt. `stream` and `sample_index` seed it (engines.base.SeedKey). The policy's mistakes end up in the
+        Episode; an infrastructure failure raises an EpisodeError, which rollout.groups captures. However it ends,
+        nothing of it runs on."""
         ...
 
 
-def bill_of(agent: Agent) -> Mapping[str, float]:
-    """`agent.counts()`; empty for an agent that counts nothing."""
-    return agent.counts() if isinstance(agent, Accounting) else {}
+class EnvironmentDefaults:
+    """For factories that have none of what is optional."""
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        return frozenset()
+
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """Nothing is known before the first attempt."""
+
+    def counts(self) -> Mapping[str, float]:
+        return {}
+
+    def baselines(self, spent: Callable[[str], Mapping[str, float]]) -> Mapping[str, Runner]:
+        return {}
+
+    async def probe(self) -> None:
+        """It asks no service."""
+
+    async def close(self) -> None:
+        """It holds nothing open."""

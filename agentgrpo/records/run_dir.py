@@ -26,6 +26,7 @@ import yaml
 
 from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
+from agentgrpo.core.renamed import config_of_today
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 
 # --- stopped.json: why a run ended before its end, until it goes on.
@@ -145,11 +146,12 @@ class RunDir:
             raise DataError(f"{self.path / CONFIG}: {e}") from e
         if not isinstance(found, dict):
             raise DataError(f"{self.path / CONFIG}: not a configuration")
-        return found
+        return config_of_today(found)
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """{"determinism","probed","versions","machine"}; {} before it is known."""
+        """{"determinism","probed","versions","machine"} and, of what the policy is in, {"environment","figures"}; {}
+        before it is known."""
         return self._json("environment.json") or {}
 
     @property

@@ -20,7 +20,9 @@ from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import Status, group_status, status_of
 from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+READABLE = (3, 4)
+"""3 had `metrics` beside `agent`, and no outcome."""
 """Raised whenever a field comes, goes, or changes its name or meaning.
 
 2: group_status; num_bytes, was_cut and cost of a call.
@@ -76,8 +78,9 @@ class TrajectoryRecord:
     agent: dict[str, Any]
     """{"name","exit","tool_turns","messages","tools"}."""
     memory: list[Any]
-    """What a memory agent wrote, an object for each branch: see Episode.memory. [] of other agents."""
-    metrics: dict[str, Any]
+    """What a memory environment noted, an object for each branch: see Episode.memory. [] of others."""
+    environment: dict[str, Any]
+    """{"name","metrics","outcome"}: metrics by name, and what the environment itself scored."""
     citations: list[Any]
     retrieved_ids: list[Any]
     costs: dict[str, Any]
@@ -88,6 +91,11 @@ class TrajectoryRecord:
     """The run seed; split, step, task and sample_index say the rest."""
     branches: tuple[Branch, ...]
     """The segments, bit for bit; () where tokens were not recorded."""
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the episode, by name."""
+        return dict(self.environment["metrics"])
 
 
 # --- JSON text of a trajectory's parts: ASCII, compact, with null for a number that is not finite.
@@ -256,9 +264,10 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: no such file; trajectories lie in the `trajectories` folder of a run")
     with path.open("rb") as f:
         summary = _parse(path, 1, f.readline())
-    if summary.get("schema_version") != SCHEMA_VERSION or not isinstance(summary.get("total"), int):
+    if summary.get("schema_version") not in READABLE or not isinstance(summary.get("total"), int):
         raise DataError(
-            f"{path}:1: schema_version {summary.get('schema_version')}; this version reads {SCHEMA_VERSION}"
+            f"{path}:1: schema_version {summary.get('schema_version')}; this version reads "
+            f"{' and '.join(map(str, READABLE))}"
         )
     return summary
 
@@ -275,6 +284,8 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _record(row: dict[str, Any]) -> TrajectoryRecord:
     tokens = row.pop("tokens")
+    if "metrics" in row:  # schema 3
+        row["environment"] = {"name": row["agent"]["name"], "metrics": row.pop("metrics"), "outcome": {}}
     for field in fields(TrajectoryRecord):
         if field.name != "branches" and not isinstance(row[field.name], _TYPES[str(field.type)]):
             raise ValueError(f"{field.name} is a {type(row[field.name]).__name__}, not {field.type}")
@@ -295,7 +306,7 @@ def write_trajectories(
     step: int,
     seed: int,
     split: str = "train",
-    agent_name: str = "",
+    environment: str = "",
     record_tokens: bool = True,
 ) -> None:
     """Write `path` and its timings companion, each atomically (StorageError). advantages[i][j], one or one for
@@ -326,7 +337,13 @@ def write_trajectories(
                 "advantage": advantage,
                 "tokens": pack(episode.branches) if record_tokens else None,
             }
-            texts = (members(row), of_group, _numbers(episode, reward), f'"agent":{_agent(episode, agent_name)}')
+            texts = (
+                members(row),
+                of_group,
+                _numbers(episode, reward),
+                _environment(episode, environment),
+                f'"agent":{_agent(episode, environment)}',
+            )
             lines.append(f"{{{','.join(texts)}}}")
             clocks.append(line({"id": identity, **episode.timings, **_seconds(episode)}))
             lengths.append(row["response_len"])
@@ -396,9 +413,15 @@ def _numbers(episode: Episode, reward: RewardResult | None) -> str:
     terms = reward.terms if reward else {}
     costs = {name: 0.0 - value for name, value in terms.items() if name.endswith("_cost")}
     return (
-        f'"metrics":{numbers(episode.metrics)},"costs":{numbers(costs)},"reward_terms":{numbers(terms)},'
+        f'"costs":{numbers(costs)},"reward_terms":{numbers(terms)},'
         f'"reward_dimensions":{numbers(reward.dimensions if reward else {})}'
     )
+
+
+def _environment(episode: Episode, name: str) -> str:
+    """The member "environment", as text."""
+    outcome = {k: list(v) if isinstance(v, tuple) else v for k, v in episode.outcome.items()}
+    return f'"environment":{{"name":{json.dumps(name)},"metrics":{numbers(episode.metrics)},"outcome":{line(outcome)}}}'
 
 
 def _agent(episode: Episode, name: str) -> str:

@@ -8,20 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agentgrpo.core.errors import DataError
-from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
-from agentgrpo.environments.search.metrics import SEARCH_FIGURES
-from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.records.curves import ENDS, curve_lines, curves_of
 from agentgrpo.records.lines import FAILED, HEADING, TextLine, counted, one_line
 from agentgrpo.records.run_dir import RunDir, stop_sentence
 from agentgrpo.records.screen import LEARNING, OUTCOME, Screen, clock
 from agentgrpo.records.trajectories import read_trajectories
+from agentgrpo.reports.recorded import figures_of
 from agentgrpo.run.report import report_mode, verdict_line
 
 CURVES_BESIDE = ("dev/reward", "policy/kl")
-"""Of LEARNING; beside the outcome and what the agent does."""
+"""Of LEARNING; beside the outcome and what the policy does."""
 COST = "cost/episode"
-_KNOWN = (SEARCH_FIGURES, tool_figures(()), MEMORY_FIGURES)
 _CLOCKS: Mapping[str, str] = {
     "time/generation": "rollout",
     "time/reward": "reward",
@@ -37,7 +34,7 @@ def overview(screen: Screen, run: RunDir) -> None:
     rows, result = run.metrics(), run.evaluation
     for line in _head(run, rows, result):
         screen.text(line.text, style=line.style)
-    if curves := curves_of(rows, _curve_names(rows, result)):
+    if curves := curves_of(rows, _curve_names(run)):
         first, last = rows[0]["step"], rows[-1]["step"]
         screen.text(
             f"\nsteps {first} to {last}; numbers: mean of the first {ENDS} and of the last {ENDS}", style=HEADING
@@ -69,7 +66,7 @@ def _head(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | N
     yield TextLine(str(run.path), HEADING)
     chosen = [
         f"{group} {_name(run.config, group)}"
-        for group in ("task", "agent", "model", "engine")
+        for group in ("task", "environment", "model", "engine")
         if _name(run.config, group)
     ]
     seed = _setting(run.config, "seed")
@@ -93,14 +90,11 @@ def _setting(config: Mapping[str, Any], key: str, group: str = "run") -> Any:
     return node.get(key) if isinstance(node, Mapping) else None
 
 
-def _curve_names(rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> dict[str, str]:
-    """Tag -> name: the outcome, what the agent does, the dev score. Before there is a result, the figures are those of
-    the kind of agent whose metrics are there."""
-    known = next((f for f in _KNOWN if rows and f"agent/{f.thrift}" in rows[0]), None)
-    figures = result.get("figures", {}) if result is not None else {}
-    headline = figures.get("headline") or (known.headline if known is not None else ())
-    agent = {f"agent/{name}": known.label(name) if known and name in known.columns else name for name in headline}
-    return {**OUTCOME, **agent, COST: "cost", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}
+def _curve_names(run: RunDir) -> dict[str, str]:
+    """Tag -> name: the outcome, what the policy does in its environment, the dev score."""
+    figures = figures_of(run)
+    own = {f"agent/{name}": figures.label(name) for name in figures.headline if name != "cost"}
+    return {**OUTCOME, **own, COST: "cost", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}
 
 
 def _time(screen: Screen, run: RunDir) -> None:

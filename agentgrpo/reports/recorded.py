@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import fmean
@@ -10,16 +10,11 @@ from typing import Any
 
 from agentgrpo.core.messages import Status
 from agentgrpo.core.types import Episode, Exit, RewardResult, Task
-from agentgrpo.environments.base import Figures, correctness, metric
-from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
-from agentgrpo.environments.search.metrics import SEARCH_FIGURES
-from agentgrpo.environments.tools.state import tool_figures
+from agentgrpo.environments.figures import Figures
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 
 MODES = ("greedy", "sampled")
-_CALLS = "calls/"
-"""Of an episode's metrics, those that count the calls of one tool begin like this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +27,7 @@ class RecordedEvaluation:
     """A digest of what each task asks for: two worlds may call different tasks alike."""
     columns: Mapping[str, tuple[float, ...]]
     """Figure -> its value for each task, the mean over the task's samples. Without "cost" where calls were not counted:
-    in a run of an older version, or by an agent of the user's own."""
+    in a run of an older version."""
     quality: str
     headline: tuple[str, ...]
     """Figures, the quality first."""
@@ -71,7 +66,7 @@ def read_recorded(run: RunDir, policy: str, mode: str) -> RecordedEvaluation | N
     for record in read_trajectories(file.path):
         groups.setdefault(record.task, []).append(record)
     kept = {task: rows for task, rows in groups.items() if all(r.status != Status.FAILED for r in rows)}
-    figures = figures_of(run, (row for rows in kept.values() for row in rows))
+    figures = figures_of(run)
     paid = figures.priced(prices_of(run, figures))
     columns: dict[str, list[float]] = {}
     unknown = {*figures.counts.values()} - {key for rows in kept.values() for row in rows for key in row.metrics}
@@ -98,33 +93,16 @@ def in_common(a: RecordedEvaluation, b: RecordedEvaluation) -> tuple[list[str], 
     return same, len(shared) - len(same)
 
 
-def figures_of(run: RunDir, records: Iterable[TrajectoryRecord]) -> Figures:
-    """What the run's agent is compared by. Of an agent of the user's own, what eval.json says of it, without a cost."""
-    name = run.config.get("agent", {}).get("name")
-    if name == "search":
-        return SEARCH_FIGURES
-    if name == "memory":
-        return MEMORY_FIGURES
-    if name == "tool":
-        metrics = {key for record in records for key in record.metrics}
-        return tool_figures(sorted(key.removeprefix(_CALLS) for key in metrics if key.startswith(_CALLS)))
-    said = (run.evaluation or {}).get("figures", {"headline": ["correctness"], "quality": "correctness"})
-    quality, headline = said["quality"], [column for column in said["headline"] if column != "cost"]
-    columns = {column: correctness if column == quality else metric(column) for column in headline}
-    return Figures(
-        columns=columns,
-        headline=(*headline,),
-        by_kind=(),
-        quality=quality,
-        thrift=headline[-1],
-        counts={"call": ""},  # which no metric is called, so that the cost is not known
-        prices={"call": 0.0},
-    )
+def figures_of(run: RunDir) -> Figures:
+    """What the run's environment is compared by, as the run wrote it down; of a run of an older version what eval.json
+    says, without a cost."""
+    said = (run.evaluation or {}).get("figures") or run.environment.get("figures")
+    return Figures.from_json(said or {"headline": ["correctness"], "quality": "correctness"})
 
 
 def prices_of(run: RunDir, figures: Figures) -> dict[str, float]:
     """Those of the configuration that the agent makes calls of: run.eval.prices, and for others the budget's where it
-    has one. A price that is only known to the environment of the run is left to the agent's own."""
+    has one. A price that is only known to the environment of the run is left to its own."""
     config = run.config
     given = _numbers(config.get("run", {}).get("eval", {}).get("prices"), figures)
     paid = _numbers(config.get("budget", {}).get("prices"), figures)

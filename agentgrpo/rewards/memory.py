@@ -35,7 +35,8 @@ def of_branches(episode: Episode, metric: str) -> list[float]:
     if len(counted) != sum(turns):
         raise ConfigError(
             f"a reward term reads the metric '{metric}' of each of {sum(turns)} turns, and this agent counts it for "
-            f"{len(counted)}; remove the term, or choose an agent that counts it turn by turn, such as agent=memory"
+            f"{len(counted)}; remove the term, or choose an agent that counts it turn by turn, such as "
+            f"environment=memory"
         )
     values = iter(counted)
     return [math.fsum(next(values) for _ in range(n)) for n in turns]

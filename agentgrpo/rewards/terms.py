@@ -28,9 +28,9 @@ def read(episode: Episode, metric: str) -> float:
     except KeyError:
         counted = ", ".join(sorted(episode.metrics)) or "nothing"
         raise ConfigError(
-            f"a reward term reads the metric '{metric}', which this agent does not count (it counts {counted}); "
-            "remove the term, or choose an agent that does, or a reward that fits this one: for agent=memory e.g. "
-            "reward=memory, for agent=tool e.g. reward=react, tools or correctness"
+            f"a reward term reads the metric '{metric}', which this environment does not count (it counts {counted}); "
+            "remove the term, or choose an environment that does, or a reward that fits this one: for "
+            "environment=memory e.g. reward=memory, for environment=tools e.g. reward=react, tools or correctness"
         ) from None
 
 

@@ -9,14 +9,14 @@ from agentgrpo.core.concurrency import time_limit
 from agentgrpo.core.errors import EpisodeError
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Agent
+from agentgrpo.environments.base import Runner
 from agentgrpo.services.asking import asking_episode
 
 # --- One episode, and the one place where an infrastructure failure becomes data.
 
 
 async def run_episode(
-    agent: Agent,
+    runner: Runner,
     task: Task,
     *,
     sample_index: int,
@@ -25,17 +25,20 @@ async def run_episode(
     timeout_s: float | None = None,
     retries: int = 0,
 ) -> Episode:
-    """One attempt at `task`; a retry keeps its seed, so a fault that passes leaves no trace in the result.
+    """One attempt at `task`; a retry keeps its seed and has an environment of its own, so a fault that passes leaves no
+    trace in the result.
 
     An EpisodeError or the time limit ends as an Episode with `failure` set, which is never scored and never trained
     on. Any other exception is a bug in the program and is raised.
     """
     failure = Failure(kind="timeout", stage="episode", message="")
-    for _ in range(retries + 1):
+    for attempt in range(retries + 1):
         try:
             async with time_limit(timeout_s):
                 with asking_episode():
-                    return await agent.run(task, sample_index=sample_index, stream=stream, sampling=sampling)
+                    return await runner.run(
+                        task, sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt
+                    )
         except TimeoutError:
             failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s")
         except EpisodeError as e:
@@ -52,7 +55,7 @@ async def run_episode(
 
 
 async def run_groups(
-    agent: Agent,
+    runner: Runner,
     tasks: Sequence[Task],
     *,
     group_size: int,
@@ -72,7 +75,7 @@ async def run_groups(
     async def one(task: Task, sample_index: int) -> Episode:
         async with room:
             episode = await run_episode(
-                agent,
+                runner,
                 task,
                 sample_index=sample_index,
                 stream=stream,

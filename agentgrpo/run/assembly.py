@@ -63,8 +63,7 @@ def session_of(wiring: Wiring, checkpoint: LoadedCheckpoint | None, watch: Watch
     examiner = wiring.examiner(test=run.final_eval, dev=bool(run.eval_every))
     parts = Parts(
         order=task_order(wiring),
-        agent=wiring.agent,
-        agent_name=str(wiring.config["agent"]["name"]),
+        runner=wiring.runner,
         engine=wiring.engine,
         reward=wiring.reward,
         trainer=trainer,

@@ -1,7 +1,7 @@
-"""The equipment: what an agent works with, built from the configuration as far as the agent and its tools ask for it.
+"""The equipment: what an environment works with, built from the configuration as far as it and its tools ask for it.
 
-agent asks for retrievers, or a tool does --> retriever over the corpora
-agent asks for tools ------------------------> tools by the names that the policy calls them by, environments
+environment asks for retrievers, or a tool does --> retriever over the corpora
+environment asks for tools ------------------------> tools by the names that the policy calls them by, workspaces
 """
 
 from __future__ import annotations
@@ -56,21 +56,23 @@ class Equipment:
         meter: Meter | None = None,
         counterfactual: Counterfactual | None = None,
     ) -> None:
-        """Raises ConfigError, for two tools of one name too, and for tools that the agent would not call."""
+        """Raises ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
         self._config, self._clock, self._meter = config, clock, meter
         if config["tools"] and not self._has_tools:
-            raise ConfigError(f"agent={config['agent']['name']} calls no tools; use agent=tool, or tools=none")
+            raise ConfigError(
+                f"environment={config['environment']['name']} calls no tools; use environment=tools, or tools=none"
+            )
         retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
         if counterfactual is not None:
             _refuse_pages(config, retrievers)
             retrievers = {name: counterfactual(retriever) for name, retriever in retrievers.items()}
         self.retrievers = retrievers
-        self.environments = Environments() if self._has_tools else None
+        self.workspaces = Environments() if self._has_tools else None
         self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
         by_name(self._parts)  # names that clash are an error of construction
 
     def over(self, corpora: Corpora) -> Mapping[str, Any]:
-        """What `for_agent` is, over corpora of their own, which no server has; tools that search nothing stay the
+        """What `for_environment` is, over corpora of their own, which no server has; tools that search nothing stay the
         same. For demonstrations: nobody closes it."""
         node = self._config["retriever"]
         node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
@@ -79,8 +81,8 @@ class Equipment:
         return self._injected(retrievers, parts)
 
     @property
-    def for_agent(self) -> Mapping[str, Any]:
-        """Arguments of an agent's constructor."""
+    def for_environment(self) -> Mapping[str, Any]:
+        """Arguments of an environment factory's constructor."""
         return self._injected(self.retrievers, self._parts)
 
     @property
@@ -98,24 +100,24 @@ class Equipment:
         """What a user may not have meant, a line each."""
         if not self._has_tools or self._parts:
             return ()
-        agent = self._config["agent"]["name"]
-        return (f"agent={agent} has no tools: every call will fail; tools=calculator gives one",)
+        name = self._config["environment"]["name"]
+        return (f"environment={name} has no tools: every call will fail; tools=calculator gives one",)
 
     @property
     def closing(self) -> tuple[Closing, ...]:
         """What is to be closed at the end of the run."""
-        environments = () if self.environments is None else (self.environments,)
-        return (*self.retrievers.values(), *self._parts.values(), *environments)
+        workspaces = () if self.workspaces is None else (self.workspaces,)
+        return (*self.retrievers.values(), *self._parts.values(), *workspaces)
 
     def _injected(self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset]) -> Mapping[str, Any]:
         tools = by_name(parts)
         if self._clock is not None:
             tools = {name: observed("tool", tool, self._clock) for name, tool in tools.items()}
-        return {"retrievers": retrievers, "tools": tools, "environments": self.environments}
+        return {"retrievers": retrievers, "tools": tools, "workspaces": self.workspaces}
 
     @property
     def _has_tools(self) -> bool:
-        return takes("agent", self._config["agent"], "tools")
+        return takes("environment", self._config["environment"], "tools")
 
     @property
     def _nodes(self) -> Mapping[str, Any]:
@@ -125,11 +127,11 @@ class Equipment:
         return takes("tool", self._nodes[key], "retrievers", name=key)
 
     def _asks_for(self, argument: str) -> bool:
-        return takes("agent", self._config["agent"], argument) or any(map(self._searches, self._nodes))
+        return takes("environment", self._config["environment"], argument) or any(map(self._searches, self._nodes))
 
     def _retrievers(self, node: Mapping[str, Any], corpora: Corpora) -> Mapping[str, Retriever]:
         if not corpora and node["name"] == "embedded":
-            who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the agent"]
+            who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the environment"]
             raise ConfigError(
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
@@ -148,8 +150,10 @@ def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]
     name = config["counterfactual"]["name"]
     if not retrievers:
         raise ConfigError(f"counterfactual={name}, and nothing searches here; use counterfactual=none")
-    if config["agent"].get("fetcher", {"name": "none"})["name"] != "none":
-        raise ConfigError(f"counterfactual={name}, and pages would show what it withholds; add agent.fetcher.name=none")
+    if config["environment"].get("fetcher", {"name": "none"})["name"] != "none":
+        raise ConfigError(
+            f"counterfactual={name}, and pages would show what it withholds; add environment.fetcher.name=none"
+        )
 
 
 def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:

@@ -14,7 +14,8 @@ from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.errors import DataError, EpisodeError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Agent, Figures
+from agentgrpo.environments.base import Runner
+from agentgrpo.environments.figures import Figures
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.groups import run_groups
@@ -163,7 +164,7 @@ async def _mismatched(
 
 async def evaluate(
     *,
-    agent: Agent,
+    runner: Runner,
     judge: AnswerJudge,
     reward: Reward,
     tasks: Sequence[Task],
@@ -177,15 +178,15 @@ async def evaluate(
     on_episode: Callable[[], object] = lambda: None,
 ) -> tuple[Scorecard, list[ScoredGroup]]:
     """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
-    place of the agent's own. world: the processes that share the work out; with several await it inside of
+    place of the environment's own. world: the processes that share the work out; with several await it inside of
     together.agree_on. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
-    a call that the agent does not make."""
+    a call that the environment does not count."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")
 
     async def scored_groups(own: Sequence[Task]) -> list[ScoredGroup]:
         groups = await run_groups(
-            agent,
+            runner,
             own,
             group_size=samples_per_task,
             stream=stream,
@@ -200,7 +201,7 @@ async def evaluate(
     world = world or Alone()
     scored = await share(world, tasks, scored_groups)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
-    figures, columns = agent.figures, dict[str, list[float]]()
+    figures, columns = runner.figures, dict[str, list[float]]()
     paid = figures.priced(prices)
     for group in scored:
         rows = [figures.row(e, r, paid) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
@@ -305,12 +306,7 @@ class Evaluation:
             **modes,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
-            "figures": {
-                "headline": list(self.figures.headline),
-                "by_kind": {name: self.figures.label(name) for name in self.figures.by_kind},
-                "quality": quality,
-                "thrift": thrift,
-            },
+            "figures": self.figures.to_json(),
         }
 
     def _measured(self, name: str) -> dict[str, Any]:

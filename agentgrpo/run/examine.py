@@ -15,11 +15,12 @@ from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Agent, Measured, bill_of, note_of
+from agentgrpo.environments.base import Runner
 from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.run.judging import refuse_fooled_judge
 from agentgrpo.services.meter import Meter
@@ -42,15 +43,14 @@ class Billing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Examiner:
-    """Evaluates whatever weights the agent's engine holds when it is called."""
+    """Evaluates whatever weights the runner's engine holds when it is called."""
 
-    agent: Agent
-    agent_name: str
+    runner: PolicyRunner
     engine: Engine
-    """What the agent samples from; closed by `close`."""
+    """What the policy samples with; closed by `close`."""
     equipment: Sequence[Closing]
-    """What the agent works with; closed by `close` too."""
-    oracle: Agent | None
+    """What the environment works with; closed by `close` too."""
+    oracle: Runner | None
     """The same loop driven by the data set's scripted ideal policy, where there is one."""
     judge: AnswerJudge
     reward: Reward
@@ -85,12 +85,12 @@ class Examiner:
             closing.push_async_callback(close_judge, self.judge)
 
     async def _scorecard(
-        self, agent: Agent, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
+        self, runner: Runner, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
     ) -> tuple[Scorecard, list[ScoredGroup]]:
         """is_shown: its episodes are units of the screen's stage."""
         greedy = mode == "greedy"
         return await evaluate(
-            agent=agent,
+            runner=runner,
             judge=self.judge,
             reward=self.reward,
             tasks=tasks,
@@ -116,7 +116,7 @@ class Examiner:
     async def dev_score(self, step: int) -> dict[str, float]:
         """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
         await refuse_fooled_judge(self.judge, self.dev_tasks, seed=step, world=self.world)
-        card, _ = await self._scorecard(self.agent, self.dev_tasks, "greedy", "dev")
+        card, _ = await self._scorecard(self.runner, self.dev_tasks, "greedy", "dev")
         return {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
 
     async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
@@ -125,7 +125,7 @@ class Examiner:
         self.screen.stage(f"evaluating {name}", self._own_episodes(MODES))
         cards = {}
         for mode in MODES:
-            cards[mode], scored = await self._scorecard(self.agent, self.tasks, mode, "test", is_shown=True)
+            cards[mode], scored = await self._scorecard(self.runner, self.tasks, mode, "test", is_shown=True)
             self._record(f"eval-{name}-{mode}", scored, step=step)
         return cards
 
@@ -139,7 +139,7 @@ class Examiner:
             step=step,
             seed=self.seed,
             split="test",
-            agent_name=self.agent_name,
+            environment=self.runner.environment.name,
             record_tokens=self.record_tokens,
         )
         once(self.world, write)
@@ -160,27 +160,27 @@ class Examiner:
         return cards
 
     async def _baselines(self, trained: Scorecard) -> tuple[dict[str, Scorecard], dict[str, str]]:
-        """Scorecards and notes of what the agent is held against, with what `trained` spent; with trajectories
+        """Scorecards and notes of what the policy is held against, with what `trained` spent; with trajectories
         `eval-<name>-greedy.jsonl`."""
-        if not isinstance(self.agent, Measured):
+        runners = self.runner.environment.baselines(partial(spent, trained))
+        if not runners:
             return {}, {}
-        agents = self.agent.baselines(spent(trained, self.agent.budget))
-        self.screen.stage("evaluating baselines", self._own_episodes(["greedy"] * len(agents)))
+        self.screen.stage("evaluating baselines", self._own_episodes(["greedy"] * len(runners)))
         cards = {}
-        for name, agent in agents.items():
-            cards[name], scored = await self._scorecard(agent, self.tasks, "greedy", name, is_shown=True)
+        for name, runner in runners.items():
+            cards[name], scored = await self._scorecard(runner, self.tasks, "greedy", name, is_shown=True)
             self._record(f"eval-{name}-greedy", scored)
-        return cards, {name: note for name, agent in agents.items() if (note := note_of(agent))}
+        return cards, {name: runner.note for name, runner in runners.items() if runner.note}
 
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
-        """Both policies' scorecards and, where there are such, the oracle's and those of the agent's baselines; written
-        to eval.json."""
+        """Both policies' scorecards and, where there are such, the oracle's and those of the environment's baselines;
+        written to eval.json."""
         oracle = None
         if self.oracle is not None:
             oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
         baselines, notes = await self._baselines(trained["greedy"])
         evaluation = Evaluation(
-            figures=self.agent.figures,
+            figures=self.runner.figures,
             baseline=baseline,
             trained=trained,
             oracle=oracle,
@@ -189,7 +189,10 @@ class Examiner:
             baselines=baselines,
             notes=notes,
         )
-        bills = {"judge": counts_of([self.judge]), "agent": bill_of(self.agent)}  # of this process, since it started
+        bills = {
+            "judge": counts_of([self.judge]),
+            "agent": self.runner.environment.counts(),
+        }  # of this process, since it started
         bills["engine"] = self.engine.counts if isinstance(self.engine, Billing) else {}
         bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # of the whole run so far
         result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}

@@ -55,11 +55,11 @@ def study(parts: Parts, step: int, rolled: RolledOut, carried: Carried) -> Lesso
                 dropped=reasons,
                 step=step,
                 seed=parts.run.seed,
-                agent_name=parts.agent_name,
+                environment=parts.runner.environment.name,
                 record_tokens=parts.run.record_tokens,
             ),
         )
-        figures = parts.agent.figures
+        figures = parts.runner.figures
         cost_of = partial(figures.cost, prices=figures.priced(parts.run.eval.prices))
         tags = {**rollout_metrics(rolled.scored, reasons, cost_of), **rolled.tags, **kl_tags}
     refuse_failures(rolled.scored, max_error_fraction=parts.run.max_error_fraction)

@@ -14,12 +14,12 @@ from agentgrpo.config.settings import RolloutSettings, RunSettings
 from agentgrpo.core.stages import Clock, NoClock
 from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, RewardResult, ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Agent
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import pack, unpack
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.diagnostics import Unwatched, Watch
 from agentgrpo.run.guards import Guards
 from agentgrpo.services.meter import Meter
@@ -202,8 +202,7 @@ class Parts:
     """Everything a run is made of, built once."""
 
     order: TaskOrder
-    agent: Agent
-    agent_name: str
+    runner: PolicyRunner
     engine: Engine
     reward: Reward
     trainer: Trainer
@@ -231,7 +230,7 @@ class Parts:
     meter: Meter | None = None
     """What calls to services outside go through."""
     clock: Clock = field(default_factory=NoClock)
-    """The one that `engine`, `agent` and `trainer` are observed with; see run.profile."""
+    """The one that `engine`, `runner` and `trainer` are observed with; see run.profile."""
     watch: Watch = field(default_factory=Unwatched)
     """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
     world: ProcessGroup = field(default_factory=Alone)

@@ -16,7 +16,6 @@ import torch
 from agentgrpo.core.errors import Preempted
 from agentgrpo.core.stages import Stage
 from agentgrpo.core.types import ScoredGroup, Task
-from agentgrpo.environments.base import bill_of
 from agentgrpo.grpo.samples import is_degenerate
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import keep_informative, score_groups
@@ -67,7 +66,7 @@ async def _one_round(parts: Parts, step: int, tasks: Sequence[Task], seconds: Co
 
     async def rolled(own: Sequence[Task]) -> list[ScoredGroup]:
         groups = await run_groups(
-            parts.agent,
+            parts.runner,
             own,
             group_size=parts.rollout.group_size,
             stream=f"train/{step}",
@@ -105,12 +104,12 @@ async def _bill(parts: Parts, before: Mapping[str, float]) -> Mapping[str, float
 
 
 def _counts(parts: Parts) -> Mapping[str, float]:
-    """What the judge, the meter and the agent have counted so far in this process."""
+    """What the judge, the meter and the environment have counted so far in this process."""
     judge = parts.reward.judge_counts()
     spent = parts.meter.bill() if parts.meter is not None else {}
     bills = {"judge": judge, "spend": spent}
     named = {f"{of}/{name}": count for of, bill in bills.items() for name, count in bill.items()}
-    return {**named, **bill_of(parts.agent)}
+    return {**named, **parts.runner.environment.counts()}
 
 
 # --- Each step's rollout, begun when it is due or, with algorithm.max_staleness=1, one step ahead: beside the update of

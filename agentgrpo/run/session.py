@@ -134,6 +134,8 @@ def _describe(parts: Parts, probed: str) -> None:
         "probed": probed,
         "versions": parts.fixed_state["versions"],
         "machine": platform.platform(),
+        "environment": parts.runner.environment.name,
+        "figures": parts.runner.figures.to_json(),
     }
     text = (json.dumps(found, indent=2) + "\n").encode()
     once(parts.world, lambda: write_atomic(Path(parts.run.dir) / "environment.json", text))

@@ -1,8 +1,9 @@
 """The warm start: from nothing to a tiny policy that searches, or uses tools, the way the demonstrations do.
 
-    demonstration worlds -> tokenizer -> [Episode] of the real agent -> [WeightedSample] -> supervised epoch -> folder
+    demonstration worlds -> tokenizer -> [Episode] of the real environment -> [WeightedSample] -> supervised epoch ->
+    folder
 
-The episodes are made by the same agent loop that training uses, with a scripted engine in the policy's place, so that
+The episodes are made by the same loop that training uses, with a scripted engine in the policy's place, so that
 tokens and masks are exactly what the loop makes. The folder is kept in a cache under a hash of everything that
 determines it; whoever comes second, also at the same time from another process, uses what the first has made.
 """
@@ -32,7 +33,7 @@ from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.core.types import Branch, Episode, Passage
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.base import Agent
+from agentgrpo.environments.base import Runner
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, DemonstrationWorld, Demonstrator, Language, TaskDataset
@@ -57,7 +58,7 @@ SOURCES = (
 """Parts of the package whose source determines a warm start, and so its place in the cache."""
 
 MakeRenderer = Callable[[PreTrainedTokenizerBase], Renderer]
-MakeAgent = Callable[[Engine, Renderer, Mapping[str, Sequence[Passage]]], Agent]
+MakeRunner = Callable[[Engine, Renderer, Mapping[str, Sequence[Passage]]], Runner]
 Progress = Callable[[str, int, int], None]
 """(stage, done, total)."""
 
@@ -120,10 +121,17 @@ class WarmStart:
             if getattr(self, name) < 1:
                 raise ConfigError(f"warm start: {name}={getattr(self, name)}; at least 1 is allowed")
 
-    def key(self, demonstration_fingerprint: str, agent_key: str, seed: int) -> str:
+    def key(self, demonstration_fingerprint: str, environment_key: str, seed: int) -> str:
         """Name of the result in the cache: a hash of everything that determines it."""
         made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
-        parts = (made_with, demonstration_fingerprint, agent_key, seed, torch.__version__, transformers.__version__)
+        parts = (
+            made_with,
+            demonstration_fingerprint,
+            environment_key,
+            seed,
+            torch.__version__,
+            transformers.__version__,
+        )
         digest = blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12)
         package = Path(agentgrpo.__file__).parent
         for part in SOURCES:
@@ -136,8 +144,8 @@ class WarmStart:
         *,
         dataset: Demonstrated,
         make_renderer: MakeRenderer,
-        make_agent: MakeAgent,
-        agent_key: str,
+        make_runner: MakeRunner,
+        environment_key: str,
         teaches: str | None = None,
         seed: int = 0,
         cache: Path | None = None,
@@ -145,17 +153,22 @@ class WarmStart:
     ) -> Path:
         """A transformers folder with the policy, from the cache or made now. Call it outside of any event loop.
 
-        `make_agent(engine, renderer, corpora)`: the agent that will be trained, for a demonstration world's corpora;
-        `agent_key` names all that it and `make_renderer` depend on besides the source, such as their settings.
+        `make_runner(engine, renderer, corpora)`: the environment that will be trained in, for a demonstration world's
+        corpora;
+        `environment_key` names all that it and `make_renderer` depend on besides the source, such as their settings.
         `teaches`: Policy.knows_format.
         `seed` draws the initial weights and the order of training; the demonstrations are the same for all seeds."""
-        home = (cache or default_cache()) / "warm_start" / self.key(dataset.demonstration_fingerprint, agent_key, seed)
+        home = (
+            (cache or default_cache())
+            / "warm_start"
+            / self.key(dataset.demonstration_fingerprint, environment_key, seed)
+        )
         model = home / "model"
         with _alone(home):
             if not _is_whole(model):
                 sweep_leftovers(home)
                 with atomic_directory(model) as directory:
-                    self._make(directory, dataset, make_renderer, make_agent, teaches, seed, progress or _silent)
+                    self._make(directory, dataset, make_renderer, make_runner, teaches, seed, progress or _silent)
         return model
 
     def _make(
@@ -163,7 +176,7 @@ class WarmStart:
         directory: Path,
         dataset: Demonstrated,
         make_renderer: MakeRenderer,
-        make_agent: MakeAgent,
+        make_runner: MakeRunner,
         teaches: str | None,
         seed: int,
         progress: Progress,
@@ -172,7 +185,7 @@ class WarmStart:
         renderer = make_renderer(self._tokenizer((), dataset.language))  # bytes: any text, at length
         texts: list[str] = []
         for world in dataset.demonstration_worlds(self.tokenizer_worlds, self.tasks_per_world):
-            episodes = demonstrate(world, renderer, make_agent)
+            episodes = demonstrate(world, renderer, make_runner)
             texts += [renderer.decode(branch.token_ids) for episode in episodes for branch in episode.branches]
             # in the context a passage follows its label and a space: so must the tokenizer meet its first word
             texts += [f" {passage.text}" for passages in world.corpora().values() for passage in passages]
@@ -182,7 +195,7 @@ class WarmStart:
         worlds = dataset.demonstration_worlds(self.worlds, self.tasks_per_world)
         for done, world in enumerate(worlds):
             progress("demonstrations", done, self.worlds)
-            episodes = demonstrate(world, renderer, make_agent)
+            episodes = demonstrate(world, renderer, make_runner)
             for episode in episodes:
                 samples += self.weigh(episode, renderer, dataset.language.answer, phase=world.phase)
         policy = init_policy(
@@ -242,14 +255,14 @@ class WarmStart:
         return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights), phase=phase)
 
 
-def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_agent: MakeAgent) -> list[Episode]:
+def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_runner: MakeRunner) -> list[Episode]:
     """One episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
     demonstrators = {task.id: world.demonstrator(task) for task in world.tasks}
-    agent = make_agent(scripted(renderer, demonstrators.__getitem__), renderer, world.corpora())
+    runner = make_runner(scripted(renderer, demonstrators.__getitem__), renderer, world.corpora())
 
     async def run_all() -> list[Episode]:
         sampling = SamplingParams(max_tokens=256)
-        runs = (agent.run(task, sample_index=0, stream="demonstration", sampling=sampling) for task in world.tasks)
+        runs = (runner.run(task, sample_index=0, stream="demonstration", sampling=sampling) for task in world.tasks)
         return await asyncio.gather(*runs)
 
     return asyncio.run(run_all())

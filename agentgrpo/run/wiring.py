@@ -1,6 +1,6 @@
 """The wiring: a checked configuration to the parts that training and evaluation share.
 
-    config --build_node--> dataset, model folder, policy, engine, equipment, agent, judge, reward --> Examiner
+    config --build_node--> dataset, model folder, policy, engine, equipment, environment, judge, reward --> Examiner
 
 Heavy objects are built once, here, and injected by keyword; no object below knows another's configuration.
 """
@@ -27,7 +27,8 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.stages import Clock, NoClock
 from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Agent, Counting, Replayable, rehearse
+from agentgrpo.environments.base import EnvironmentFactory, Runner
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.judges.composed import refuse_unjudged
@@ -38,8 +39,9 @@ from agentgrpo.renderers.choose import choose, choose_for_tools
 from agentgrpo.renderers.speech import Speech
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.equipment import Equipment, build_part
-from agentgrpo.run.examine import Closing, Examiner, first
+from agentgrpo.run.examine import Examiner, first
 from agentgrpo.run.guards import Guards
 from agentgrpo.run.metered import IN_PROCESS
 from agentgrpo.run.profile import stage_clock
@@ -57,12 +59,12 @@ from agentgrpo.worlds.simulated import simulated
 # --- The policy must not be its own reader: what reads and judges a memory stays as it is while the policy learns.
 
 
-def refuse_own_reader(agent: Mapping[str, Any], *, run_dir: Path, policies: Iterable[Path]) -> None:
+def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies: Iterable[Path]) -> None:
     """Raise ConfigError where a frozen part of the node `agent`, or a part in it, names the folder of the policy, or
     one in the run's own directory, where checkpoints appear. policies: folders that the policy is loaded from."""
     trained, inside = [policy.resolve() for policy in policies], run_dir.expanduser().resolve()
-    for key in sorted(FROZEN & agent.keys()):
-        for where, folder in _folders(agent[key], f"agent.{key}"):
+    for key in sorted(FROZEN & environment.keys()):
+        for where, folder in _folders(environment[key], f"environment.{key}"):
             found = folder.resolve()
             if found in trained or inside in (found, *found.parents):
                 whose = "the policy's own" if found in trained else f"in the directory of this run, {run_dir}"
@@ -132,7 +134,7 @@ class Wiring:
         self.clock: Clock = stage_clock(self.hardware.device) if self.run.profile else NoClock()
         self.model: WarmStart | ModelPath = build_node("model", config["model"])
         folders = [self.start.folder, *([] if weights is None else [weights])]
-        refuse_own_reader(config["agent"], run_dir=Path(self.run.dir), policies=folders)
+        refuse_own_reader(config["environment"], run_dir=Path(self.run.dir), policies=folders)
         self.policy: Policy = open_policy(folders[-1], self.hardware, code=self.code)
         if weights is None and self.model.lora.rank is not None:
             add_adapter(self.policy.model, self.model.lora, base=str(self.start.folder), seed=self.run.seed)
@@ -157,13 +159,18 @@ class Wiring:
             speech=Speech(self.renderer, self.policy.tokenizer),
             oracle=ideal_of(self.dataset, self.renderer),
         )
-        self.agent = self.make_agent(self.engine, self.renderer, self.equipment.for_agent)
+        self.runner = PolicyRunner(
+            environment=self.make_environment(self.renderer, self.equipment.for_environment),
+            engine=self.engine,
+            renderer=self.renderer,
+        )
         for task in self.dataset.split("train")[:1]:
-            rehearse(self.agent, task)
+            self.runner.rehearse(task)
         for note in self.equipment.notes:
             screen.line(f"note: {note}")
-        self.run = replace(self.run, eval=replace(self.run.eval, prices=self._prices(self.agent)))
-        screen.show({f"agent/{name}": self.agent.figures.label(name) for name in self.agent.figures.headline})
+        self.run = replace(self.run, eval=replace(self.run.eval, prices=self._prices(self.runner.figures)))
+        figures = self.runner.figures
+        screen.show({f"agent/{name}": figures.label(name) for name in figures.headline})
 
     @cached_property
     def equipment(self) -> Equipment:
@@ -174,11 +181,11 @@ class Wiring:
         return Equipment(self.config, self.dataset.corpora(), self._calls, self.meter, counterfactual)
 
     def _make_renderer(self, tokenizer: FastTokenizer, *, describes: bool | None = None) -> Renderer:
-        name, agent = self.model.renderer, self.config["agent"]
-        if takes("agent", agent, "schema"):
-            tools: Sequence[ToolSpec] = schema_of(agent.get("schema", MemoryOptions.schema)).specs
-        elif takes("agent", agent, "tools"):
-            tools = [t.spec for t in self.equipment.for_agent["tools"].values()] if name == "tags" else ()
+        name, chosen = self.model.renderer, self.config["environment"]
+        if takes("environment", chosen, "schema"):
+            tools: Sequence[ToolSpec] = schema_of(chosen.get("schema", MemoryOptions.schema)).specs
+        elif takes("environment", chosen, "tools"):
+            tools = [t.spec for t in self.equipment.for_environment["tools"].values()] if name == "tags" else ()
         else:
             return choose(name, tokenizer=tokenizer)
         describes = self._describe_tools if describes is None else describes
@@ -195,29 +202,24 @@ class Wiring:
 
     @property
     def _format(self) -> str:
-        """The name of what the agent wants written."""
-        agent = self.config["agent"]
-        return json.dumps({key: agent[key] for key in ("name", "schema", "tags") if agent.get(key)})
+        """The name of what the environment wants written."""
+        chosen = self.config["environment"]
+        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags") if chosen.get(key)})
 
     @property
     def _calls(self) -> Clock | None:
         """What parts are observed on, where the run is profiled."""
         return self.clock if self.run.profile else None
 
-    def make_agent(
-        self,
-        engine: Engine,
-        renderer: Renderer,
-        equipment: Mapping[str, Any],
-        node: Mapping[str, Any] | None = None,
-    ) -> Agent:
+    def make_environment(
+        self, renderer: Renderer, equipment: Mapping[str, Any], node: Mapping[str, Any] | None = None
+    ) -> EnvironmentFactory:
         """node: None = the configuration's, whose calls are metered; another one demonstrates."""
-        agent: Agent = build_part(
-            "agent",
-            node or self.config["agent"],
+        environment: EnvironmentFactory = build_part(
+            "environment",
+            node or self.config["environment"],
             None if node else self.meter,
             self._calls,
-            engine=engine,
             renderer=renderer,
             thesaurus=self.dataset.thesaurus(),
             prices=self.run.eval.prices,
@@ -225,26 +227,27 @@ class Wiring:
             describe_tools=node is None and self._describe_tools,
             **equipment,
         )
-        agent.figures.priced(self._prices(agent))  # these raise here, before a warm start and not after it
-        if isinstance(agent, Counting) and isinstance(self.reward, Reward):
-            self.reward.refuse_uncounted(agent.metrics)
-        return agent
+        figures = environment.figures
+        figures.priced(self._prices(figures))  # these raise here, before a warm start and not after it
+        if environment.metrics and isinstance(self.reward, Reward):
+            self.reward.refuse_uncounted(environment.metrics)
+        return environment
 
-    def _prices(self, agent: Agent) -> Mapping[str, float]:
+    def _prices(self, figures: Figures) -> Mapping[str, float]:
         """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
-        the budget; what neither prices costs what the agent says."""
+        the budget; what neither prices costs what the environment says."""
         paid = self.meter.budget.prices.by_kind
-        known = {name: paid[name] for name in agent.figures.counts if paid.get(name)}
+        known = {name: paid[name] for name in figures.counts if paid.get(name)}
         return {**known, **self.run.eval.prices}
 
-    def _demonstrating_agent(
-        self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
-    ) -> Agent:
-        """The agent over a demonstration world's own documents. What it wrote down nobody asks for, so no model is."""
-        equipment, agent = self.equipment.over(corpora), self.config["agent"]
-        asks = {key for key in agent.keys() & _FREE if agent[key]["name"] not in IN_PROCESS.get(key, ())}
-        node = {**agent, **{key: _FREE[key] for key in asks}}
-        return self.make_agent(engine, renderer, {**equipment, "tools": simulated(equipment["tools"])}, node)
+    def _demonstrating(self, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
+        """The environment over a demonstration world's own documents. What was written down in it nobody asks for, so
+        no model is."""
+        equipment, chosen = self.equipment.over(corpora), self.config["environment"]
+        asks = {key for key in chosen.keys() & _FREE if chosen[key]["name"] not in IN_PROCESS.get(key, ())}
+        node = {**chosen, **{key: _FREE[key] for key in asks}}
+        environment = self.make_environment(renderer, {**equipment, "tools": simulated(equipment["tools"])}, node)
+        return PolicyRunner(environment=environment, engine=engine, renderer=renderer)
 
     @cached_property
     def start(self) -> Start:
@@ -261,14 +264,16 @@ class Wiring:
                     f"task={self.config['task']['name']} has none; give a model that "
                     "can do without: model=path model.path=FOLDER"
                 )
-            writing = {key: node for key, node in self.config["agent"].items() if key not in FROZEN}
+            writing = {key: node for key, node in self.config["environment"].items() if key not in FROZEN}
             make = partial(
                 model.folder,
                 dataset=self.dataset,
                 make_renderer=partial(self._make_renderer, describes=False),
-                make_agent=self._demonstrating_agent,
+                make_runner=self._demonstrating,
                 teaches=self._format,
-                agent_key=repr([writing, *(self.config[group] for group in ("tools", "retriever")), self._versions()]),
+                environment_key=repr(
+                    [writing, *(self.config[group] for group in ("tools", "retriever")), self._versions()]
+                ),
                 seed=self.run.seed,
                 progress=show_stages(self.screen),
             )
@@ -300,17 +305,14 @@ class Wiring:
         """What may change the last bits."""
         return {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())}
 
-    def oracle(self) -> Agent | None:
-        """The data set's ideal policy in the agent's loop, where the data set has one."""
+    def oracle(self) -> Runner | None:
+        """The data set's ideal policy in the same environment, where the data set has one."""
         dataset = self.dataset
         if not isinstance(dataset, DemonstratedDataset):
             return None
         demonstrator = cache(lambda task_id: dataset.oracle(tasks[task_id]))
         tasks = {task.id: task for task in dataset.split("test")}
-        engine = scripted(self.renderer, demonstrator)
-        if isinstance(self.agent, Replayable):
-            return self.agent.on(engine)
-        return self.make_agent(engine, self.renderer, self.equipment.for_agent)
+        return replace(self.runner, engine=scripted(self.renderer, demonstrator))
 
     @property
     def canary_ids(self) -> tuple[int, ...]:
@@ -324,10 +326,9 @@ class Wiring:
             held_out = len(self.dataset.split("test"))
             self.screen.line(f"note: run.eval.tasks={run.eval.tasks}, but the test split has only {held_out}")
         return Examiner(
-            agent=self.agent,
-            agent_name=str(self.config["agent"]["name"]),
+            runner=self.runner,
             engine=self.engine,
-            equipment=(*self.equipment.closing, *([self.agent] if isinstance(self.agent, Closing) else [])),
+            equipment=(*self.equipment.closing, self.runner.environment),
             meter=self.meter,
             oracle=self.oracle(),
             judge=self.judge,

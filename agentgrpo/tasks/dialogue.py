@@ -58,8 +58,8 @@ def chunks_of(task: Task) -> tuple[str, ...]:
     chunks = task.metadata.get(CHUNKS)
     if not isinstance(chunks, list | tuple) or not chunks or not all(isinstance(c, str) and c.strip() for c in chunks):
         raise DataError(
-            f"task {task.id} has no chunks; agent=memory needs metadata.{CHUNKS}, a list of texts: use a task set of "
-            "conversations or documents, such as task=diary"
+            f"task {task.id} has no chunks; environment=memory needs metadata.{CHUNKS}, a list of texts: use a task "
+            "set of conversations or documents, such as task=diary"
         )
     return tuple(chunks)
 

@@ -30,11 +30,11 @@ from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import EngineTurn
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.schema import SCHEMAS
 from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.renderers.tags import TagsRenderer
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tasks.dialogue import Question, memory_task
 
 SHAPES = {work.name: work for work in (TINY, SMALL)}
@@ -92,7 +92,7 @@ class Dictated(HFEngine):
         return (*tok("".join(inserts))["input_ids"], int(tok.eos_token_id))
 
 
-class Untold(MemoryAgent):
+class Untold(PolicyRunner):
     """Keeps from the engine what all prompts open with."""
 
     shared_opening = 0
@@ -111,7 +111,7 @@ def tasks_of(dialogues: int) -> list[Task]:
     ]
 
 
-def agents_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dict[bool, MemoryAgent]]:
+def agents_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dict[bool, PolicyRunner]]:
     """An engine, and the agents that tell it and that do not."""
     tok = tokenizer(shape.words)
     engine = Dictated(model=model(shape).eval(), tokenizer=tok, run_seed=0, slots=slots, max_context=MOST_TOKENS)
@@ -127,13 +127,13 @@ def agents_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dic
             instructions=told,
             max_context=None,
         )
-        for is_told, kind in ((True, MemoryAgent), (False, Untold))
+        for is_told, kind in ((True, PolicyRunner), (False, Untold))
     }
     return engine, agents
 
 
 async def run(
-    engine: Dictated, agents: dict[bool, MemoryAgent], tasks: list[Task], rollouts: int, way: Way, number: int
+    engine: Dictated, agents: dict[bool, PolicyRunner], tasks: list[Task], rollouts: int, way: Way, number: int
 ) -> Found:
     """All episodes once; nothing is left over from the run before."""
     await engine.load_weights(number)

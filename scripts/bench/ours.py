@@ -178,7 +178,7 @@ def parts_of(
     return Parts(
         order=order,
         agent=ToolTurns(engine, script),
-        agent_name="bench",
+        environment="bench",
         engine=engine,
         reward=Dice(),
         trainer=Trainer(

@@ -34,12 +34,12 @@ from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.tools.workspace import Environments
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
+from tests.runners import tool_runner
 
 BLOCK = 100
 """Episodes that run with or without those that hang beside them."""
@@ -73,7 +73,7 @@ class Soak:
         self.renderer = renderer = ReactRenderer(tokenizer=train_tokenizer(texts, control_strings=(), words=()))
         self.tools = tools()
         self.environments = Environments(self.parent)
-        self.agent = ToolAgent(
+        self.agent = tool_runner(
             engine=ScriptedEngine(
                 encode=renderer.encode_action, decode=renderer.decode, script=self.said, max_context=100_000
             ),

@@ -32,7 +32,7 @@ WORLDS = {
     ],
     "memory": [
         *("task.train_diaries=24", "task.dev_diaries=6", "task.test_diaries=11", "task.long_days=12"),
-        *("model.renderer=tags", "model.describe_tools=false", "agent.instructions=null"),
+        *("model.renderer=tags", "model.describe_tools=false", "environment.instructions=null"),
         *("rollout=diary_tiny", "optimizer=diary_tiny"),
     ],
 }

@@ -51,7 +51,6 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     from agentgrpo.config.settings import RolloutSettings
     from agentgrpo.engines.base import SamplingParams
     from agentgrpo.engines.scripted import ScriptedEngine
-    from agentgrpo.environments.search.agent import SearchAgent
     from agentgrpo.environments.search.metrics import SEARCH_FIGURES
     from agentgrpo.judges.answers import ExactMatch
     from agentgrpo.judges.evidence import HeuristicEvidence
@@ -62,6 +61,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     from agentgrpo.rewards.terms import Correctness
     from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
     from agentgrpo.worlds.almanac.dataset import Almanac
+    from tests.runners import search_runner
 
     dataset = Almanac(num_companies=12, dev_companies=4, test_companies=12)
     tasks = {task.id: task for task in dataset.split("test")}
@@ -76,7 +76,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
                 dataset.oracle(tasks[key.task_id]).act(context) if searches else "<answer> Castin</answer>"
             ),
         )
-        agent = SearchAgent(
+        agent = search_runner(
             engine=engine,
             renderer=renderer,
             retrievers=retrievers,

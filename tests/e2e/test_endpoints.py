@@ -42,9 +42,9 @@ def settings(model: Path, run_dir: Path) -> list[str]:
         *(f"task.{key}={value}" for key, value in WORLD.items()),
         "model=path",
         f"model.path='{model}'",
-        "agent.top_k=1",
-        "agent.max_turns=2",
-        "agent.require_sufficient_evidence_before_answer=false",
+        "environment.top_k=1",
+        "environment.max_turns=2",
+        "environment.require_sufficient_evidence_before_answer=false",
         "+reward.terms.overlong={weight: -1.0, max_tokens: 128, buffer_tokens: 128}",  # what random weights differ in
         "rollout.max_tokens=32",
         "optimizer=tiny",
@@ -201,7 +201,7 @@ def test_an_evaluation_is_under_the_budget_and_on_the_cassette(
 
 
 def test_the_oracle_by_configuration_is_the_oracle(model: Path, tmp_path: Path) -> None:
-    assert main(["eval", *settings(model, tmp_path / "run"), "engine=scripted", "agent.max_turns=6"]) == 0
+    assert main(["eval", *settings(model, tmp_path / "run"), "engine=scripted", "environment.max_turns=6"]) == 0
     result = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert result["greedy"]["trained"] == result["oracle"]
 

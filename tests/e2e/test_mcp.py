@@ -17,7 +17,6 @@ from agentgrpo.cli.main import main
 from agentgrpo.core.types import Branch, Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.run.equipment import by_name
@@ -25,6 +24,7 @@ from agentgrpo.tools.mcp.toolset import Mcp
 from agentgrpo.tools.workspace import Environments
 from tests.e2e.conftest import rows
 from tests.engines.tiny import encode, model, tokenizer
+from tests.runners import tool_runner
 
 SMALL = [sys.executable, str(Path(__file__).parents[1] / "tools" / "mcp_server.py")]
 TIME = [str(Path(sys.executable).with_name("mcp-server-time")), "--local-timezone", "UTC"]
@@ -56,7 +56,7 @@ def demonstrations() -> list[Episode]:
     servers = {"small": Mcp(command=tuple(SMALL)), "time": Mcp(command=tuple(TIME))}
     renderer = ReactRenderer(tokenizer=tokenizer())
     engine = ScriptedEngine(encode=encode, decode=renderer.decode, script=script, max_context=512)
-    agent = ToolAgent(engine=engine, renderer=renderer, tools=by_name(servers), environments=Environments(), **LIMITS)
+    agent = tool_runner(engine=engine, renderer=renderer, tools=by_name(servers), workspaces=Environments(), **LIMITS)
 
     async def act() -> list[Episode]:
         tasks = [
@@ -105,7 +105,11 @@ def test_a_run_trains_on_what_the_servers_answer(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = ["train", "experiment=none", "task=jsonl", f"task.questions='{tmp_path / 'questions.jsonl'}'"]
     command += ["model=path", f"model.path='{start}'", "model.describe_tools=false", "model.renderer=react"]
-    command += ["agent=tool", *(f"agent.{key}={value}" for key, value in LIMITS.items()), "rollout.max_tokens=150"]
+    command += [
+        "environment=tools",
+        *(f"agent.{key}={value}" for key, value in LIMITS.items()),
+        "rollout.max_tokens=150",
+    ]
     for name, program in (("small", SMALL), ("time", TIME)):
         command += [f"+tools.{name}.name=mcp", f"+tools.{name}.command={json.dumps(program)}"]
     command += ["reward=correctness", "rollout.tasks_per_step=4", "rollout.group_size=4", "optimizer.lr=1e-3"]

@@ -36,7 +36,7 @@ def own(folder: Path, start: Path, run_dir: Path) -> list[str]:
         f"task.web_corpus='{folder / 'web.jsonl'}'",
         "model=path",
         f"model.path='{start}'",
-        "agent.top_k=2",
+        "environment.top_k=2",
         "rollout=almanac_tiny",
         "optimizer=tiny",
         f"run.dir='{run_dir}'",
@@ -73,7 +73,7 @@ def test_a_model_that_does_not_know_the_tags_is_told_them_and_refused_where_that
         assert json.loads(config.pop(KNOWS_FORMAT)) == {"name": "search"}
         (start / "config.json").write_text(json.dumps(config))
     elif why == "it learned other tags":
-        told = ["agent.tags={search: find}"]
+        told = ["environment.tags={search: find}"]
     else:
         told = ["model.describe_tools=true"]
     assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, *told]) == 2
@@ -121,8 +121,8 @@ def test_other_settings_are_refused_before_anything_is_built(
     assert main(["train", *own(folder, start, run_dir), *SHORT, "run.final_eval=false"]) == 0
     (folder / "corpus.jsonl").unlink()
     capsys.readouterr()
-    assert main(["resume", str(run_dir), "agent.top_k=3"]) == 4
+    assert main(["resume", str(run_dir), "environment.top_k=3"]) == 4
     assert capsys.readouterr().err == (
-        "agentgrpo: this run cannot go on with other settings: agent.top_k was 2, is now 3. Resume without these "
+        "agentgrpo: this run cannot go on with other settings: environment.top_k was 2, is now 3. Resume without these "
         "overrides, or start a new run with them\n"
     )

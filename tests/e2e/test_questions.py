@@ -55,7 +55,7 @@ def test_two_formats_are_mixed_trained_on_and_evaluated(
         "+judge.routes.nq.name=exact_match",
         "model=path",
         f"model.path={start}",
-        "agent.top_k=2",
+        "environment.top_k=2",
         "rollout=almanac_tiny",
         "optimizer=tiny",
         "hardware.threads=1",

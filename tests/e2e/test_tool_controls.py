@@ -15,7 +15,6 @@ from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.renderers.react import ReactRenderer
@@ -33,6 +32,7 @@ from agentgrpo.tools.workspace import Environments
 from agentgrpo.worlds.workshop.dataset import Workshop
 from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, next_turn
 from agentgrpo.worlds.workshop.world import NOTE, Problem, draw_problem, kinds
+from tests.runners import tool_runner
 
 SHORT = [
     "experiment=tools",
@@ -149,11 +149,11 @@ async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Sc
     terms = {"correctness": TERMS["correctness"](weight=1.0), "cost": TERMS["tool_cost"](prices=prices, other=-0.1)}
     try:
         made, _ = await evaluate(
-            agent=ToolAgent(
+            agent=tool_runner(
                 engine=scripted(renderer, demonstrators.__getitem__),
                 renderer=renderer,
                 tools=tools,
-                environments=environments,
+                workspaces=environments,
             ),
             judge=judge,
             reward=Reward(judge=judge, terms=terms, cost_when_wrong=0.0),

@@ -15,7 +15,6 @@ from agentgrpo.core.errors import Preempted
 from agentgrpo.core.types import Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.renderers.train_tokenizer import EOS, train_tokenizer
@@ -24,6 +23,7 @@ from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import WeightedSample, train_supervised
 from tests.e2e.conftest import rows
 from tests.e2e.doubler import Doubler, unit
+from tests.runners import tool_runner
 
 CALL, ANSWER = 'Action: double\nAction Input: {"number": ', "Final Answer: "
 SETTINGS = [
@@ -31,9 +31,9 @@ SETTINGS = [
     "task=jsonl",
     "model=path",
     "model.describe_tools=false",
-    "agent=tool",
-    "agent.min_context_left=20",
-    "agent.max_turns=4",
+    "environment=tools",
+    "environment.min_context_left=20",
+    "environment.max_turns=4",
     "tools=calculator",
     "tools.double.name=tests.e2e.doubler:Doubler",
     "reward=artist",
@@ -67,11 +67,11 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         number = key.task_id
         return f"{CALL}{number}}}{STOP}" if key.turn == 0 else f"{ANSWER}{2 * int(number)}{EOS}"
 
-    agent = ToolAgent(
+    agent = tool_runner(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script),
         renderer=renderer,
         tools={"double": Doubler()},
-        environments=Environments(folder),
+        workspaces=Environments(folder),
     )
 
     async def demonstrate() -> list[WeightedSample]:
@@ -145,7 +145,7 @@ def test_a_run_of_a_users_own_tool(train: Run) -> None:
     ("override", "error"),
     [
         ("judge=route", "task train0 is from 'q', and judge.routes has almanac; add a judge for it: +judge.routes.q."),
-        ("agent.max_context=20", "task train0 opens with "),
+        ("environment.max_context=20", "task train0 opens with "),
         ("reward=shaped", "a reward term reads the metric '"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_stopped_run_says_what_its_resume_needs(
 def test_faults_that_pass_leave_no_trace(train: Run) -> None:
     """A fifth of all attempts fails: weights, metrics and records are those of the run without a fault."""
     whole = train("run.final_eval=false", name="whole")
-    faulty = train("run.final_eval=false", "tools.double.faults=0.2", "agent.tool_retries=9", name="faulty")
+    faulty = train("run.final_eval=false", "tools.double.faults=0.2", "environment.tool_retries=9", name="faulty")
     names = ["metrics.jsonl", "trajectories/train-000000.jsonl", "trajectories/train-000001.jsonl"]
     for name in (*names, "checkpoints/step-000002/model.safetensors"):
         assert (whole / name).read_bytes() == (faulty / name).read_bytes(), name

@@ -10,13 +10,13 @@ import pytest
 
 from agentgrpo.core.types import Exit, Passage, RewardResult
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.search.agent import SearchAgent
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.judges.evidence import HeuristicEvidence
 from agentgrpo.run.equipment import Equipment
 from tests import builders
 from tests.environments.scripted import ScriptedEngine, renderer
 from tests.retrieval.server import Server, say
+from tests.runners import search_runner
 
 CORPORA = {
     "vdb": [Passage(id="v1", text="Castin was born in Roka."), Passage(id="v2", text="Castin likes plums.")],
@@ -41,7 +41,7 @@ def config(base_url: str) -> dict[str, Any]:
     web = {"name": "searxng", "base_url": base_url, "retries": 0}
     return {
         "task": {"name": "almanac"},
-        "agent": {"name": "search"},
+        "environment": {"name": "search"},
         "retriever": {"name": "embedded", "web": web},
         "tools": {},
     }
@@ -51,7 +51,7 @@ async def test_web_is_searched_priced_and_served_by_vdb_where_it_fails() -> None
     async with Server(say(FOUND), say("down", "503 Service Unavailable")) as stand_in:
         equipment = Equipment(config(stand_in.url.removesuffix("/retrieve")), CORPORA)
         engine = ScriptedEngine(SCRIPT, max_context=10_000)
-        agent = SearchAgent(
+        agent = search_runner(
             engine=engine,
             renderer=renderer(),
             retrievers=equipment.retrievers,

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.core.types import Episode, FinishReason, Passage, Task
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.environments.search.agent import SearchAgent
 from agentgrpo.judges.base import EvidenceGrade, QueryResults
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer
 from tests import builders
+from tests.runners import search_runner
 
 ADDED = ("\n<information>\n", "\n</information>\n", "</search>", "<answer>", "</answer>", "<tool_call>")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -260,7 +260,7 @@ async def play(
         "evidence_plateau_min_gain": None,
         "show_search_evaluation": False,
     }
-    agent = SearchAgent(
+    agent = search_runner(
         engine=engine,
         renderer=renderer(),
         retrievers=retrievers,

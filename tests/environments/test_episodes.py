@@ -11,8 +11,8 @@ from agentgrpo.config import registry
 from agentgrpo.core.errors import ConfigError, EngineError, JudgeError
 from agentgrpo.core.types import Citation, Exit, Message, Outcome, Passage, Task, ToolRecord
 from agentgrpo.engines.base import SamplingParams, SeedKey
-from agentgrpo.environments.search.agent import SearchAgent
 from agentgrpo.judges.base import QueryResults
+from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -32,6 +32,7 @@ from tests.environments.scripted import (
     play,
     renderer,
 )
+from tests.runners import search_runner
 
 
 async def test_two_hops_segment_by_segment() -> None:
@@ -155,7 +156,7 @@ async def test_the_opening_is_the_system_prompt_the_tasks_messages_and_the_quest
     for prompt, first in ((None, ""), ("Search.", "Search.\n")):
         engine = ScriptedEngine([DECIDED + "<answer>6</answer>"])
         vdb = ScriptedRetriever({})
-        agent = SearchAgent(
+        agent = search_runner(
             engine=engine,
             renderer=renderer(),
             retrievers={"vdb": vdb, "web": vdb},
@@ -173,7 +174,7 @@ async def test_the_engine_context_is_released_however_the_episode_ends() -> None
 
     engine = ScriptedEngine([HOP_1])
     vdb = ScriptedRetriever(ROWS)
-    agent = SearchAgent(engine=engine, renderer=renderer(), retrievers={"vdb": vdb, "web": vdb}, evidence=Failing())
+    agent = search_runner(engine=engine, renderer=renderer(), retrievers={"vdb": vdb, "web": vdb}, evidence=Failing())
     with pytest.raises(JudgeError, match="evidence judge: ZeroDivisionError: empty"):
         await agent.run(builders.task(), sample_index=1, stream="s", sampling=SamplingParams(max_tokens=500))
     assert engine.released == [("s", "t0", 1)]
@@ -197,7 +198,7 @@ async def test_a_cancelled_episode_cancels_its_queries() -> None:
             return []
 
     vdb, engine = Hanging({}), ScriptedEngine(["<searches>a\nb</searches>"])
-    agent = SearchAgent(
+    agent = search_runner(
         engine=engine, renderer=renderer(), retrievers={"vdb": vdb, "web": vdb}, evidence=ScriptedJudge()
     )
     run = asyncio.create_task(
@@ -214,10 +215,10 @@ async def test_a_cancelled_episode_cancels_its_queries() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"max_turns": 0}, "agent.max_turns 0: 1 or more is allowed"),
-        ({"max_search_limit": 0}, "agent.max_search_limit 0: 1 or more is allowed"),
-        ({"evidence_plateau_min_gain": -0.1}, "agent.evidence_plateau_min_gain -0.1: 0.0 or more"),
-        ({"top_k": 30}, r"agent.rerank_candidates 20: at least top_k \(30\) is allowed"),
+        ({"max_turns": 0}, "environment.max_turns 0: 1 or more is allowed"),
+        ({"max_search_limit": 0}, "environment.max_search_limit 0: 1 or more is allowed"),
+        ({"evidence_plateau_min_gain": -0.1}, "environment.evidence_plateau_min_gain -0.1: 0.0 or more"),
+        ({"top_k": 30}, r"environment.rerank_candidates 20: at least top_k \(30\) is allowed"),
         ({"tags": {"serch": "x"}}, "Did you mean 'search'"),
         ({"retrievers": {}}, "retrievers none: vdb, and web beside it, are allowed"),
         ({"retrievers": {"vdb": None, "bing": None}}, "retrievers vdb, bing: vdb, and web"),
@@ -227,14 +228,14 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
     vdb = ScriptedRetriever({})
     parts = {"engine": ScriptedEngine([]), "renderer": renderer(), "evidence": ScriptedJudge()}
     with pytest.raises(ConfigError, match=message):
-        SearchAgent(**(parts | {"retrievers": {"vdb": vdb, "web": vdb}} | options))  # type: ignore[arg-type]
+        search_runner(**(parts | {"retrievers": {"vdb": vdb, "web": vdb}} | options))  # type: ignore[arg-type]
 
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "configs/agent/search.yaml").read_text())
     parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
     parts |= registry.PROVIDED["agent"]
-    parameters = inspect.signature(SearchAgent).parameters
+    parameters = inspect.signature(PolicyRunner).parameters
     assert node.pop("name") == "search"
     assert node.pop("evidence")["name"] == "heuristic"
     assert node.pop("fetcher")["name"] == "none"

@@ -9,7 +9,7 @@ import pytest
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Exit, Failure, RewardResult
-from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.environments.tools.state import tool_figures

@@ -13,9 +13,9 @@ from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.search import instructions, options
 from agentgrpo.environments.search import observations as say
-from agentgrpo.environments.search.agent import SearchAgent
 from agentgrpo.environments.search.grammar import AnswerAction, FetchAction, Query, RerankAction, SearchAction, Tags
 from agentgrpo.environments.search.instructions import examples_for
+from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -32,9 +32,10 @@ from tests.environments.scripted import (
 )
 from tests.renderers.families import renderer as chat_renderer
 from tests.renderers.families import tokenizer as chat_tokenizer
+from tests.runners import search_runner
 
 
-def agent(**options: Any) -> SearchAgent:
+def agent(**options: Any) -> PolicyRunner:
     vdb = ScriptedRetriever(ROWS)
     parts: dict[str, Any] = {
         "engine": ScriptedEngine([HOP_1, ANSWER]),
@@ -44,7 +45,7 @@ def agent(**options: Any) -> SearchAgent:
         "reranker": ReversingReranker(),
         "fetcher": ScriptedFetcher({}),
     }
-    return SearchAgent(**(parts | options))
+    return search_runner(**(parts | options))
 
 
 def told(**options: Any) -> str:

@@ -4,7 +4,6 @@ import pytest
 
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.search.agent import SearchAgent
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -19,6 +18,7 @@ from tests.environments.scripted import (
     play,
     renderer,
 )
+from tests.runners import search_runner
 
 
 async def test_queries_of_one_turn_are_sent_together_and_labelled_by_place() -> None:
@@ -55,7 +55,7 @@ async def test_no_more_requests_live_than_allowed() -> None:
 
 async def test_a_failing_query_ends_the_episode_after_the_others_have_ended() -> None:
     vdb = ScriptedRetriever({"b": RetrieverError("first"), "c": RetrieverError("second")})
-    agent = SearchAgent(
+    agent = search_runner(
         engine=ScriptedEngine(["<searches>a\nb\nc</searches>"]),
         renderer=renderer(),
         retrievers={"vdb": vdb, "web": vdb},

@@ -7,7 +7,6 @@ import pytest
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.core.types import Outcome, Passage
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.search.agent import SearchAgent
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -23,6 +22,7 @@ from tests.environments.scripted import (
     play,
     renderer,
 )
+from tests.runners import search_runner
 
 
 async def test_a_repeated_query_gets_feedback_and_no_results() -> None:
@@ -156,7 +156,7 @@ async def test_a_web_failure_is_not_cached() -> None:
 async def test_vdb_failing_is_an_infrastructure_failure() -> None:
     broken = {"founded Velmor": RetrieverError("drip", kind="timeout")}
     vdb = ScriptedRetriever(broken)
-    agent = SearchAgent(
+    agent = search_runner(
         engine=ScriptedEngine(["<search>founded Velmor</search>"]),
         renderer=renderer(),
         retrievers={"vdb": vdb, "web": ScriptedRetriever(ROWS)},

@@ -123,7 +123,7 @@ def write(path: Path, *, record_tokens: bool = True) -> None:
         dropped=[None, "infrastructure"],
         step=12,
         seed=7,
-        agent_name="search",
+        environment="search",
         record_tokens=record_tokens,
     )
 

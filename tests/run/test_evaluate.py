@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agentgrpo.core.errors import DataError
-from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.evaluate import Evaluation, Scorecard, compare

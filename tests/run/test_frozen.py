@@ -162,7 +162,19 @@ def test_a_run_whose_reader_is_the_policy_does_not_begin(
 ) -> None:
     tiny.model("llama").save_pretrained(folders / "policy")
     tiny.tokenizer().save_pretrained(folders / "policy")
-    own = ["model=path", "model.path=policy", "run.dir=run", f"+agent.reader.completer={{name: local, path: {path}}}"]
-    given = ["experiment=none", "task=diary", "agent=memory_llm", "judge=questions", "~agent.reader.completer", *own]
+    own = [
+        "model=path",
+        "model.path=policy",
+        "run.dir=run",
+        f"+environment.reader.completer={{name: local, path: {path}}}",
+    ]
+    given = [
+        "experiment=none",
+        "task=diary",
+        "environment=memory_llm",
+        "judge=questions",
+        "~environment.reader.completer",
+        *own,
+    ]
     assert main(["train", *given]) == 2
     assert f"this folder is {whose}" in capsys.readouterr().err

@@ -16,7 +16,8 @@ from agentgrpo.config.settings import EvalSettings, RolloutSettings
 from agentgrpo.core.errors import JudgeError
 from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, Passage, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Agent, Figures
+from agentgrpo.environments.base import Runner
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
 from agentgrpo.environments.memory.reader import ClozeReader
@@ -78,12 +79,12 @@ class Policy:
             metrics_by_turn={"calls": one, "executed": one, "judged": one, "valid": one, "skips": (0.0,)},
         )
 
-    def baselines(self, share: Mapping[str, float]) -> Mapping[str, Agent]:
+    def baselines(self, share: Mapping[str, float]) -> Mapping[str, Runner]:
         self.shares.append(share)
         return memory_baselines(share, reader=self.reader, count_tokens=lambda text: len(text.split()), kind="fact")
 
 
-def examiner(run_dir: Path, agent: Agent, screen: Screen | None = None, tasks: Sequence[Task] = TASKS) -> Examiner:
+def examiner(run_dir: Path, agent: Runner, screen: Screen | None = None, tasks: Sequence[Task] = TASKS) -> Examiner:
     terms = {
         "correctness": Correctness(weight=1.0),
         "call_success": CallSuccess(weight=0.1, skip_counts=True),
@@ -93,7 +94,7 @@ def examiner(run_dir: Path, agent: Agent, screen: Screen | None = None, tasks: S
     judge = Questions(judge=ExactMatch())
     return Examiner(
         agent=agent,
-        agent_name="memory",
+        environment="memory",
         engine=None,  # type: ignore[arg-type]
         equipment=(),
         oracle=None,
@@ -111,7 +112,7 @@ def examiner(run_dir: Path, agent: Agent, screen: Screen | None = None, tasks: S
     )
 
 
-async def compared(run_dir: Path, agent: Agent, screen: Screen | None = None) -> dict[str, Any]:
+async def compared(run_dir: Path, agent: Runner, screen: Screen | None = None) -> dict[str, Any]:
     of = examiner(run_dir, agent, screen)
     cards = await of.scorecards("end")
     await of.compare(cards, cards)

@@ -10,8 +10,7 @@ from agentgrpo.config.settings import LoraSettings
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
-from agentgrpo.environments.base import Agent
-from agentgrpo.environments.search.agent import SearchAgent
+from agentgrpo.environments.base import Runner
 from agentgrpo.judges.evidence import HeuristicEvidence
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer
@@ -24,6 +23,7 @@ from agentgrpo.worlds.almanac.world import thesaurus
 from agentgrpo.worlds.diary.dataset import Diaries
 from agentgrpo.worlds.workshop.dataset import Workshop
 from tests.builders import episode, given, sampled, task
+from tests.runners import search_runner
 
 TINY = WarmStart(
     worlds=2,
@@ -47,8 +47,8 @@ def make_renderer(tokenizer: PreTrainedTokenizerBase) -> Renderer:
     return PlainRenderer(tokenizer=tokenizer)
 
 
-def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Agent:
-    return SearchAgent(
+def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
+    return search_runner(
         engine=engine,
         renderer=renderer,
         retrievers=embedded(corpora=corpora),

@@ -186,7 +186,7 @@ class TinyRun:
                 curriculum=curriculum_of(rollout),
             ),
             agent=OneTurn(engine, self.before),
-            agent_name="one turn",
+            environment="one turn",
             engine=engine,
             reward=Graded(self.grade),  # type: ignore[arg-type]
             trainer=trainer,

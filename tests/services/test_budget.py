@@ -340,7 +340,7 @@ def test_a_limit_of_nothing_is_a_limit() -> None:
     assert SpendingLimits().passed_by("web", 10**12, calls=10**9, money_spent=10**15, seconds=1e9) is None
 
 
-@pytest.mark.parametrize("setting", ["judge", "agent.reader", "agent.validity"])
+@pytest.mark.parametrize("setting", ["judge", "environment.reader", "environment.validity"])
 def test_prices_of_tokens_are_checked_in_one_place(setting: str) -> None:
     for name in ("prompt_price", "completion_price"):
         prices = {"prompt_price": 0.0, "completion_price": 0.0, name: -1.0}

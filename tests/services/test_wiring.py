@@ -30,7 +30,7 @@ URL = "http://127.0.0.1:9/x"
 
 
 def equipment(m: Meter, retriever: dict[str, Any], clock: StageClock | None = None) -> Equipment:
-    config = {"task": {"name": "t"}, "agent": {"name": "search"}, "retriever": retriever, "tools": {}}
+    config = {"task": {"name": "t"}, "environment": {"name": "search"}, "retriever": retriever, "tools": {}}
     return Equipment(config, CORPORA, clock, m)
 
 
@@ -85,7 +85,7 @@ def test_tools_that_ask_services_are_metered_also_in_demonstrations(tmp_path: Pa
     m = meter(tmp_path)
     config: dict[str, Any] = {
         "task": {"name": "t"},
-        "agent": {"name": "tool"},
+        "environment": {"name": "tool"},
         "retriever": {"name": "embedded"},
         "tools": {"calculator": {}, "read": {"name": "fetch", "max_chars": 9}},
     }

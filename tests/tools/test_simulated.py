@@ -10,8 +10,7 @@ import pytest
 
 from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
-from agentgrpo.environments.base import Agent
-from agentgrpo.environments.tools.agent import ToolAgent
+from agentgrpo.environments.base import Runner
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
@@ -23,6 +22,7 @@ from agentgrpo.tools.python import PythonTool
 from agentgrpo.tools.workspace import Environments
 from agentgrpo.worlds.simulated import SimulatedPython, simulated
 from agentgrpo.worlds.workshop.dataset import Workshop
+from tests.runners import tool_runner
 
 
 class Counting:
@@ -47,9 +47,9 @@ def test_the_stand_in_answers_as_the_sandbox_does() -> None:
     tools |= {tool.spec.name: tool for tool in Files(offered=("lookup", "read_file"), max_lines=3).tools}
     stand_ins = simulated(tools)
 
-    def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Agent:
+    def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
         assert isinstance(renderer, ReactRenderer)
-        return ToolAgent(engine=engine, renderer=renderer, tools=chosen, environments=environments)
+        return tool_runner(engine=engine, renderer=renderer, tools=chosen, workspaces=environments)
 
     dataset = Workshop(train_tasks=1, dev_tasks=1, test_tasks=1)
     tokenizer = train_tokenizer((), vocab_size=400, control_strings=dataset.language.control_strings or (), words=())

@@ -1,4 +1,4 @@
-"""What a memory that was learned is held against: agents that choose what to keep, or what to read, by a rule.
+"""What a memory that was learned is held against: rules that choose what to keep, or what to read, by a rule.
 
     nothing        keeps nothing: what a reader earns by chance
     everything     every sentence is an entry
@@ -22,7 +22,8 @@ from typing import TypeAlias
 
 from agentgrpo.core.types import Episode, Exit, Passage, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Agent, Figures
+from agentgrpo.environments.base import Runner
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.base import Reader
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES, by_turn, episode_metrics
 from agentgrpo.environments.memory.reader import in_sentences
@@ -39,8 +40,10 @@ Rule: TypeAlias = Callable[[Documents, Sequence[Question], float], list[Document
 """(chunks, questions, tokens that may be taken) -> what is read for each question, oldest first."""
 
 
-def memory_baselines(share: Mapping[str, float], *, reader: Reader, count_tokens: Count, kind: str) -> dict[str, Agent]:
-    """See environments.base.Measured. kind: of an entry, as the policy writes them. share: of a task's tokens."""
+def memory_baselines(
+    share: Mapping[str, float], *, reader: Reader, count_tokens: Count, kind: str
+) -> dict[str, Runner]:
+    """kind: of an entry, as the policy writes them. share: of a task's tokens."""
     best = Best(count_tokens)
     rules: dict[str, tuple[Rule, Reader, str]] = {
         "nothing": (nothing, reader, ""),
@@ -57,7 +60,7 @@ def memory_baselines(share: Mapping[str, float], *, reader: Reader, count_tokens
 
 
 class Ruled:
-    """Implements environments.base.Agent by a rule: nothing is sampled, and its episodes have no branches."""
+    """Implements environments.base.Runner by a rule: nothing is sampled, and its episodes have no branches."""
 
     figures: Figures = MEMORY_FIGURES
 
@@ -67,8 +70,10 @@ class Ruled:
         self.note = note
         self._rule, self._reader, self._count, self._share = rule, reader, count_tokens, share
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        """One attempt, whose metrics are those of a memory agent that made no call; memory_tokens and entries are
+    async def run(
+        self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
+    ) -> Episode:
+        """One attempt, whose metrics are those of a policy that made no call; memory_tokens and entries are
         means over the questions. Raises DataError for a task without chunks or questions, JudgeError of the reader."""
         texts, questions = dialogue.chunks_of(task), dialogue.questions_of(task)
         chunks = tuple(Passage(id=f"chunk-{i}", text=text) for i, text in enumerate(texts))
@@ -89,7 +94,7 @@ class Ruled:
             branches=(),
             answer=dialogue.join(await self._answers(questions, chosen)),
             exit=Exit.ANSWERED,
-            metrics=metrics,
+            metrics=metrics | {f"exit_{e.value}": float(e is Exit.ANSWERED) for e in Exit},
             metrics_by_turn=by_turn(()),
         )
 

@@ -8,7 +8,7 @@ from itertools import chain
 from statistics import fmean
 
 from agentgrpo.core.types import Exit
-from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.environments.figures import Figures
 
 ADDITIVE = (
     "calls",
@@ -88,10 +88,10 @@ def episode_metrics(
         "validity": fmean([count["valid"] / count["judged"] for count in counts if count["judged"]] or [0.0]),
         "truncated_chunks": float(total["truncated_chunks"]),
     }
-    return metrics | {f"exit_{e.value}": float(e is Exit.ANSWERED) for e in Exit}
+    return metrics
 
 
-# --- What eval.json reports of memory agents: right answers, and how much was written down for them.
+# --- What eval.json reports of the memory environment: right answers, and how much was written down for them.
 
 _COUNTED = (
     "memory_tokens",
@@ -109,7 +109,7 @@ _COUNTED = (
 )
 
 MEMORY_FIGURES = Figures(
-    columns={"correctness": correctness} | {name: metric(name) for name in _COUNTED},
+    columns=_COUNTED,
     headline=("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk", "cost"),
     by_kind=("correctness", "memory_tokens", "compression", "calls_per_chunk"),
     quality="correctness",

@@ -1,4 +1,4 @@
-"""The keyword arguments of the memory agent: its parts, and every limit and switch with its default."""
+"""The settings of the memory environment: its parts, and every limit and switch with its default."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
-from agentgrpo.core.types import Piece, Task
-from agentgrpo.engines.base import Engine
+from agentgrpo.core.types import Message, Piece, Task
+from agentgrpo.environments.base import EnvironmentDefaults
 from agentgrpo.environments.memory import prompt
 from agentgrpo.environments.memory.base import EntryJudge, MemoryEntry, Reader
 from agentgrpo.environments.memory.prompt import instructions_for
@@ -23,17 +23,18 @@ _SHOWN_BY = ("newest", "matching")
 
 
 def schema_of(name: str) -> Schema:
-    """The schema that agent.schema names. Raises ConfigError for an unknown one."""
+    """The schema that environment.schema names. Raises ConfigError for an unknown one."""
     if name not in SCHEMAS:
-        raise ConfigError(f"agent.schema '{name}': {', '.join(SCHEMAS)} are allowed.{did_you_mean(name, SCHEMAS)}")
+        raise ConfigError(
+            f"environment.schema '{name}': {', '.join(SCHEMAS)} are allowed.{did_you_mean(name, SCHEMAS)}"
+        )
     return SCHEMAS[name]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MemoryOptions:
+class MemoryOptions(EnvironmentDefaults):
     """Raises ConfigError for values out of range and for an unknown schema."""
 
-    engine: Engine
     renderer: ToolRenderer
     reader: Reader
     validity: EntryJudge
@@ -60,81 +61,83 @@ class MemoryOptions:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"agent.{name} {value}: {least} or more is allowed; raise it")
+                raise ConfigError(f"environment.{name} {value}: {least} or more is allowed; raise it")
         if self.shown_by not in _SHOWN_BY:
             near = did_you_mean(self.shown_by, _SHOWN_BY)
-            raise ConfigError(f"agent.shown_by '{self.shown_by}': {', '.join(_SHOWN_BY)} are allowed.{near}")
-        _ = self._schema  # an unknown one is an error of construction
+            raise ConfigError(f"environment.shown_by '{self.shown_by}': {', '.join(_SHOWN_BY)} are allowed.{near}")
+        _ = self.known_schema  # an unknown one is an error of construction
 
-    def rehearse(self, task: Task) -> None:
-        """See environments.base.Rehearsing. Raises DataError for a task without chunks or questions."""
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """See environments.base.EnvironmentFactory. Raises DataError for a task without chunks or questions."""
         questions_of(task)
-        taken = len(self._opening((), chunks_of(task)[0]))
-        if taken > self._room:
+        taken = len(self._rendered((), chunks_of(task)[0]))
+        if taken > self._room(max_context):
             raise ConfigError(
-                f"task {task.id}: the prompt of its first chunk takes {taken} tokens, tools included; {self._limits} "
-                "Raise it (no model holds more than its own positions), lower the second, or cut the data into smaller "
-                "chunks"
+                f"task {task.id}: the prompt of its first chunk takes {taken} tokens, tools included; "
+                f"{self._limits(max_context)} Raise it (no model holds more than its own positions), lower the second, "
+                "or cut the data into smaller chunks"
             )
 
     def new_memory(self) -> Memory:
-        return Memory(self._schema, self.count_tokens, core_tokens=self.core_tokens)
+        return Memory(self.known_schema, self.count_tokens, core_tokens=self.core_tokens)
 
     def count_tokens(self, text: str) -> int:
         """As it stands in the prompt, after a space: chunks, entries and the core are all counted so."""
         return len(self.renderer.observe((Piece(f" {text}", trusted=False),)))
 
-    def opening(self, memory: Memory, chunk: str) -> tuple[tuple[int, ...], bool]:
+    def opening(self, memory: Memory, chunk: str, *, max_context: int) -> tuple[tuple[Message, ...], bool]:
         """The prompt of one chunk, and whether the chunk was cut. Where it leaves no room for a turn, entries are left
         out, oldest first and the core last of all, and then the end of the chunk. Raises ConfigError where the
         instructions alone take too much."""
         entries = prompt.shown(
             memory.entries, chunk, count=self.shown_entries, matching=self.shown_by == "matching"
         ) + ([] if memory.core is None else [memory.core])
+        room = self._room(max_context)
 
-        def fits(token_ids: Sequence[int]) -> bool:
-            return len(token_ids) <= self._room
+        def fits(shown: Sequence[MemoryEntry], text: str) -> bool:
+            return len(self._rendered(shown, text)) <= room
 
-        if fits(whole := self._opening(entries, chunk)):
-            return whole, False
-        out = bisect_left(range(len(entries)), True, key=lambda n: fits(self._opening(entries[n:], chunk)))
-        if fits(fewer := self._opening(entries[out:], chunk)):
-            return fewer, False
-        kept = bisect_left(range(len(chunk)), True, key=lambda n: not fits(self._opening((), chunk[:n]))) - 1
+        if fits(entries, chunk):
+            return self._messages(entries, chunk), False
+        out = bisect_left(range(len(entries)), True, key=lambda n: fits(entries[n:], chunk))
+        if fits(entries[out:], chunk):
+            return self._messages(entries[out:], chunk), False
+        kept = bisect_left(range(len(chunk)), True, key=lambda n: not fits((), chunk[:n])) - 1
         if kept < 0:
-            raise ConfigError(f"the prompt without memory and chunk takes too much; {self._limits} Raise the first")
-        return self._opening((), chunk[:kept]), True
+            raise ConfigError(
+                f"the prompt without memory and chunk takes too much; {self._limits(max_context)} Raise the first"
+            )
+        return self._messages((), chunk[:kept]), True
 
     @cached_property
     def shared_opening(self) -> int:
         """Tokens that all prompts open with: instructions, tools and what stands around them."""
-        plain = self._opening((), "")
-        other = self._opening((MemoryEntry(id="1", kind=next(iter(self._schema.kinds)), text="1", chunk=0),), "")
+        plain = self._rendered((), "")
+        other = self._rendered((MemoryEntry(id="1", kind=next(iter(self.known_schema.kinds)), text="1", chunk=0),), "")
         return next((i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b), len(plain))
 
-    @property
-    def _room(self) -> int:
+    def _room(self, max_context: int) -> int:
         """Tokens of a prompt that leaves room for a turn."""
-        held = self.engine.max_context
-        return min(held, self.max_context or held) - self.min_context_left
+        return min(max_context, self.max_context or max_context) - self.min_context_left
 
-    @property
-    def _limits(self) -> str:
+    def _limits(self, max_context: int) -> str:
         return (
-            f"agent.max_context={self.max_context} (the engine holds {self.engine.max_context}) less "
-            f"agent.min_context_left={self.min_context_left} for a turn leaves {self._room}."
+            f"environment.max_context={self.max_context} (the engine holds {max_context}) less "
+            f"environment.min_context_left={self.min_context_left} for a turn leaves {self._room(max_context)}."
         )
 
     @property
-    def _schema(self) -> Schema:
+    def known_schema(self) -> Schema:
         return schema_of(self.schema)
 
     @cached_property
     def _instructions(self) -> str | None:
         if self.instructions != "auto":
             return self.instructions
-        return instructions_for(self._schema) if self.describe_tools else None
+        return instructions_for(self.known_schema) if self.describe_tools else None
 
-    def _opening(self, entries: Sequence[MemoryEntry], chunk: str) -> tuple[int, ...]:
-        messages = prompt.messages(self._schema, self._instructions, entries, chunk)
-        return self.renderer.open_with_tools(messages, self._schema.specs)
+    def _messages(self, entries: Sequence[MemoryEntry], chunk: str) -> tuple[Message, ...]:
+        return prompt.messages(self.known_schema, self._instructions, entries, chunk)
+
+    def _rendered(self, entries: Sequence[MemoryEntry], chunk: str) -> tuple[int, ...]:
+        return self.renderer.open_with_tools(self._messages(entries, chunk), self.known_schema.specs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agentgrpo.core.types import Episode, Exit, RewardResult
-from agentgrpo.environments.base import Column, Figures, correctness, metric
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.grammar import document_id, page_of
 from agentgrpo.environments.search.state import SearchState
 
@@ -41,13 +40,14 @@ answer_allowed: accepted by the rules, not by force. tool_turns: turns that
 searched, reranked or fetched."""
 
 
-def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: bool) -> dict[str, float]:
-    """`limit`: the effective search limit at the end. rounds_used is search_rounds under the name rewards use.
+def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[str, float]:
+    """`limit`: the effective search limit as it stands. rounds_used is search_rounds under the name rewards use.
 
     search_quality_score := evidence_sufficient_rounds / search_rounds; 0 without a round
     repeated_query_ratio := repeated / (sent + repeated + refused for the limit)
     subquestion_coverage_ratio := covered / active subquestions; 1 without any
     budget_used_ratio := search_queries / limit
+    web_fraction, rerank_rate := of the searches sent; 0 without any
     useful_fetched_pages := fetched pages that are a cited document, or have its URL; the others are unnecessary
     """
     counts, rounds = state.counts, state.search_rounds
@@ -57,9 +57,12 @@ def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: boo
     cited_pages = {page_of(p.url) for p in cited} | {document_id(p) for p in cited}
     useful = sum(url in cited_pages for url in state.fetched)
     active = len(state.subquestions)
+    queries = counts["web_searches"] + counts["vdb_searches"]
     unsupported = answered and not state.evidence_sufficient and not counts["direct_answers"]
-    metrics |= {
+    return metrics | {
         "search_rounds": float(rounds),
+        "web_fraction": counts["web_searches"] / queries if queries else 0.0,
+        "rerank_rate": counts["rerank_calls"] / queries if queries else 0.0,
         "rounds_used": float(rounds),
         "fetched_pages": float(len(state.fetched)),
         "useful_fetched_pages": float(useful),
@@ -78,34 +81,16 @@ def episode_metrics(state: SearchState, *, exit: Exit, limit: int, answered: boo
         "answer_when_evidence_insufficient": float(unsupported),
         "search_budget_exhausted_without_answer": float(not answered and counts["search_queries"] >= limit),
     }
-    return metrics | {f"exit_{e.value}": float(e is exit) for e in Exit}
 
 
-# --- What eval.json reports of search agents: right answers, and what was searched for them.
-
-
-def _per_query(name: str) -> Column:
-    """The share of the searches sent that `name` counts; 0.0 without any."""
-
-    def share(episode: Episode, reward: RewardResult | None) -> float:
-        m = episode.metrics
-        queries = m.get("web_searches", 0.0) + m.get("vdb_searches", 0.0)
-        return m.get(name, 0.0) / queries if queries else 0.0
-
-    return share
+# --- What eval.json reports of the search environment: right answers, and what was searched for them.
 
 
 SEARCH_FIGURES = Figures(
-    columns={
-        "correctness": correctness,
-        "search_rounds": metric("search_rounds"),
-        "web_searches": metric("web_searches"),
-        "vdb_searches": metric("vdb_searches"),
-        "rerank_calls": metric("rerank_calls"),
-        "web_fraction": _per_query("web_searches"),
-        "rerank_rate": _per_query("rerank_calls"),
-        "evidence_score_final": metric("evidence_score_final"),
-    },
+    columns=(
+        *("search_rounds", "web_searches", "vdb_searches", "rerank_calls"),
+        *("web_fraction", "rerank_rate", "evidence_score_final"),
+    ),
     headline=("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"),
     by_kind=("correctness", "search_rounds", "web_searches", "rerank_calls"),
     quality="correctness",

@@ -1,4 +1,4 @@
-"""The keyword arguments of the search agent: its parts, and every limit and switch with its default."""
+"""The settings of the search environment: its parts, and every limit and switch with its default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Task
-from agentgrpo.engines.base import Engine
+from agentgrpo.environments.base import EnvironmentDefaults
 from agentgrpo.environments.search.grammar import Planner, Tags
 from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.judges.base import EvidenceJudge
@@ -39,10 +39,9 @@ _AT_LEAST = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SearchOptions:
+class SearchOptions(EnvironmentDefaults):
     """Raises ConfigError for values out of range, for retrievers other than vdb and web and for none called vdb."""
 
-    engine: Engine
     renderer: Renderer
     retrievers: Mapping[str, Retriever]
     """"vdb" always, "web" where there is one; without it web searches are served by vdb."""
@@ -105,10 +104,11 @@ class SearchOptions:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"agent.{name} {value}: {least} or more is allowed; raise it")
+                raise ConfigError(f"environment.{name} {value}: {least} or more is allowed; raise it")
         if self.rerank_candidates < self.top_k:
             raise ConfigError(
-                f"agent.rerank_candidates {self.rerank_candidates}: at least top_k ({self.top_k}) is allowed; raise it"
+                f"environment.rerank_candidates {self.rerank_candidates}: at least top_k ({self.top_k}) is allowed; "
+                f"raise it"
             )
         if "vdb" not in self.retrievers or not self.retrievers.keys() <= {"vdb", "web"}:
             given = ", ".join(self.retrievers) or "none"
@@ -121,7 +121,7 @@ class SearchOptions:
     def planner(self) -> Planner:
         return Planner(Tags.named(self.tags or {}))
 
-    def opening(self, task: Task) -> tuple[int, ...]:
+    def opening(self, task: Task) -> list[Message]:
         """System message, the examples, the task's own messages, the question as "Question: ..."."""
         messages = list(task.messages)
         question = next(i for i in reversed(range(len(messages))) if messages[i].role == "user")
@@ -134,16 +134,16 @@ class SearchOptions:
             messages = [*put_first(text, messages, system_role=False)]
         elif text is not None:
             messages.insert(0, Message(role="system", content=text))
-        return self.renderer.open(messages)
+        return messages
 
-    def rehearse(self, task: Task) -> None:
-        """See environments.base.Rehearsing."""
-        held, taken = self.engine.max_context, len(self.opening(task))
-        if taken >= held:
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """See environments.base.EnvironmentFactory."""
+        taken = len(self.renderer.open(self.opening(task)))
+        if taken >= max_context:
             raise ConfigError(
-                f"task {task.id} opens with {taken} tokens, and the engine holds {held}: none is left for a turn; "
-                "raise engine.max_context (no model holds more than its own positions) or shorten agent.system_prompt "
-                "(model.describe_tools=false does where the model has learned the tags)"
+                f"task {task.id} opens with {taken} tokens, and the engine holds {max_context}: none is left for a "
+                "turn; raise engine.max_context (no model holds more than its own positions) or shorten "
+                "environment.system_prompt (model.describe_tools=false does where the model has learned the tags)"
             )
 
     @cached_property

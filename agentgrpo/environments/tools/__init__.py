@@ -1,1 +1,1 @@
-"""The agent that calls tools before it answers."""
+"""The environment that offers tools."""

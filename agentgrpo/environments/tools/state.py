@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentgrpo.core.messages import AnyCall, MalformedCall
-from agentgrpo.core.types import Exit, Outcome, ToolRecord
-from agentgrpo.environments.base import Figures, correctness, metric
+from agentgrpo.core.types import Outcome, ToolRecord
+from agentgrpo.environments.figures import Figures
 
 LOOP = 3
 """Identical calls in a row that make a loop."""
@@ -65,7 +65,7 @@ call_limit_hits: calls refused because the limit of calls was reached."""
 _POLICY_FAULTS = (Outcome.INVALID_ARGS, Outcome.TOOL_NOT_FOUND)
 
 
-def episode_metrics(state: ToolState, *, exit: Exit, tools: Sequence[str]) -> dict[str, float]:
+def episode_metrics(state: ToolState, *, tools: Sequence[str]) -> dict[str, float]:
     """tools: the names of all that there are.
 
     tool_calls := calls of any kind, as the policy wrote them; calls/<tool>: those of it, failures/<tool>: of these
@@ -89,10 +89,10 @@ def episode_metrics(state: ToolState, *, exit: Exit, tools: Sequence[str]) -> di
     }
     metrics |= {f"calls/{name}": float(calls[name]) for name in tools}
     metrics |= {f"failures/{name}": float(failures[name]) for name in tools}
-    return metrics | {f"exit_{e.value}": float(e is exit) for e in Exit}
+    return metrics
 
 
-# --- What eval.json reports of tool agents: tasks solved, and what was called for them.
+# --- What eval.json reports of the tool environment: tasks solved, and what was called for them.
 
 PRICE = 0.01
 """Of one call of a tool for which run.eval.prices has none: no call is free unless it is said to be."""
@@ -103,7 +103,7 @@ def tool_figures(tools: Sequence[str]) -> Figures:
     counts = {name: f"calls/{name}" for name in tools}
     counted = ("tool_calls", "failed_calls", "tool_turns", "invalid_calls", *counts.values())
     return Figures(
-        columns={"success": correctness} | {name: metric(name) for name in counted},
+        columns=counted,
         headline=("success", "tool_calls", "failed_calls", "tool_turns", "cost"),
         by_kind=("success", "tool_calls", "failed_calls"),
         quality="success",

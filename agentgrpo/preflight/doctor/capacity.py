@@ -8,7 +8,6 @@ from pathlib import Path
 
 from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.types import Exit
-from agentgrpo.environments.base import rehearse
 from agentgrpo.preflight.doctor.case import Case, told
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.preflight.plan.device import GIB
@@ -149,7 +148,7 @@ def _rehearsed(case: Case, found: CheckNotes) -> None:
     refused: list[str] = []
     for task in tasks:
         try:
-            rehearse(case.wiring.agent, task)
+            case.wiring.runner.rehearse(task)
         except (ConfigError, DataError) as error:
             refused.append(told(error))
     found.facts["openings written"] = len(tasks)
@@ -157,5 +156,5 @@ def _rehearsed(case: Case, found: CheckNotes) -> None:
         found.problem(
             f"{len(refused)} of {len(tasks)} tasks cannot be begun; the first: {refused[0]}",
             why="the first of them that is drawn ends the run",
-            key="agent.max_context",
+            key="environment.max_context",
         )

@@ -1,15 +1,16 @@
-"""Real episodes: groups of the first step, sampled by the run's own agent and engine, and scored by its reward."""
+"""Real episodes: groups of the first step, sampled by the run's own environment and engine, and scored by its
+reward."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
+from dataclasses import replace
 from statistics import fmean
 from typing import cast
 
 from agentgrpo.engines.base import Engine
-from agentgrpo.environments.base import Agent, Replayable
 from agentgrpo.preflight.doctor.case import STREAM, Case, Sample
 from agentgrpo.preflight.doctor.finding import CheckNotes
 from agentgrpo.preflight.doctor.recording import Witness
@@ -28,7 +29,7 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
     wiring = case.wiring
     await _sync(case)
     witness = Witness(wiring.engine)
-    agent = _on(case, cast(Engine, witness))
+    runner = replace(wiring.runner, engine=cast(Engine, witness))
     of_step = task_order(wiring).take(0)
     tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # of all kinds, where they come in turn
     began = time.perf_counter()
@@ -36,7 +37,7 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
         async with asyncio.timeout(case.run.step_timeout_s):
             with asking_step(0):
                 groups = await run_groups(
-                    agent,
+                    runner,
                     tasks,
                     group_size=case.rollout.group_size,
                     stream=STREAM,
@@ -69,14 +70,6 @@ async def _sync(case: Case) -> None:
         await have_sample(wiring.engine, wiring.policy, wiring.canary_ids, 0)
     else:
         await wiring.engine.load_weights(0)
-
-
-def _on(case: Case, engine: Engine) -> Agent:
-    """The run's agent over another engine."""
-    wiring = case.wiring
-    if isinstance(wiring.agent, Replayable):
-        return wiring.agent.on(engine)
-    return wiring.make_agent(engine, wiring.renderer, wiring.equipment.for_agent)
 
 
 def _failures(sample: Sample, found: CheckNotes) -> None:

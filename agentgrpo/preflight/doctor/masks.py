@@ -19,7 +19,7 @@ from agentgrpo.preflight.doctor.recording import Said
 
 SHOWN_TOKENS = 600
 TRAINED, GIVEN, STOP, WRONG = "bold green", "dim", "bold cyan", "bold white on red"
-_WHERE = "agent.name"
+_WHERE = "environment.name"
 
 
 @dataclass(frozen=True, slots=True)

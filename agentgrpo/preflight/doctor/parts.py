@@ -85,7 +85,7 @@ def _broken(config: Mapping[str, Any]) -> Iterator[Broken]:
     judge: AnswerJudge = build_node("judge", _STAND_IN)
     if why := _failure("reward", config["reward"], judge=judge):
         yield Broken("reward", why, {})
-    searches = takes("agent", config["agent"], "retrievers")
+    searches = takes("environment", config["environment"], "retrievers")
     if searches and (why := _failure("retriever", config["retriever"], corpora=_corpora(config))):
         yield Broken("retriever", why, {})
 

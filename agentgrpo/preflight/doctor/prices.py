@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from agentgrpo.config.build import build_node
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Outcome, Task, ToolRecord
-from agentgrpo.environments.base import Counting
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.judges.base import Grade
 from agentgrpo.preflight.doctor.case import Case
@@ -30,7 +29,7 @@ class _Lenient:
 
 async def look_at_prices(case: Case, found: CheckNotes) -> None:
     """Every kind of call that the agent counts, and every limit of money."""
-    figures = case.wiring.agent.figures
+    figures = case.wiring.runner.figures
     prices = figures.priced(case.wiring.run.eval.prices)
     paid = case.wiring.meter.budget.prices.by_kind
     charged = await _charged(case, figures.counts)
@@ -59,10 +58,10 @@ async def look_at_prices(case: Case, found: CheckNotes) -> None:
 
 def _can_be_made(kind: str, case: Case) -> bool:
     """A search agent without a web retriever or a reranker counts their calls, and makes none."""
-    agent = case.wiring.agent
-    if not isinstance(agent, SearchOptions):
+    environment = case.wiring.runner.environment
+    if not isinstance(environment, SearchOptions):
         return True
-    return {"web": "web" in agent.retrievers, "rerank": agent.reranker is not None}.get(kind, True)
+    return {"web": "web" in environment.retrievers, "rerank": environment.reranker is not None}.get(kind, True)
 
 
 def _budget(case: Case, found: CheckNotes) -> None:
@@ -89,17 +88,17 @@ def _budget(case: Case, found: CheckNotes) -> None:
 
 async def _charged(case: Case, counts: Mapping[str, str]) -> dict[str, float | None]:
     """Kind of call -> what one takes off the reward of a right answer; None where no invented episode tells."""
-    agent = case.wiring.agent
-    if not isinstance(agent, Counting):
+    environment = case.wiring.runner.environment
+    if not environment.metrics:
         return dict.fromkeys(counts)
     reward: Reward = build_node("reward", case.config["reward"], judge=_Lenient())
-    without = await _efficiency(reward, agent.metrics, (), ())
+    without = await _efficiency(reward, environment.metrics, (), ())
     found: dict[str, float | None] = {}
     for kind, metric in counts.items():
-        own = {m for m in agent.metrics if kind in re.split(r"[_/]", m)}
+        own = {m for m in environment.metrics if kind in re.split(r"[_/]", m)}
         name = "search" if kind in ("web", "vdb") else kind
         call = ToolRecord(name=name, arguments={"retriever": kind}, outcome=Outcome.SUCCESS, turn=0)
-        total = await _efficiency(reward, agent.metrics, {metric, *own, *OF_EVERY_CALL}, [call])
+        total = await _efficiency(reward, environment.metrics, {metric, *own, *OF_EVERY_CALL}, [call])
         found[kind] = None if total is None or without is None else without - total
     return found
 

@@ -19,7 +19,7 @@ _WHY = "programs that the policy writes would run where they can see and change 
 
 async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
     """Of every tool that has one; it needs nothing else of the run."""
-    nodes = case.config["tools"] if takes("agent", case.config["agent"], "tools") else {}
+    nodes = case.config["tools"] if takes("environment", case.config["environment"], "tools") else {}
     boxed: Mapping[str, Any] = {k: n for k, n in nodes.items() if takes("tool", n, "sandbox", name=k)}
     if not boxed:
         raise Skipped("no tool runs programs")

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from agentgrpo.core.errors import AgentGrpoError, EpisodeError, RetrieverError
 from agentgrpo.core.types import Outcome, Passage, Task, ToolCall
 from agentgrpo.environments.search.options import SearchOptions
-from agentgrpo.environments.tools.options import ToolOptions
+from agentgrpo.environments.tools.environment import ToolEnvironments
 from agentgrpo.preflight.doctor.case import Case, key_in, told
 from agentgrpo.preflight.doctor.examples import TEXTS, arguments_of
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
@@ -112,25 +112,25 @@ def _failed(name: str, probes: Probes[Any], found: CheckNotes, *, why: str, key:
 
 async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
     """The reranker over what a search finds, and pages that passages name."""
-    agent = case.wiring.agent
-    if not isinstance(agent, SearchOptions) or (agent.reranker is None and agent.fetcher is None):
+    environment = case.wiring.runner.environment
+    if not isinstance(environment, SearchOptions) or (environment.reranker is None and environment.fetcher is None):
         raise Skipped("nothing is reranked and no page is fetched")
     task = _tasks(case, 1)[0]
     try:
-        passages = await agent.retrievers["vdb"].search(task.question, top_k=agent.rerank_candidates)
+        passages = await environment.retrievers["vdb"].search(task.question, top_k=environment.rerank_candidates)
     except RetrieverError as error:
         raise Skipped("needs: retrievers, which do not answer") from error
-    if (reranker := agent.reranker) is not None:
-        free = case.config["agent"]["reranker"]["name"] in IN_PROCESS["reranker"]
+    if (reranker := environment.reranker) is not None:
+        free = case.config["environment"]["reranker"]["name"] in IN_PROCESS["reranker"]
         count = PROBES if free else PAID_PROBES
 
         async def rerank() -> list[Passage]:
-            return await reranker.rerank(task.question, passages, top_k=agent.top_k)
+            return await reranker.rerank(task.question, passages, top_k=environment.top_k)
 
         probes = await probe([rerank] * count)
         found.facts["reranker"] = probes.facts()
-        _failed("the reranker", probes, found, why=_WHY_SEARCH, key="agent.reranker.name")
-    if (fetcher := agent.fetcher) is not None:
+        _failed("the reranker", probes, found, why=_WHY_SEARCH, key="environment.reranker.name")
+    if (fetcher := environment.fetcher) is not None:
         urls = [p.url for p in passages if p.url][:PAID_PROBES]
 
         async def fetch() -> list[Passage | RetrieverError]:
@@ -138,13 +138,15 @@ async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
 
         pages = await probe([fetch] if urls else [])
         found.facts["pages"] = pages.facts() | {"urls": len(urls)}
-        _failed("the page fetcher", pages, found, why="a fetched page is what the policy reads", key="agent.fetcher")
+        _failed(
+            "the page fetcher", pages, found, why="a fetched page is what the policy reads", key="environment.fetcher"
+        )
         wrong = [p for answer in pages.answers for p in answer if isinstance(p, RetrieverError)]
         if wrong and len(wrong) == len(urls):
             found.problem(
                 f"none of {len(urls)} pages could be fetched; the first: {told(wrong[0])}",
                 why="every fetch of the policy would fail",
-                key="agent.fetcher.name",
+                key="environment.fetcher.name",
             )
 
 
@@ -152,20 +154,20 @@ async def look_at_tools(case: Case, found: CheckNotes) -> None:
     """Every tool called a few times with invented arguments, as an untrained policy would. What it refuses is its
     right; what breaks is not."""
     wiring = case.wiring
-    agent = wiring.agent
-    if not isinstance(agent, ToolOptions) or not agent.tools:
+    environment = wiring.runner.environment
+    if not isinstance(environment, ToolEnvironments) or not environment.tools:
         raise Skipped("no tools are called")
     task = _tasks(case, 1)[0]
     used = _used(case)
-    for name, tool in agent.tools.items():
+    for name, tool in environment.tools.items():
         outcomes: Counter[str] = Counter()
         seconds: list[float] = []
         broke = ""
         for variant in range(len(TEXTS)):
             call = ToolCall(name=name, arguments=arguments_of(tool.spec.parameters, variant))
             try:
-                async with agent.environments.open(task, key=f"doctor|{name}|{variant}") as environment:
-                    _, record = await agent.toolbox.call(call, environment, turn=0)
+                async with environment.workspaces.open(task, key=f"doctor|{name}|{variant}") as workspace:
+                    _, record = await environment.toolbox.call(call, workspace, turn=0)
             except CassetteMiss:  # a made-up call is on none
                 outcomes["not on the cassette"] += 1
                 continue
@@ -210,8 +212,8 @@ def _tool_findings(
     if outcomes.get(Outcome.TIMEOUT):
         found.problem(
             f"{name} was not done in time in {outcomes[Outcome.TIMEOUT]} of {len(TEXTS)} calls",
-            why="every such call waits for the whole of agent.tool_timeout_s, and the policy learns to leave it",
-            key="agent.tool_timeout_s",
+            why="every such call waits for the whole of environment.tool_timeout_s, and the policy learns to leave it",
+            key="environment.tool_timeout_s",
         )
     total = sum(used.values())
     if total >= 3 and used.get(Outcome.RUNTIME_ERROR, 0) == total:

@@ -63,7 +63,7 @@ async def look_at_guards(case: Case, found: CheckNotes) -> None:
     wiring = case.wiring
     _ = case.episodes
     _, reasons = keep_informative(case.sample.scored, is_degenerate=lambda g: is_degenerate(g, wiring.algorithm))
-    figures = wiring.agent.figures
+    figures = wiring.runner.figures
     prices = figures.priced(wiring.run.eval.prices)
     tags = rollout_metrics(case.sample.scored, reasons, lambda metrics: figures.cost(metrics, prices))
     watching = 0

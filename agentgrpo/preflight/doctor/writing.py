@@ -25,11 +25,11 @@ _KEY = "model.renderer"
 
 def specs_of(case: Case) -> Sequence[ToolSpec]:
     """What the policy may call; empty for an agent that calls nothing by a renderer."""
-    wiring, agent = case.wiring, case.config["agent"]
-    if takes("agent", agent, "schema"):
-        return schema_of(agent.get("schema", MemoryOptions.schema)).specs
-    if takes("agent", agent, "tools"):
-        return tuple(tool.spec for tool in wiring.equipment.for_agent["tools"].values())
+    wiring, chosen = case.wiring, case.config["environment"]
+    if takes("environment", chosen, "schema"):
+        return schema_of(chosen.get("schema", MemoryOptions.schema)).specs
+    if takes("environment", chosen, "tools"):
+        return tuple(tool.spec for tool in wiring.equipment.for_environment["tools"].values())
     return ()
 
 
@@ -124,9 +124,9 @@ def _same(theirs: str, ours: str, found: CheckNotes) -> None:
 async def look_at_parser(case: Case, found: CheckNotes) -> None:
     """Calls and answers, written as a policy would sample them and read back."""
     renderer, specs = case.wiring.renderer, specs_of(case)
-    agent = case.wiring.agent
-    if isinstance(agent, SearchOptions):
-        _read_searches(agent, case, found)
+    environment = case.wiring.runner.environment
+    if isinstance(environment, SearchOptions):
+        _read_searches(environment, case, found)
         return
     if not (specs and hasattr(renderer, "parse")):
         raise Skipped("the policy calls nothing by name")
@@ -146,7 +146,7 @@ async def look_at_parser(case: Case, found: CheckNotes) -> None:
             why="tools would be called with other arguments than the policy gave, and it would be graded by that",
             key=_KEY,
         )
-    if not takes("agent", case.config["agent"], "schema"):
+    if not takes("environment", case.config["environment"], "schema"):
         _read_answer(speaker, found)
 
 
@@ -173,19 +173,19 @@ def _read_answer(renderer: ToolRenderer, found: CheckNotes) -> None:
             return
 
 
-def _read_searches(agent: SearchOptions, case: Case, found: CheckNotes) -> None:
+def _read_searches(environment: SearchOptions, case: Case, found: CheckNotes) -> None:
     """A query and an answer in the agent's own tags."""
-    tags, renderer = agent.planner.tags, case.wiring.renderer
+    tags, renderer = environment.planner.tags, case.wiring.renderer
     for tag, name in (("search", tags.search), ("answer", tags.answer)):
         ids = renderer.encode_action(f"<{name}>probe 1</{name}>")
-        action = agent.planner.parse(renderer.decode(ids)).action
+        action = environment.planner.parse(renderer.decode(ids)).action
         texts = [q.text for q in action.queries] if isinstance(action, SearchAction) else []
         texts += [action.text] if isinstance(action, AnswerAction) else []
         if texts != ["probe 1"]:
             found.problem(
                 f"<{name}>probe 1</{name}> is read as {action}",
                 why=f"no {tag} of the policy would be understood",
-                key="agent.tags",
+                key="environment.tags",
             )
     found.facts["calls"] = 2
 

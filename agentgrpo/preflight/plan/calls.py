@@ -50,36 +50,40 @@ def calls_of(config: Mapping[str, Any], *, turns: float, questions: float) -> li
 
 
 def _agents(config: Mapping[str, Any], turns: float, questions: float) -> Iterator[PlannedCalls]:
-    agent, allowed = config["agent"], config["budget"]["per_episode"]["calls"]
-    if "max_search_limit" in agent:
-        limit = agent["max_turns"] if agent["max_search_limit"] is None else agent["max_search_limit"]
-        grows = bool(agent["search_budget_per_subquestion"])
-        most = max(limit, agent["max_search_limit_cap"]) if grows else limit
-        said = f"agent.max_search_limit_cap={most}" if most > limit else f"agent.max_search_limit={limit}"
+    environment, allowed = config["environment"], config["budget"]["per_episode"]["calls"]
+    if "max_search_limit" in environment:
+        limit = environment["max_turns"] if environment["max_search_limit"] is None else environment["max_search_limit"]
+        grows = bool(environment["search_budget_per_subquestion"])
+        most = max(limit, environment["max_search_limit_cap"]) if grows else limit
+        said = f"environment.max_search_limit_cap={most}" if most > limit else f"environment.max_search_limit={limit}"
         yield from _searches(config, most, said, BOUND)
-        if agent["reranker"]["name"] not in ("none", "lexical"):
-            yield _bounded("rerank", "agent.reranker", most, "one a search", BOUND, allowed)
-        if agent["fetcher"]["name"] != "none":
-            pages = agent["max_turns"] * agent["max_url_fetch"]  # a forced answer fetches none
-            yield _bounded("fetch", "agent.fetcher", pages, "agent.max_turns x max_url_fetch", BOUND, allowed)
-    elif "parallel_calls" in agent and config["tools"]:
+        if environment["reranker"]["name"] not in ("none", "lexical"):
+            yield _bounded("rerank", "environment.reranker", most, "one a search", BOUND, allowed)
+        if environment["fetcher"]["name"] != "none":
+            pages = environment["max_turns"] * environment["max_url_fetch"]  # a forced answer fetches none
+            yield _bounded(
+                "fetch", "environment.fetcher", pages, "environment.max_turns x max_url_fetch", BOUND, allowed
+            )
+    elif "parallel_calls" in environment and config["tools"]:
         yield from _tools(config, turns)
-    reader, validity = agent.get("reader") or {}, agent.get("validity") or {}
+    reader, validity = environment.get("reader") or {}, environment.get("validity") or {}
     if "completer" in reader:
         of_question = reader["max_searches"] + 2 if "max_searches" in reader else 1
         note = f"{questions:.3g} questions x {of_question}"
-        yield _bounded("reader", "agent.reader", questions * of_question, note, BOUND, allowed)
+        yield _bounded("reader", "environment.reader", questions * of_question, note, BOUND, allowed)
     if "completer" in validity:
-        each = agent["max_calls"] * (1 + validity["verdict_retries"])
+        each = environment["max_calls"] * (1 + validity["verdict_retries"])
         note = f"{turns:.3g} chunks x {each}"
-        yield _bounded("validity", "agent.validity", turns * each, note, BOUND, allowed)
+        yield _bounded("validity", "environment.validity", turns * each, note, BOUND, allowed)
 
 
 def _tools(config: Mapping[str, Any], turns: float) -> Iterator[PlannedCalls]:
     names = [node.get("name", key) for key, node in config["tools"].items()]
-    count = config["agent"]["max_calls"]
+    count = config["environment"]["max_calls"]
     basis, said = (
-        (BOUND, "agent.max_calls") if count is not None else (ESTIMATE, "one a turn: agent.max_calls bounds them")
+        (BOUND, "environment.max_calls")
+        if count is not None
+        else (ESTIMATE, "one a turn: environment.max_calls bounds them")
     )
     most, allowed = turns if count is None else count, config["budget"]["per_episode"]["calls"]
     yield _bounded("tool", "tools", most, f"of {', '.join(config['tools'])}; {said}", basis, allowed)

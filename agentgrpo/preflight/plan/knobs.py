@@ -116,7 +116,7 @@ def _memory(plan: Plan) -> Iterator[Settings]:
     if (h.tokens_per_micro_batch or 0) > e.max_context:
         yield {"hardware.tokens_per_micro_batch": e.max_context}
     if e.max_context > 2048:
-        key = "agent" if config["agent"].get("max_context") else "engine"
+        key = "environment" if config["environment"].get("max_context") else "engine"
         yield {f"{key}.max_context": max(2048, e.max_context // 2)}
     if h.head_chunk_tokens > 128:
         yield {"hardware.head_chunk_tokens": 128}
@@ -151,7 +151,7 @@ def _disk(plan: Plan) -> Iterator[Settings]:
 
 def _spending(plan: Plan) -> Iterator[Settings]:
     """What makes fewer calls: half of each, and as many steps as the limit allows."""
-    r, run, agent = plan.rollout, plan.run, plan.config["agent"]
+    r, run, environment = plan.rollout, plan.run, plan.config["environment"]
     for short in overruns(plan):
         if short.each_step:
             fixed = short.takes - run.max_steps * short.each_step
@@ -160,9 +160,12 @@ def _spending(plan: Plan) -> Iterator[Settings]:
         yield {"rollout.tasks_per_step": r.tasks_per_step // 2}
     if r.group_size > 3:
         yield {"rollout.group_size": r.group_size // 2}
-    if "max_search_limit" in agent:
-        limit = agent["max_turns"] if agent["max_search_limit"] is None else agent["max_search_limit"]
-        yield {"agent.max_search_limit": max(1, limit // 2), "agent.max_search_limit_cap": max(1, limit // 2)}
+    if "max_search_limit" in environment:
+        limit = environment["max_turns"] if environment["max_search_limit"] is None else environment["max_search_limit"]
+        yield {
+            "environment.max_search_limit": max(1, limit // 2),
+            "environment.max_search_limit_cap": max(1, limit // 2),
+        }
     if run.final_eval:
         yield {"run.final_eval": False}
     if run.eval_every:

@@ -68,7 +68,7 @@ def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
 def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
     node, own = config["engine"], int(model.config.get_text_config().max_position_embeddings)
     of_node = None if "model" in node else node.get("max_context")  # an endpoint's model is another one
-    limits = (of_node, config["agent"].get("max_context"), own)
+    limits = (of_node, config["environment"].get("max_context"), own)
     contexts = [int(limit) for limit in limits if limit is not None]
     _refuse_longer(model, contexts, own)
     urls = node.get("urls") if takes("engine", node, "urls") else None
@@ -122,7 +122,7 @@ def step_of(config: Mapping[str, Any], engine: EngineFacts) -> tuple[StepWork, f
 
 def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
     """(chunks, questions) of every training task that is read in chunks, and why there is none."""
-    if "max_turns" in config["agent"]:
+    if "max_turns" in config["environment"]:
         return [], [], ""
     try:
         dataset: TaskDataset = build_node("task", config["task"])
@@ -134,11 +134,15 @@ def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
 
 def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[float, str, float]:
     """(sampled turns of an episode, how that is known, in how many contexts)."""
-    agent = config["agent"]
-    if "max_turns" in agent:
-        if agent.get("force_answer_on_deadend"):
-            return float(agent["max_turns"] + 1), f"{BOUND}, agent.max_turns and one for a forced answer", 1.0
-        return float(agent["max_turns"]), f"{BOUND}, agent.max_turns", 1.0
+    environment = config["environment"]
+    if "max_turns" in environment:
+        if environment.get("force_answer_on_deadend"):
+            return (
+                float(environment["max_turns"] + 1),
+                f"{BOUND}, environment.max_turns and one for a forced answer",
+                1.0,
+            )
+        return float(environment["max_turns"]), f"{BOUND}, environment.max_turns", 1.0
     if chunks:
         mean = fmean(chunks)
         return mean, f"chunks of {len(chunks):,} tasks, counted: {min(chunks)} to {max(chunks)}", mean

@@ -20,7 +20,7 @@ def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
         *_memory(plan),
         *_advice(plan, advice, "memory"),
         "",
-        f"a step ({plan.config['task']['name']}, {plan.config['agent']['name']}):",
+        f"a step ({plan.config['task']['name']}, {plan.config['environment']['name']}):",
         *_work(plan),
         *_time(plan),
         *_calls(plan),

@@ -86,7 +86,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def _family(family: Mapping[str, Any]) -> str:
-    head = f"{family['task']}, {family['agent']} agent, {family['n']} tasks"
+    head = f"{family['task']}, environment {family['agent']}, {family['n']} tasks"
     varied = ", ".join(family["varied"]) or "nothing but the seed"
     parts = [f"<h2>{text(head)}</h2>", f"<p>Varied: {text(varied)}.</p>"]
     parts.append(_list(family["notes"]))

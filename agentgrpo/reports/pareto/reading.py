@@ -106,7 +106,7 @@ def _read(name: str, run: RunDir) -> EvaluatedRun:
         checkpoint=Path(checkpoint) if checkpoint else None,
         last_step=max(run.checkpoints(), default=None),
         start=str(state.get("start", {}).get("sha256") or sorted(model.items())),
-        agent=str(flat.get("agent.name", "")),
+        agent=str(flat.get("environment.name", "")),
         task=str(flat.get("task.name", "")),
         cards=cards,
         evaluation=evaluation,

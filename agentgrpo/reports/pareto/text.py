@@ -20,7 +20,7 @@ def show(screen: Screen, found: Mapping[str, Any], page: str) -> None:
 
 
 def _family(screen: Screen, family: Mapping[str, Any]) -> None:
-    screen.text(one_line(f"{family['task']}, {family['agent']} agent, {counted(family['n'], 'task')}"))
+    screen.text(one_line(f"{family['task']}, environment {family['agent']}, {counted(family['n'], 'task')}"))
     screen.text(one_line(f"varied: {', '.join(family['varied']) or 'nothing but the seed'}"))
     for note in family["notes"]:
         screen.text(f"note: {one_line(note)}")

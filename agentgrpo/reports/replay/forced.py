@@ -1,24 +1,24 @@
 """Replay of what was recorded: each sampled turn is sampled again after its recorded context, with its own seed.
 
-No tool, retriever, reader or judge is asked. How the agent samples (stops, its limit of tokens) is heard from the agent
+No tool, retriever, reader or judge is asked. How turns are sampled (stops, the limit of tokens) is heard from the loop
 itself, which is stopped at its first turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.errors import EngineError, EpisodeError
 from agentgrpo.core.types import FinishReason, Segment
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
-from agentgrpo.environments.base import Agent
 from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.comparing import compare_turn
 from agentgrpo.reports.replay.divergence import Decode, Divergence, task_of, turns_of
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.training.canary import TOLERANCE
 
 _SCORED = (0.0, 1.0)
@@ -31,7 +31,7 @@ class Forced:
     def __init__(
         self,
         engine: Engine,
-        agent_on: Callable[[Engine], Agent],
+        runner: PolicyRunner,
         *,
         tolerance: float | None,
         stream: str,
@@ -42,7 +42,7 @@ class Forced:
     ) -> None:
         self._engine, self._stream, self._sampling = engine, stream, sampling
         self._listening = Listening(engine.max_context)
-        self._agent = agent_on(self._listening)
+        self._runner = replace(runner, engine=self._listening)
         self._tolerance, self._decode, self._bar = tolerance, decode, bar
         self._room = asyncio.Semaphore(rollout.max_concurrent_episodes)
         self._scores = tolerance is None and sampling.temperature in _SCORED
@@ -100,11 +100,11 @@ class Forced:
         return None
 
     async def _heard(self, record: TrajectoryRecord) -> SamplingParams:
-        """As the agent samples its first turn of this episode; `sampling` itself where it takes none."""
+        """As the loop samples its first turn of this episode; `sampling` itself where it takes none."""
         heard: list[SamplingParams] = []
         self._listening.heard[record.task, record.sample_index] = heard
         try:
-            await self._agent.run(
+            await self._runner.run(
                 task_of(record), sample_index=record.sample_index, stream=self._stream, sampling=self._sampling
             )
         except EpisodeError:

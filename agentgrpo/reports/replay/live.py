@@ -1,4 +1,4 @@
-"""Replay with the agent itself: prompts, tools, retrievers, reader, judge and reward as they are now."""
+"""Replay with the environment itself: prompts, tools, retrievers, reader, judge and reward as they are now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import groupby
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.types import Episode, EpisodeGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Agent
+from agentgrpo.environments.base import Runner
 from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.comparing import compare_episode
@@ -23,7 +23,7 @@ class Live:
 
     def __init__(
         self,
-        agent: Agent,
+        runner: Runner,
         reward: Reward,
         tasks: Sequence[Task],
         *,
@@ -35,7 +35,7 @@ class Live:
         bar: Bar,
     ) -> None:
         """tasks: of the split that the episodes were of."""
-        self._agent, self._reward, self._tasks = agent, reward, {task.id: task for task in tasks}
+        self._runner, self._reward, self._tasks = runner, reward, {task.id: task for task in tasks}
         self._tolerance, self._decode, self._bar = tolerance, decode, bar
         self._stream, self._sampling, self._rollout = stream, sampling, rollout
         self._room = asyncio.Semaphore(rollout.max_concurrent_episodes)
@@ -65,7 +65,7 @@ class Live:
     async def _episode(self, task: Task, record: TrajectoryRecord, total: int) -> Episode:
         async with self._room:
             episode = await run_episode(
-                self._agent,
+                self._runner,
                 task,
                 sample_index=record.sample_index,
                 stream=self._stream,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.types import Passage
-from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Agent, Replayable
+from agentgrpo.engines.base import SamplingParams
 from agentgrpo.models.loading import Start
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
 from agentgrpo.records.screen import Bar, Screen
@@ -44,8 +43,8 @@ _UNUSED: Mapping[str, Any] = {
 
 
 class ReplayWiring(Wiring):
-    """A Wiring whose start weights are known already, so that no warm start is made; without `has_tools` its agent has
-    equipment that is never to be used, for which nobody is asked and nothing is started."""
+    """A Wiring whose start weights are known already, so that no warm start is made; without `has_tools` its
+    environment has equipment that is never to be used, for which nobody is asked and nothing is started."""
 
     def __init__(
         self, config: Mapping[str, Any], snapshot: str, screen: Screen, *, weights: RecordedWeights, has_tools: bool
@@ -61,12 +60,6 @@ class ReplayWiring(Wiring):
     @cached_property
     def equipment(self) -> Equipment:
         return super().equipment if self._has_tools else Equipment(self.config, _NOTHING)
-
-    def agent_on(self, engine: Engine) -> Agent:
-        """The agent, with the same parts, for another engine."""
-        if isinstance(self.agent, Replayable):
-            return self.agent.on(engine)
-        return self.make_agent(engine, self.renderer, self.equipment.for_agent)
 
 
 class Replayed:
@@ -138,14 +131,14 @@ class Replayed:
         given: dict[str, Any] = {"stream": stream, "sampling": sampling, "rollout": wiring.rollout, "bar": bar}
         given["decode"] = wiring.renderer.decode
         if self._tools == "record":
-            return await Forced(wiring.engine, wiring.agent_on, tolerance=tolerance, **given).replay(records)
-        agent = wiring.agent
+            return await Forced(wiring.engine, wiring.runner, tolerance=tolerance, **given).replay(records)
+        runner = wiring.runner
         if tolerance is None:
-            agent = wiring.agent_on(Reciting(records, wiring.engine))
+            runner = replace(runner, engine=Reciting(records, wiring.engine))
             self.notes.append("the policy's turns are the recorded ones; --tools record looks at its log-probs")
         self.notes.append("the reward was computed anew, with the judge asked again")
         tasks = wiring.dataset.split("test" if file.step is None else "train")
-        live = Live(agent, wiring.reward, tasks, tolerance=tolerance or 0.0, **given)
+        live = Live(runner, wiring.reward, tasks, tolerance=tolerance or 0.0, **given)
         return await live.replay(records)
 
     def _sampling_of(self, file: TrajectoryFile) -> tuple[str, SamplingParams]:

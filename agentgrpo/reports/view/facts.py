@@ -35,23 +35,24 @@ def facts_of(run: RunDir, name: str, *, has_tokens: bool, ratio_of: str | None) 
     chosen, settings = _choices(text), mapping(config, "run")
     steps_done = metrics[-1]["step"] + 1 if metrics else 0
     max_steps = settings.get("max_steps") if steps_done or evaluation is None else None
-    curves = columns(metrics)
+    curves, environment = columns(metrics), read(lambda: run.environment, nothing)
     return {
         "name": name,
         "path": str(run.path),
-        **{group: _named(group, config, chosen) for group in ("task", "model", "reward", "agent", "algorithm")},
+        **{group: _named(group, config, chosen) for group in ("task", "model", "reward", "algorithm")},
+        "agent": _named("environment", config, chosen),
         "max_steps": max_steps,
         "steps_done": steps_done,
         "finished": evaluation is not None or (settings.get("final_eval") is False and steps_done == max_steps),
         "stopped": read(lambda: stop_sentence(run.stopped) if run.stopped is not None else None, None),
         "verdict": evaluation.get("verdict") if evaluation else None,
         "config": text,
-        "environment": read(lambda: run.environment, nothing),
+        "environment": environment,
         "metrics": curves,
         "timings": columns(_within(read(run.timings, no_rows), steps_done)),
         "profile": columns(read(run.profile, no_rows)),
         "evaluation": evaluation,
-        "labels": _labels(config, evaluation or {}, curves["tags"]),
+        "labels": _labels(evaluation or {}, environment, curves["tags"]),
         "has_tokens": has_tokens,
         "has_ratio": ratio_of is not None,
         "ratio_of": ratio_of,
@@ -119,26 +120,12 @@ def _named(group: str, config: Mapping[str, Any], chosen: Mapping[str, str]) -> 
     return None if named is None else str(named)
 
 
-def _labels(config: Mapping[str, Any], evaluation: Mapping[str, Any], tags: Mapping[str, Any]) -> dict[str, str]:
-    """Of the figures that runs of this agent are compared by, metric -> name."""
-    figures = evaluation.get("figures") or _figures(config)
-    if not figures:
+def _labels(evaluation: Mapping[str, Any], environment: Mapping[str, Any], tags: Mapping[str, Any]) -> dict[str, str]:
+    """Of the figures that runs in this environment are compared by, metric -> name."""
+    figures = evaluation.get("figures") or environment.get("figures")
+    if not isinstance(figures, Mapping):
         return {}
     short = figures["by_kind"]
     metric = {figures["quality"]: _QUALITY, "cost": _COST}
     names = {metric.get(name, f"agent/{name}"): short.get(name, name.replace("_", " ")) for name in figures["headline"]}
     return {tag: label for tag, label in names.items() if tag in tags}
-
-
-def _figures(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As eval.json has them, for a run that has none yet; None of an agent that is not ours."""
-    from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
-    from agentgrpo.environments.search.metrics import SEARCH_FIGURES
-    from agentgrpo.environments.tools.state import tool_figures
-
-    known = {"memory": MEMORY_FIGURES, "search": SEARCH_FIGURES, "tool": tool_figures(())}
-    found = known.get(str(mapping(config, "agent").get("name")))
-    if found is None:
-        return None
-    labels = {column: found.label(column) for column in found.by_kind}
-    return {"headline": found.headline, "by_kind": labels, "quality": found.quality}

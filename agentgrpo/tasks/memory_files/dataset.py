@@ -1,4 +1,4 @@
-"""The task set `memory_files`: what a user has, and what others have published, for agent=memory."""
+"""The task set `memory_files`: what a user has, and what others have published, for environment=memory."""
 
 from __future__ import annotations
 

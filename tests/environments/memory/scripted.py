@@ -10,13 +10,14 @@ from typing import Any
 
 from agentgrpo.core.types import Episode, Passage, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.base import Change, ChunkGrade
 from agentgrpo.environments.memory.schema import SCHEMAS
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.tags import TagsRenderer
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tasks.dialogue import Question, memory_task
 from tests.environments.scripted import ScriptedEngine, tokenizer
+from tests.runners import memory_runner
 
 EOS = "<|im_end|>"
 QUESTIONS = (Question(text="Velmor lives in ___", answers=("Roka",)), Question(text="Who?", answers=("Dorsin", "D.")))
@@ -88,7 +89,7 @@ def delete(key: str) -> str:
 SKIP = "<skip>"
 
 
-def make(engine: Any, **options: Any) -> MemoryAgent:
+def make(engine: Any, **options: Any) -> PolicyRunner:
     """A memory agent of one kind of entry, which tells no instructions."""
     defaults: dict[str, Any] = {
         "renderer": options.get("renderer") or tags(options.get("schema", "keyed")),
@@ -98,7 +99,7 @@ def make(engine: Any, **options: Any) -> MemoryAgent:
         "instructions": None,
         "min_context_left": 1,
     }
-    return MemoryAgent(engine=engine, **defaults | options)
+    return memory_runner(engine=engine, **defaults | options)
 
 
 @dataclass

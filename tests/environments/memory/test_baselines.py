@@ -10,10 +10,10 @@ from agentgrpo.core.errors import DataError, JudgeError
 from agentgrpo.core.types import Exit, Passage, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Measured, note_of
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import ADDITIVE, NAMES
 from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tasks.dialogue import Question, memory_task, split
 from tests import builders
 
@@ -200,6 +200,6 @@ async def test_a_reader_that_fails_is_the_infrastructure() -> None:
 
 
 def test_the_memory_agent_is_measured_by_its_share() -> None:
-    agent = MemoryAgent.__new__(MemoryAgent)
+    agent = PolicyRunner.__new__(PolicyRunner)
     assert isinstance(agent, Measured)
     assert agent.budget == "memory_share"

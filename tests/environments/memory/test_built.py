@@ -11,12 +11,13 @@ import yaml
 from agentgrpo.config.build import build_node, takes
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.environments.base import Counting, Measured, Rehearsing, Replayable, bill_of
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.validity import AssertedValidity, NoValidity
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.examine import Closing
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
 from tests.environments.scripted import ScriptedEngine
+from tests.runners import memory_runner
 
 NODE = yaml.safe_load((Path(__file__).parents[3] / "configs/agent/memory.yaml").read_text())
 
@@ -29,7 +30,7 @@ def built(**changes: Any) -> Any:
 
 def test_reader_and_judge_are_nodes_of_their_own() -> None:
     agent = built()
-    assert isinstance(agent, MemoryAgent)
+    assert isinstance(agent, PolicyRunner)
     assert (type(agent.reader), type(agent.validity), agent.describe_tools) == (ClozeReader, NoValidity, False)
     other = built(schema="keyed", shown_by="matching", validity={"name": "asserted"})
     assert (type(other.validity), other.schema, other.shown_by) == (AssertedValidity, "keyed", "matching")
@@ -42,19 +43,19 @@ def test_the_same_agent_on_another_engine_has_the_same_parts_and_one_account_of_
     agent, engine = built(), ScriptedEngine([])
     again = agent.on(engine)
     assert isinstance(agent, Replayable)
-    assert (again.engine, again.reader, again.validity) == (engine, agent.reader, agent.validity)
+    assert (again.engine, again.reader, again.validity) == (engine, environment.reader, environment.validity)
     assert bill_of(agent) == {}
 
 
 def test_the_accounts_of_reader_and_judge_stand_side_by_side() -> None:
-    agent = MemoryAgent(
+    agent = memory_runner(
         engine=ScriptedEngine([]),
         renderer=tags(),
         reader=ScriptedReader(asked=[((), ())] * 3),
         validity=ScriptedValidity(),
     )
     assert bill_of(agent) == {"reader/calls": 3.0}
-    agent.validity.counts = lambda: {"cost": 0.5}  # type: ignore[attr-defined]
+    environment.validity.counts = lambda: {"cost": 0.5}  # type: ignore[attr-defined]
     assert bill_of(agent) == {"reader/calls": 3.0, "validity/cost": 0.5}
 
 

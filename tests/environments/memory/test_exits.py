@@ -10,9 +10,9 @@ import pytest
 from agentgrpo.core.errors import EngineError, JudgeError
 from agentgrpo.core.types import Episode, Exit, Failure, Task
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.base import ChunkGrade, MemoryEntry
 from agentgrpo.rollout.groups import run_episode
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tasks.dialogue import memory_task
 from tests.environments.memory.scripted import (
     CHUNKS,
@@ -34,11 +34,11 @@ from tests.renderers import families
 SCRIPT = (insert("Velmor lives in Castin") + EOS, update("Velmor lives in Roka") + EOS, SKIP + EOS)
 
 
-async def run(agent: MemoryAgent, task: Task = TASK) -> Episode:
+async def run(agent: PolicyRunner, task: Task = TASK) -> Episode:
     return await agent.run(task, sample_index=2, stream="train/3", sampling=SamplingParams(max_tokens=1000))
 
 
-async def rolled(agent: MemoryAgent) -> Episode:
+async def rolled(agent: PolicyRunner) -> Episode:
     """As a rollout runs it."""
     sampling = SamplingParams(max_tokens=1000)
     return await run_episode(agent, TASK, sample_index=2, stream="train/3", sampling=sampling)

@@ -9,11 +9,11 @@ import pytest
 from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.types import Message, Task, ToolCall
 from agentgrpo.environments.base import rehearse
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.base import MemoryEntry
 from agentgrpo.environments.memory.prompt import instructions_for, messages, shown
 from agentgrpo.environments.memory.schema import CORE, SCHEMAS
 from agentgrpo.environments.memory.store import Memory
+from agentgrpo.rollout.loop import PolicyRunner
 from tests.environments.memory.scripted import EOS, ONE, TASK, insert, make, play, tags
 from tests.environments.scripted import ScriptedEngine
 from tests.renderers import families
@@ -25,14 +25,14 @@ def fact(text: str, *, kind: str = "fact", id: str = "") -> MemoryEntry:
     return MemoryEntry(id=id or text[:2], kind=kind, text=text, chunk=0)
 
 
-def remembering(agent: MemoryAgent, *texts: str) -> Memory:
+def remembering(agent: PolicyRunner, *texts: str) -> Memory:
     memory = agent.new_memory()
     for text in texts:
         assert memory.apply(ToolCall(name="insert", arguments={"content": text}), chunk=0).change is not None
     return memory
 
 
-def opening(agent: MemoryAgent, memory: Memory, chunk: str) -> tuple[str, bool]:
+def opening(agent: PolicyRunner, memory: Memory, chunk: str) -> tuple[str, bool]:
     token_ids, was_cut = agent.opening(memory, chunk)
     return agent.renderer.decode(token_ids), was_cut
 
@@ -104,7 +104,7 @@ async def test_what_is_chosen_is_what_is_shown() -> None:
 # --- room: a token is a character
 
 
-def sized(text: str, *, left: int = 10, **options: object) -> MemoryAgent:
+def sized(text: str, *, left: int = 10, **options: object) -> PolicyRunner:
     """One whose prompts may be as long as `text`."""
     return make(ScriptedEngine([], max_context=len(text) + left), min_context_left=left, **options)
 
@@ -181,8 +181,8 @@ def test_a_first_prompt_that_leaves_no_room_is_refused_before_any_episode() -> N
     with pytest.raises(ConfigError) as caught:
         rehearse(sized(whole[:-1]), ONE)
     assert str(caught.value) == (
-        "task t8: the prompt of its first chunk takes 39 tokens, tools included; agent.max_context=4096 (the engine "
-        "holds 48) less agent.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
+        "task t8: the prompt of its first chunk takes 39 tokens, tools included; environment.max_context=4096 (the engine "
+        "holds 48) less environment.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
         "more than its own positions), lower the second, or cut the data into smaller chunks"
     )
 

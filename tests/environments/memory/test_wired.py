@@ -10,24 +10,25 @@ import yaml
 
 from agentgrpo.config.build import build_node
 from agentgrpo.engines.scripted import ScriptedEngine as Script
-from agentgrpo.environments.memory.agent import MemoryAgent
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.wiring import Wiring
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
 from tests.environments.scripted import ScriptedEngine
+from tests.runners import memory_runner
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 def test_the_oracle_is_the_same_agent_and_loads_no_reader_of_its_own() -> None:
     dataset = build_node("task", yaml.safe_load((CONFIGS / "task/diary.yaml").read_text()))
-    agent = MemoryAgent(
+    agent = memory_runner(
         engine=ScriptedEngine([]), renderer=tags(), reader=ScriptedReader(), validity=ScriptedValidity()
     )
     wiring: Any = SimpleNamespace(dataset=dataset, agent=agent, renderer=tags())
     oracle = Wiring.oracle(wiring)
-    assert isinstance(oracle, MemoryAgent)
+    assert isinstance(oracle, PolicyRunner)
     assert isinstance(oracle.engine, Script)
-    assert (oracle.reader, oracle.validity) == (agent.reader, agent.validity)
+    assert (oracle.reader, oracle.validity) == (agent.reader, environment.validity)
 
 
 def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None:
@@ -40,5 +41,5 @@ def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None
     given: Any = Wiring._demonstrating_agent(wiring, ScriptedEngine([]), tags(), {})
     assert given == node | {"reader": {"name": "cloze"}, "validity": {"name": "none"}}
     assert node["reader"]["name"] == "completer"
-    wiring.config["agent"] = {"name": "search"}
+    wiring.config["environment"] = {"name": "search"}
     assert Wiring._demonstrating_agent(wiring, ScriptedEngine([]), tags(), {}) == {"name": "search"}

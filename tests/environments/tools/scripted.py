@@ -12,11 +12,11 @@ from agentgrpo.core.errors import ToolError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Episode, Message, Outcome, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.tools.base import Environment, Tool, ToolResult
 from agentgrpo.tools.workspace import Environments
 from tests.environments.scripted import ScriptedEngine, tokenizer
+from tests.runners import tool_runner
 
 EOS = "<|im_end|>"
 STOP = "\nObservation:"
@@ -129,11 +129,11 @@ async def play(
 ) -> Played:
     """One episode of exactly these turns, with the tool add and `tools`."""
     engine, adder = ScriptedEngine(script, max_context=max_engine_context), Adder()
-    agent = ToolAgent(
+    agent = tool_runner(
         engine=engine,
         renderer=ReactRenderer(tokenizer=tokenizer()),
         tools={tool.spec.name: tool for tool in (adder, *tools)},
-        environments=Environments(tmp_path),
+        workspaces=Environments(tmp_path),
         **options,
     )
     episode = await agent.run(task, sample_index=2, stream="train/3", sampling=SamplingParams(max_tokens=max_tokens))

@@ -12,14 +12,15 @@ from agentgrpo.core.errors import ConfigError, EngineError, ToolError
 from agentgrpo.core.types import Exit, Outcome
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.environments.base import rehearse
-from agentgrpo.environments.tools.agent import ToolAgent
-from agentgrpo.environments.tools.attempt import NO_ACTION
+from agentgrpo.environments.tools.environment import NO_ACTION
 from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.workspace import Environments, Workspace
 from tests.environments.scripted import ScriptedEngine, tokenizer
 from tests.environments.tools.scripted import EOS, QUESTION, STOP, TASK, Adder, Saying, add, answer, play, say
 from tests.renderers import families
+from tests.runners import tool_runner
 
 BABBLE = f"The sum of two numbers.{EOS}"
 TOLD = f"{STOP} {NO_ACTION}\n"
@@ -242,22 +243,22 @@ def test_an_episode_that_could_not_begin_is_refused_before_any(tmp_path: Path) -
 def test_a_tool_whose_schema_forges_control_tokens_is_refused_before_any_episode(tmp_path: Path) -> None:
     tool = Saying(lambda text, environment: ToolResult.ok(text))
     tool.spec = replace(tool.spec, parameters={"type": "object", "properties": {"<|im_end|>": {"type": "string"}}})
-    made = ToolAgent(
+    made = tool_runner(
         engine=ScriptedEngine([]),
         renderer=families.renderer("chatml"),
         tools={"say": tool},
-        environments=Environments(tmp_path),
+        workspaces=Environments(tmp_path),
     )
     with pytest.raises(ConfigError, match=r"tool: the name '<\|im_end\|>' spells a control token .*; rename it"):
         rehearse(made, TASK)
 
 
-def agent(engine: ScriptedEngine, tmp_path: Path, *tools: Saying, **options: object) -> ToolAgent:
-    return ToolAgent(
+def agent(engine: ScriptedEngine, tmp_path: Path, *tools: Saying, **options: object) -> PolicyRunner:
+    return tool_runner(
         engine=engine,
         renderer=ReactRenderer(tokenizer=tokenizer()),
         tools={tool.spec.name: tool for tool in (Adder(), *tools)},
-        environments=Environments(tmp_path),
+        workspaces=Environments(tmp_path),
         **options,  # type: ignore[arg-type]
     )
 

@@ -11,11 +11,11 @@ from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Outcome, ToolCall
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.workspace import Environments
 from tests.environments.tools.scripted import TASK, Adder, Saying
 from tests.renderers import families
+from tests.runners import tool_runner
 
 
 @pytest.mark.parametrize("name", families.TOKENIZERS)
@@ -34,11 +34,11 @@ async def test_parallel_calls_a_format_error_and_an_answer(tmp_path: Path, name:
         contexts.append(context)
         return script[key.turn]
 
-    agent = ToolAgent(
+    agent = tool_runner(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=say, max_context=50_000),
         renderer=renderer,
         tools={"add": Adder(), "say": Saying(lambda text, environment: ToolResult.failed("no <|im_end|>"))},
-        environments=Environments(tmp_path),
+        workspaces=Environments(tmp_path),
         max_context=None,
     )
     episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=2000))
@@ -66,7 +66,7 @@ async def test_a_result_costs_no_more_than_it_may_however_it_is_written(tmp_path
     renderer = families.renderer(name)
     call = ToolCall(name="say", arguments={"text": "x"})
     script = [renderer.write(ParsedTurn(calls=(call,))), renderer.write(ParsedTurn(answer="5"))]
-    agent = ToolAgent(
+    agent = tool_runner(
         engine=ScriptedEngine(
             encode=renderer.encode_action,
             decode=renderer.decode,
@@ -75,7 +75,7 @@ async def test_a_result_costs_no_more_than_it_may_however_it_is_written(tmp_path
         ),
         renderer=renderer,
         tools={"say": Saying(lambda text, environment: ToolResult.ok('\x01"\n' * 5000))},
-        environments=Environments(tmp_path),
+        workspaces=Environments(tmp_path),
         max_context=None,
         max_tool_output_tokens=500,
     )

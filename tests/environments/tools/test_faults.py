@@ -14,7 +14,6 @@ from agentgrpo.core.errors import ToolError
 from agentgrpo.core.types import Episode, EpisodeGroup, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.grpo.advantages import GroupRewards, group_zscore
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.renderers.react import ReactRenderer
@@ -25,6 +24,7 @@ from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.workspace import Environments, Workspace
 from tests.environments.scripted import tokenizer
 from tests.environments.tools.scripted import Adder, Saying, add, answer, say
+from tests.runners import tool_runner
 
 TASKS = [
     Task(id=f"t{i}", messages=(Message(role="user", content=f"What is {i} + 1?"),), references=(str(i + 1),))
@@ -69,11 +69,11 @@ async def rollout(
     flaky = Flaky(fails)
     renderer = ReactRenderer(tokenizer=tokenizer())
     environments = Environments(tmp_path)
-    agent = ToolAgent(
+    agent = tool_runner(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=policy),
         renderer=renderer,
         tools={"say": Saying(flaky), "add": Adder()},
-        environments=environments,
+        workspaces=environments,
         **options,
     )
     groups = await run_groups(agent, TASKS, group_size=6, stream="train/0", sampling=SamplingParams(max_tokens=200))

@@ -16,9 +16,8 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Branch, Episode, Exit, FinishReason, Message, Passage, Piece, Segment, Task
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.environments.base import Figures
+from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.state import tool_figures
-from agentgrpo.environments.transcript import Transcript
 from agentgrpo.judges.base import Grade
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.tokens import FastTokenizer

@@ -23,7 +23,12 @@ from agentgrpo.run import wiring
 from agentgrpo.services.cassette import Cassette
 from tests.preflight.doctor.conftest import Diagnose, Toy, closed_port, write_rows
 
-TOOL_AGENT = ("agent=tool", "agent.max_context=null", "agent.min_context_left=8", "agent.max_turns=2")
+TOOL_AGENT = (
+    "environment=tools",
+    "environment.max_context=null",
+    "environment.min_context_left=8",
+    "environment.max_turns=2",
+)
 TOOL_AGENT += ("model.describe_tools=false",)
 REWRITING = """{% for m in messages %}{% set c = m.content or '' %}\
 {{ m.role }}: {{ c.split('</think>')[-1] if '</think>' in c and not loop.last else c }}\n{% endfor %}"""
@@ -50,7 +55,7 @@ def test_tool_text_that_is_trained_on(diagnose: Diagnose) -> None:
     [what] = found.problems["masks"]
     tokens = found.check("masks")["facts"]["tokens"]
     assert what == f"{9 * 13} of {tokens} tokens are trained on that the policy did not sample"
-    assert found.check("masks")["findings"][0]["key"] == "agent.name"
+    assert found.check("masks")["findings"][0]["key"] == "environment.name"
     assert "history" not in found.problems
 
 
@@ -167,7 +172,7 @@ def test_an_engine_whose_last_bits_vary(diagnose: Diagnose, monkeypatch: pytest.
 def test_a_dead_retriever(diagnose: Diagnose) -> None:
     url = f"retriever.url=http://127.0.0.1:{closed_port()}/retrieve"
     found = diagnose(
-        *("agent=search", "retriever=http", url, "retriever.retries=0"),
+        *("environment=search", "retriever=http", url, "retriever.retries=0"),
         only=("retrievers", "reranker and pages", "determinism"),
     )
     [what] = found.problems["retrievers"]
@@ -197,7 +202,7 @@ def test_a_judge_that_can_be_fooled(diagnose: Diagnose) -> None:
 
 
 def test_a_failing_tool(diagnose: Diagnose) -> None:
-    found = diagnose(*TOOL_AGENT, "tools=unplugged", "agent.tool_retries=0", only=("tools",))
+    found = diagnose(*TOOL_AGENT, "tools=unplugged", "environment.tool_retries=0", only=("tools",))
     assert found.problems == {
         "tools": [
             (
@@ -260,14 +265,14 @@ def test_an_unset_price(diagnose: Diagnose) -> None:
 
 def test_a_limit_of_money_that_nothing_counts_towards(diagnose: Diagnose) -> None:
     url = f"retriever.url=http://127.0.0.1:{closed_port()}/retrieve"
-    found = diagnose("agent=search", "retriever=http", url, "budget.per_run.money=5", only=("prices",))
+    found = diagnose("environment=search", "retriever=http", url, "budget.per_run.money=5", only=("prices",))
     assert found.problems == {"prices": ["budget.per_run.money is set, and no call has a price: vdb"]}
 
 
 def searching(toy: Toy, tmp_path: Path) -> tuple[str, ...]:
     """Overrides for an agent that searches a corpus in this process."""
     passages = write_rows(tmp_path / "corpus.jsonl", [{"id": "p", "contents": "What is 1 and 1? It is Velmor1."}])
-    return ("agent=search", f"task.questions='{toy.questions}'", f"task.corpus='{passages}'")
+    return ("environment=search", f"task.questions='{toy.questions}'", f"task.corpus='{passages}'")
 
 
 def test_no_budget_counts_what_is_searched_in_this_process(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_it_may_be_ended_and_leaves_nothing_behind(toy: Toy, tmp_path: Path) -> 
             "doctor",
             *toy.settings,
             task,
-            "agent=search",
+            "environment=search",
             "retriever=http",
             url,
         ]

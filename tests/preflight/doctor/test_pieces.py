@@ -121,8 +121,8 @@ async def test_what_never_answers_is_given_up_and_what_sometimes_fails_is_not() 
 
 
 def test_errors_are_told_in_one_line_with_the_setting_that_they_name() -> None:
-    assert told(ConfigError("agent.max_turns 0:\n 1 or more")) == "agent.max_turns 0: 1 or more"
-    assert key_in("see run.eval.prices.web=0.1 or agent.top_k") == "run.eval.prices.web"
+    assert told(ConfigError("environment.max_turns 0:\n 1 or more")) == "environment.max_turns 0: 1 or more"
+    assert key_in("see run.eval.prices.web=0.1 or environment.top_k") == "run.eval.prices.web"
     assert key_in("truncate.it") == ""
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
@@ -159,8 +159,8 @@ def test_a_price_that_only_the_reward_knows_is_noted(diagnose: Diagnose) -> None
 
 
 def test_a_budget_that_the_run_would_spend(diagnose: Diagnose) -> None:
-    given = ("agent=search", "retriever=http", "budget.prices.vdb=1", "budget.per_run.money=5")
-    [what] = diagnose(*given, "agent.reranker=none", only=("prices",)).problems["prices"]
+    given = ("environment=search", "retriever=http", "budget.prices.vdb=1", "budget.per_run.money=5")
+    [what] = diagnose(*given, "environment.reranker=none", only=("prices",)).problems["prices"]
     assert what == "the run may take 1800 of money, and budget.per_run.money allows 5"
 
 

@@ -210,7 +210,7 @@ def test_contexts_that_no_run_would_begin_with_are_not_planned(
 
 
 def test_searches_are_bounded_by_the_limits_of_an_episode(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["agent.max_search_limit=3", "agent.search_budget_per_subquestion=0", "run.max_steps=10"]
+    settings = ["environment.max_search_limit=3", "environment.search_budget_per_subquestion=0", "run.max_steps=10"]
     found = figures(
         capsys, *settings, "rollout.tasks_per_step=2", "rollout.group_size=4", "run.eval_every=5", "run.eval_tasks=7"
     )
@@ -221,11 +221,11 @@ def test_searches_are_bounded_by_the_limits_of_an_episode(capsys: pytest.Capture
 
 
 def test_a_forced_answer_is_a_turn_more(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["agent.max_turns=4", "run.max_steps=1"]
+    settings = ["environment.max_turns=4", "run.max_steps=1"]
     forced = plan(capsys, *settings)
-    assert "turns of an episode: 5 (at most, agent.max_turns and one for a forced answer)" in forced
-    unforced = plan(capsys, *settings, "agent.force_answer_on_deadend=false")
-    assert "turns of an episode: 4 (at most, agent.max_turns)" in unforced
+    assert "turns of an episode: 5 (at most, environment.max_turns and one for a forced answer)" in forced
+    unforced = plan(capsys, *settings, "environment.force_answer_on_deadend=false")
+    assert "turns of an episode: 4 (at most, environment.max_turns)" in unforced
 
 
 def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,7 +242,7 @@ def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[
 def test_tools_without_a_limit_are_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     [tool] = figures(capsys, "experiment=tools")["calls"]
     assert (tool["kind"], tool["basis"]) == ("tool", "estimate")
-    [tool] = figures(capsys, "experiment=tools", "agent.max_calls=4")["calls"]
+    [tool] = figures(capsys, "experiment=tools", "environment.max_calls=4")["calls"]
     assert (tool["step"], tool["basis"]) == (24 * 8 * 4, "at most")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.types import Passage
-from agentgrpo.environments.search.agent import SearchAgent
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.divergence import Divergence
@@ -16,6 +15,7 @@ from agentgrpo.reports.replay.live import Live
 from agentgrpo.reports.replay.reciting import Reciting
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rewards.terms import Correctness
+from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -30,10 +30,11 @@ from tests.environments.scripted import (
 )
 from tests.environments.scripted import ScriptedEngine as Script
 from tests.reports.replay.parts import REWARD, TASK, given, recorded
+from tests.runners import search_runner
 
 
-def searcher(rows: Mapping[str, Sequence[Passage] | Exception], *script: str) -> SearchAgent:
-    return SearchAgent(
+def searcher(rows: Mapping[str, Sequence[Passage] | Exception], *script: str) -> PolicyRunner:
+    return search_runner(
         engine=Script(script or (HOP_1, HOP_2, ANSWER)),
         renderer=renderer(),
         retrievers={"vdb": ScriptedRetriever(rows), "web": ScriptedRetriever(rows)},

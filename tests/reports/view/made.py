@@ -41,7 +41,7 @@ MARKUP = """<!doctype html>
 <script>{{script}}</script>
 """
 CONFIG = """# agentgrpo resume 'runs/x'
-# composed from task=almanac model=path agent=search reward=retriever_aware algorithm=grpo
+# composed from task=almanac model=path environment=search reward=retriever_aware algorithm=grpo
 task: {name: almanac}
 model: {name: path, path: some/model}
 agent: {name: search}
@@ -133,7 +133,7 @@ def record(
         step=int(name.removeprefix("train-")) if name.startswith("train-") else 4,
         seed=0,
         split="train" if name.startswith("train-") else "test",
-        agent_name="search",
+        environment="search",
         record_tokens=tokens,
     )
     return path

@@ -8,17 +8,18 @@ import pytest
 
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.memory.agent import MemoryAgent
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.schema import SCHEMAS
 from agentgrpo.environments.memory.validity import AssertedValidity
 from agentgrpo.renderers.tags import TagsRenderer
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.warm_start import WarmStart, demonstrate, scripted
 from agentgrpo.tasks.base import Demonstrator
 from agentgrpo.tasks.dialogue import questions_of, split
 from agentgrpo.worlds.diary.dataset import Diaries
 from agentgrpo.worlds.diary.demonstrator import DiaryHabits, Writer, careless, copy, drill
 from agentgrpo.worlds.diary.world import Sentence
+from tests.runners import memory_runner
 
 DIARIES = Diaries(train_diaries=4, dev_diaries=4, test_diaries=33)
 RENDERER = TagsRenderer(
@@ -26,8 +27,8 @@ RENDERER = TagsRenderer(
 )
 
 
-def make_agent(engine: object, renderer: object, corpora: object = None) -> MemoryAgent:
-    return MemoryAgent(
+def make_agent(engine: object, renderer: object, corpora: object = None) -> PolicyRunner:
+    return memory_runner(
         engine=engine,  # type: ignore[arg-type]
         renderer=renderer,  # type: ignore[arg-type]
         reader=ClozeReader(),

@@ -105,7 +105,7 @@ function runsTable(runs) {
   const keys = ["reward/mean", "correctness"];
   const last = (run, tag) => num(mean(known(run.metrics.tags[tag] || []).slice(-5)));
   return h("div", { class: "panel scroll" }, h("table", { class: "figures runs" },
-    h("thead", null, h("tr", null, ["run", "task", "agent", "model", "steps", "reward", "correctness", "verdict"].map((t) => h("th", { scope: "col" }, t)))),
+    h("thead", null, h("tr", null, ["run", "task", "environment", "model", "steps", "reward", "correctness", "verdict"].map((t) => h("th", { scope: "col" }, t)))),
     h("tbody", null, runs.map((run, i) => h("tr", { class: tone(i) }, h("th", { scope: "row" }, h("i", { class: "key" }), run.name), h("td", null, run.task || NONE),
       h("td", null, run.agent || NONE), h("td", null, run.model || NONE), h("td", { class: "n" }, num(run.steps_done)), keys.map((k) => h("td", { class: "n" }, last(run, k))),
       h("td", null, verdictPill(run.verdict) || (run.finished ? NONE : run.stopped ? h("span", { title: run.stopped }, "stopped") : "under way")))))));

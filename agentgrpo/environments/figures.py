@@ -1,0 +1,113 @@
+"""Figures: which numbers of an episode eval.json compares policies by. Plain data, so that records can carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.types import Episode, RewardResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What eval.json reports of an environment, and what it takes to PASS.
+
+    `columns` are metrics of an episode; every environment has two more: `cost`, of its calls, and `reward`. Raises
+    ValueError for a name that is none of these, and for one in `counts` or `prices` alone.
+    """
+
+    columns: tuple[str, ...]
+    headline: tuple[str, ...]
+    """Columns that scripts rely on, in the order shown; `quality` and `thrift` among them."""
+    by_kind: tuple[str, ...]
+    """Columns shown for each kind of task."""
+    quality: str
+    """Must not fall beyond noise; 0.0 where there is no reward."""
+    is_graded: bool = True
+    """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; else it is that metric."""
+    thrift: str
+    """Must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Column -> its name where there is little room, if it has another one."""
+    counts: Mapping[str, str] = field(default_factory=dict)
+    """Name of a kind of call in run.eval.prices -> the metric of an episode that counts these calls."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Name of a kind of call -> the price of one, unless run.eval.prices has another."""
+
+    def __post_init__(self) -> None:
+        known = {*self.columns, self.quality, "cost", "reward"}
+        odd = {*self.headline, *self.by_kind, *self.labels} - known
+        odd |= {self.quality, self.thrift} - {*self.headline}
+        odd |= self.counts.keys() ^ self.prices.keys()
+        if odd:
+            raise ValueError(f"figures {sorted(odd)}: name columns ({sorted(known)}), and a price for every count")
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Figures:
+        """What `to_json` has written; also of a version that wrote no columns, then without a cost. Raises KeyError,
+        TypeError or ValueError for anything else."""
+        headline = tuple(map(str, said["headline"]))
+        by_kind = said.get("by_kind", ())
+        if "columns" not in said:
+            own = tuple(name for name in headline if name not in ("cost", "reward"))
+            return cls(
+                columns=own,
+                headline=own,
+                by_kind=(),
+                quality=said["quality"],
+                thrift=said.get("thrift", own[-1]),
+                counts={"call": ""},  # which no metric is called, so that the cost is not known
+                prices={"call": 0.0},
+            )
+        return cls(
+            columns=tuple(said["columns"]),
+            headline=headline,
+            by_kind=tuple(by_kind),
+            quality=said["quality"],
+            is_graded=said["is_graded"],
+            thrift=said["thrift"],
+            labels=dict(said["labels"]),
+            counts=dict(said["counts"]),
+            prices=dict(said["prices"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "headline": list(self.headline),
+            "by_kind": {name: self.label(name) for name in self.by_kind},
+            "quality": self.quality,
+            "thrift": self.thrift,
+            "columns": list(self.columns),
+            "is_graded": self.is_graded,
+            "labels": dict(self.labels),
+            "counts": dict(self.counts),
+            "prices": dict(self.prices),
+        }
+
+    def label(self, column: str) -> str:
+        return self.labels.get(column, column.replace("_", " "))
+
+    def priced(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The price of every kind of call: as given (run.eval.prices), else the environment's own. Raises ConfigError
+        for a name that the environment does not know."""
+        for name in given:
+            if name not in self.counts:
+                known = f"{', '.join(self.counts)}; price these" if self.counts else "no calls (tools=none); add tools"
+                near = did_you_mean(name, self.counts)
+                raise ConfigError(f"run.eval.prices.{name}: this environment counts {known}, or leave it out.{near}")
+        return {name: given.get(name, self.prices[name]) for name in self.counts}
+
+    def cost(self, metrics: Mapping[str, float], prices: Mapping[str, float]) -> float:
+        """What an episode's calls cost at `prices` (see `priced`), whatever the reward charges for them."""
+        return sum(price * metrics.get(self.counts[name], 0.0) for name, price in prices.items())
+
+    def row(self, episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
+        """Every column of one episode: the headline first, then the reward, then the others; 0.0 for a metric that it
+        has not."""
+        metrics = episode.metrics
+        quality = metrics.get(self.quality, 0.0) if not self.is_graded else reward.correctness if reward else 0.0
+        values = {name: metrics.get(name, 0.0) for name in self.columns} | {self.quality: quality}
+        values |= {"cost": self.cost(metrics, prices), "reward": reward.total if reward else 0.0}
+        return {name: values[name] for name in (*self.headline, "reward", *values)}

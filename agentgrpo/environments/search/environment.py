@@ -1,0 +1,237 @@
+"""The search environment: what a policy searches, reads, cites and answers in, within limits.
+
+    turn -> parse -> act -> observations
+
+What a turn means is the grammar's business (`grammar`), what a search comes to that of `tool_turns`; this is what an
+episode does with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentgrpo.core.types import Episode, Exit, Message, Task
+from agentgrpo.environments.base import Attempt, Observation, Scores, Turn, TurnLimits
+from agentgrpo.environments.figures import Figures
+from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.grammar import (
+    AnswerAction,
+    FetchAction,
+    Query,
+    RerankAction,
+    SearchAction,
+    SearchTurn,
+    strip_markers,
+)
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES, episode_metrics
+from agentgrpo.environments.search.observations import Block
+from agentgrpo.environments.search.options import SearchOptions
+from agentgrpo.environments.search.state import Ruling, SearchState, rule_on_answer
+from agentgrpo.environments.search.tool_turns import ToolTurns
+
+
+class SearchEnvironments(SearchOptions):
+    """Implements environments.base.EnvironmentFactory.
+
+    Searching too much, answering too early and writing no action are the policy's own and end up in the Episode. A
+    failing vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is served by vdb
+    and counted. A page that cannot be fetched is told to the policy.
+    """
+
+    name = "search"
+
+    @property
+    def figures(self) -> Figures:
+        return SEARCH_FIGURES
+
+    @property
+    def limits(self) -> TurnLimits:
+        """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
+        return TurnLimits(stop=self.planner.tags.stop_strings)
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        known = episode_metrics(SearchState(question=""), limit=1, answered=False)
+        return frozenset({*known, *(f"exit_{e.value}" for e in Exit)})
+
+    def make(self, attempt: Attempt) -> SearchEnvironment:
+        return SearchEnvironment(self, attempt.task)
+
+
+class SearchEnvironment:
+    """Implements environments.base.Environment."""
+
+    def __init__(self, options: SearchOptions, task: Task) -> None:
+        self.options = options
+        self.tags = options.planner.tags
+        self.state = SearchState(question=task.question)
+        self.tools = ToolTurns(options, task, self.state)
+        self.answer: str | None = None
+        self.format_errors = 0  # in a row
+        self.told_limit = False
+        self.last_turn: Exit | None = None
+        """How the episode ends unless the turn that was asked for answers; None = none was."""
+        self.is_forced = False
+        """That turn was asked for at a dead end."""
+        self.turn = -1
+        self._said: list[Message] = []
+        """For the turn in hand."""
+
+    async def reset(self, task: Task) -> Observation:
+        return Observation(messages=self.options.opening(task), metrics=self._metrics())
+
+    async def step(self, turn: Turn) -> Observation:
+        self.turn, self._said = turn.index, []
+        already = len(self.tools.records)
+        parsed = self.options.planner.parse(turn.text)
+        if self.last_turn is not None:
+            exit: Exit | None = await self._end(parsed, self.last_turn)
+        else:
+            exit = await self._act(parsed)
+            if exit is None and self.last_turn is None and self.turn >= self.options.max_turns - 1:
+                exit = self._dead_end(Exit.MAX_TURNS)
+        return Observation(
+            messages=self._said,
+            done=exit,
+            answer=self.answer,
+            metrics=self._metrics(),
+            calls=self.tools.records[already:],
+            shown=tuple(self.state.labels.documents),
+            citations=self.state.citations,
+        )
+
+    async def score(self, episode: Episode) -> Scores:
+        """All that came of it has been measured on the way."""
+        return {}
+
+    async def close(self) -> None:
+        """Its parts are the run's."""
+
+    def _metrics(self) -> Scores:
+        gains = tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))
+        found = episode_metrics(self.state, limit=self.tools.limit, answered=self.answer is not None)
+        return found | {"evidence_gain_total": gains}
+
+    def _say(self, blocks: Sequence[Block]) -> None:
+        self._said.append(Message.of_pieces(say.pieces(blocks)))
+
+    def _tell(self, tag: str, sentence: str) -> None:
+        self._say([Block(tag, [say.sentence(self.options.spelled(sentence)), *say.uncovered(self.state.uncovered)])])
+
+    # --- acts
+
+    async def _act(self, parsed: SearchTurn) -> Exit | None:
+        self.state.subquestions.update(parsed.subquestions)
+        if parsed.action is None and not parsed.plans:
+            return await self._format_error()
+        self.format_errors = 0
+        match parsed.action:
+            case None:
+                self._plan_noted(parsed)
+            case AnswerAction(text=text):
+                return await self._offer(text, decided_to_answer=parsed.decision == "answer")
+            case SearchAction(queries=queries):
+                self.state.counts["tool_turns"] += 1
+                return await self._search(queries)
+            case RerankAction():
+                self.state.counts["tool_turns"] += 1
+                self._say(await self.tools.rerank(self.turn))
+            case FetchAction(urls=urls):
+                self.state.counts["tool_turns"] += 1
+                self._say(await self.tools.fetch(urls, self.turn))
+        return None
+
+    def _plan_noted(self, parsed: SearchTurn) -> None:
+        """A turn that only plans is no format error: it is told to go on."""
+        if parsed.subquestions:
+            self._tell(self.tags.subquestions_feedback, say.SEARCH_NOW)
+        else:
+            advice = say.ANSWER_NOW if parsed.decision == "answer" else say.SEARCH_NOW
+            self._tell(self.tags.decision_feedback, advice)
+
+    async def _format_error(self) -> Exit | None:
+        options, state = self.options, self.state
+        state.counts["format_error_turns"] += 1
+        self.format_errors += 1
+        if self.format_errors >= options.max_consecutive_format_errors:
+            queries = options.planner.fallback(state.question).queries
+            if options.auto_search_on_deadend and state.search_rounds == 0 and queries:
+                self.format_errors = 0
+                return await self._search(queries)
+            return Exit.FORMAT_ERROR_LIMIT
+        if state.evidence_sufficient or state.counts["answer_rejections"] >= options.max_answer_rejections:
+            return Exit.NO_ACTION
+        self._tell(self.tags.decision_feedback, say.NO_ACTION)
+        return None
+
+    async def _search(self, queries: Sequence[Query]) -> Exit | None:
+        searched = await self.tools.search(queries, self.turn)
+        if searched.sent and self.options.on_turn is not None:
+            await self.options.on_turn(self.turn, "search", searched.num_shown)
+        self._say(searched.blocks)
+        if searched.plateau and self.turn < self.options.max_turns - 1:
+            self.state.counts["early_stops"] += 1
+            return self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
+        if searched.over_limit and not searched.sent:
+            if self.told_limit:  # and asks again all the same
+                return self._dead_end(Exit.SEARCH_LIMIT)
+            self.told_limit = True
+        return None
+
+    async def _offer(self, text: str, *, decided_to_answer: bool) -> Exit | None:
+        """An answer at the gate."""
+        options, state = self.options, self.state
+        ruling = rule_on_answer(
+            decided_to_answer=decided_to_answer,
+            search_rounds=state.search_rounds,
+            num_subquestions=len(state.subquestions),
+            evidence_sufficient=state.evidence_sufficient,
+            rejections=state.counts["answer_rejections"],
+            max_rejections=options.max_answer_rejections,
+            require_evidence=options.require_sufficient_evidence_before_answer,
+            allow_direct=options.allow_internal_knowledge_answer,
+        )
+        if ruling is Ruling.REJECT:
+            state.counts["answer_rejections"] += 1
+            if state.search_rounds == 0:
+                self._tell(self.tags.decision_feedback, say.SEARCH_FIRST)
+            else:
+                self._tell(self.tags.answer_feedback, say.INSUFFICIENT)
+            return None
+        state.counts["direct_answers"] += ruling is Ruling.DIRECT
+        await self._accept(text, allowed=ruling is not Ruling.FORCE)
+        return Exit.ANSWERED
+
+    async def _accept(self, text: str, *, allowed: bool) -> None:
+        self.state.counts["answer_allowed"] += allowed
+        self.state.citations = self.state.labels.cite(text)
+        self.answer = strip_markers(text)
+        if self.options.on_turn is not None:
+            await self.options.on_turn(self.turn, None, 0)
+
+    # --- ends
+
+    def _dead_end(self, exit: Exit) -> Exit | None:
+        """Turns or searches are used up: the policy is asked for an answer once, if there is any evidence."""
+        if not self.options.force_answer_on_deadend:
+            return exit
+        self.is_forced = True
+        return self._last_turn(exit, self.tags.answer_feedback, say.LAST_CHANCE)
+
+    def _last_turn(self, exit: Exit, tag: str, sentence: str) -> Exit | None:
+        """Ask for one more turn, outside the gate, for the answer; `exit` where there is no evidence for one."""
+        if not self.state.retrieved_docs:
+            return exit
+        self._say([Block(tag, [say.sentence(self.options.spelled(sentence))])])
+        self.last_turn = exit
+        return None
+
+    async def _end(self, parsed: SearchTurn, exit: Exit) -> Exit:
+        """The turn that was asked for; `exit` where it is no answer."""
+        if not isinstance(parsed.action, AnswerAction):
+            self.state.counts["format_error_turns"] += parsed.action is None and not parsed.plans
+            return exit
+        gate = self.options.require_sufficient_evidence_before_answer
+        self.state.counts["forced_final_answer"] += self.is_forced
+        await self._accept(parsed.action.text, allowed=self.state.evidence_sufficient or not gate)
+        return Exit.ANSWERED

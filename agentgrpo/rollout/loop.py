@@ -1,0 +1,185 @@
+"""The one loop: an environment and a policy take turns, until one of them ends it.
+
+reset -> open -> ( sample -> step -> tell ) ... -> score -> close
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.environments.base import Attempt, Environment, EnvironmentFactory, Observation, Scores
+from agentgrpo.environments.figures import Figures
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.rollout.conversation import Conversation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PolicyRunner:
+    """A policy in an environment; implements environments.base.Runner. Holds no state between episodes, so one serves
+    any number of them at once."""
+
+    environment: EnvironmentFactory
+    engine: Engine
+    """What the policy samples with."""
+    renderer: Renderer
+    note: str = ""
+
+    @property
+    def figures(self) -> Figures:
+        return self.environment.figures
+
+    def rehearse(self, task: Task) -> None:
+        """Raises ConfigError where an attempt at `task` could not begin."""
+        self.environment.rehearse(task, max_context=self.engine.max_context)
+
+    async def run(
+        self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
+    ) -> Episode:
+        """See environments.base.Runner. The environment scores before it is closed, and is closed however it ends."""
+        of = Attempt(
+            task=task, sample_index=sample_index, stream=stream, number=attempt, max_context=self.engine.max_context
+        )
+        environment = self.environment.make(of)
+        record = _Record(name=self.environment.name)
+        try:
+            try:
+                await self._take_turns(environment, of, sampling, record)
+            finally:
+                record.leave()
+                if record.conversation is not None:
+                    record.conversation.release()
+            return record.scored(of, await environment.score(record.episode(of)))
+        finally:
+            await environment.close()
+
+    async def _take_turns(
+        self, environment: Environment, of: Attempt, sampling: SamplingParams, record: _Record
+    ) -> None:
+        limits = self.environment.limits
+        observation = await record.timed(environment.reset(of.task))
+        record.note(observation)
+        conversation: Conversation | None = None
+        while observation.done is None:
+            if conversation is None or observation.fresh_context:
+                record.leave()
+                conversation = record.conversation = Conversation(
+                    self.engine, self.renderer, of, sampling, limits, first_turn=record.turns
+                )
+                conversation.open(observation.messages, observation.tools, shared=observation.shared_opening)
+                record.shown = tuple(observation.shown) or record.shown
+            else:
+                told = conversation.tell(observation.messages)
+                if told or not observation.messages:
+                    record.shown = tuple(observation.shown) or record.shown
+                if told < len(observation.messages):
+                    record.exit = Exit.CONTEXT_OVERFLOW
+                    return
+            if limits.max_turns is not None and record.turns >= limits.max_turns:
+                record.exit = Exit.MAX_TURNS
+                return
+            turn = await conversation.sample()
+            if turn is None:
+                record.exit = Exit.CONTEXT_OVERFLOW
+                return
+            record.turns += 1
+            observation = await record.timed(environment.step(turn))
+            record.note(observation)
+            record.rewards.append(observation.reward)
+        record.exit = observation.done
+        record.answer = observation.answer
+        record.last = observation
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """What becomes of an attempt, on its way."""
+
+    name: str
+    conversation: Conversation | None = None
+    turns: int = 0
+    exit: Exit = Exit.MAX_TURNS
+    answer: str | None = None
+    last: Observation = field(default_factory=Observation)
+    """The one that ended it, if the environment did."""
+    branches: list[Branch] = field(default_factory=list)
+    """Of contexts that are left."""
+    rewards: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    metrics_by_turn: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    calls: list[ToolRecord] = field(default_factory=list)
+    notes: list[object] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"time_generate": 0.0, "time_tools": 0.0, "time_queue": 0.0}
+    )
+
+    async def timed(self, work: Awaitable[T]) -> T:
+        """`work` of the environment, its seconds counted as time_tools."""
+        began = time.perf_counter()
+        try:
+            return await work
+        finally:
+            self.seconds["time_tools"] += time.perf_counter() - began
+
+    def note(self, observation: Observation) -> None:
+        """What is recorded whether or not the policy sees it."""
+        self.calls.extend(observation.calls)
+        self.notes.extend(observation.notes)
+        for name, value in observation.metrics.items():
+            if isinstance(value, int | float):
+                self.metrics[name] = float(value)
+            else:
+                self.metrics_by_turn[name] = tuple(float(x) for x in value)
+                self.metrics[name] = _total(self.metrics_by_turn[name])
+
+    def scored(self, of: Attempt, scores: Scores) -> Episode:
+        """The episode with what the environment scored, which is a metric too, and with `reward`, what it paid in
+        all: for turns and at the end."""
+        self.note(Observation(metrics=scores))
+        outcome = {name: self.metrics_by_turn.get(name, self.metrics[name]) for name in scores}
+        if any(self.rewards):
+            at_the_end = self.metrics.get("reward", 0.0)
+            self.metrics["reward"] = _total(tuple(self.rewards)) + at_the_end
+            self.metrics_by_turn["reward"] = (*self.rewards[:-1], self.rewards[-1] + at_the_end)
+        return replace(self.episode(of), outcome=outcome)
+
+    def leave(self) -> None:
+        """The context, for a fresh one."""
+        if self.conversation is not None:
+            self.branches.append(self.conversation.branch)
+            for name, spent in self.conversation.seconds.items():
+                self.seconds[name] += spent
+
+    def episode(self, of: Attempt) -> Episode:
+        """As far as it has come."""
+        return Episode(
+            task=of.task,
+            sample_index=of.sample_index,
+            branches=tuple(self.branches),
+            answer=self.answer,
+            exit=self.exit,
+            metrics=dict(self.metrics) | {f"exit_{e.value}": float(e is self.exit) for e in Exit},
+            metrics_by_turn=dict(self.metrics_by_turn),
+            citations=tuple(self.last.citations),
+            retrieved_ids=self.shown,
+            tool_records=tuple(self.calls),
+            memory=tuple(self.notes),  # type: ignore[arg-type]
+            timings=self.seconds,
+            environment=self.name,
+            turn_rewards=tuple(self.rewards) if any(self.rewards) else (),
+        )
+
+
+def _total(values: tuple[float, ...]) -> float:
+    """In order, so that it is the same as what was counted turn by turn."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
