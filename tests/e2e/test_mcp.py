@@ -107,7 +107,7 @@ def test_a_run_trains_on_what_the_servers_answer(tmp_path: Path) -> None:
     command += ["model=path", f"model.path='{start}'", "model.describe_tools=false", "model.renderer=react"]
     command += [
         "environment=tools",
-        *(f"agent.{key}={value}" for key, value in LIMITS.items()),
+        *(f"environment.{key}={value}" for key, value in LIMITS.items()),
         "rollout.max_tokens=150",
     ]
     for name, program in (("small", SMALL), ("time", TIME)):

@@ -182,6 +182,8 @@ NOTHING = {
     "vdb_served": 0.0,
     "web_calls": 0.0,
     "vdb_calls": 0.0,
+    "web_fraction": 0.0,
+    "rerank_rate": 0.0,
     "rerank_requested": 0.0,
     "rerank_calls": 0.0,
     "rerank_skipped": 0.0,

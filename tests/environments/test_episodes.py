@@ -11,8 +11,8 @@ from agentgrpo.config import registry
 from agentgrpo.core.errors import ConfigError, EngineError, JudgeError
 from agentgrpo.core.types import Citation, Exit, Message, Outcome, Passage, Task, ToolRecord
 from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.judges.base import QueryResults
-from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -232,10 +232,10 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
 
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
-    node = yaml.safe_load((Path(__file__).parents[2] / "configs/agent/search.yaml").read_text())
-    parts = {"engine", "renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
-    parts |= registry.PROVIDED["agent"]
-    parameters = inspect.signature(PolicyRunner).parameters
+    node = yaml.safe_load((Path(__file__).parents[2] / "configs/environment/search.yaml").read_text())
+    parts = {"renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
+    parts |= registry.PROVIDED["environment"]
+    parameters = inspect.signature(SearchEnvironments).parameters
     assert node.pop("name") == "search"
     assert node.pop("evidence")["name"] == "heuristic"
     assert node.pop("fetcher")["name"] == "none"

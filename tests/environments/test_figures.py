@@ -1,7 +1,8 @@
-"""What is reported of each kind of agent: values by hand, prices, and a kind that nobody has thought of yet."""
+"""What is reported of each environment: values by hand, prices, and a kind that nobody has thought of yet."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ LOST = replace(episode(), exit=Exit.ERROR, metrics={}, failure=Failure(kind="x",
 
 def test_a_search_episode_by_hand() -> None:
     metrics = {"search_rounds": 3.0, "web_searches": 1.0, "vdb_searches": 3.0, "rerank_calls": 2.0}
+    metrics |= {"web_fraction": 0.25, "rerank_rate": 0.5}
     metrics |= {"web_calls": 1.0, "vdb_calls": 4.0}  # the web search failed and was served by vdb
     found = SEARCH_FIGURES.row(
         episode(metrics=metrics | {"evidence_score_final": 0.9, "tool_turns": 4.0}), GRADED, SEARCH_FIGURES.priced({})
@@ -84,11 +86,11 @@ def test_a_memory_episode_by_hand() -> None:
 @pytest.mark.parametrize("figures", [SEARCH_FIGURES, tool_figures(["python"]), tool_figures([]), MEMORY_FIGURES])
 def test_an_episode_that_failed_got_nothing(figures: Figures) -> None:
     row = figures.row(LOST, None, figures.priced({}))
-    assert set(row) == {*figures.columns, "cost", "reward"}
+    assert set(row) == {*figures.columns, figures.quality, "cost", "reward"}
     assert set(row.values()) == {0.0}
 
 
-def test_prices_take_the_place_of_the_agents_own() -> None:
+def test_prices_take_the_place_of_the_environments_own() -> None:
     assert SEARCH_FIGURES.priced({}) == {"web": 0.05, "vdb": 0.01, "rerank": 0.02}
     assert SEARCH_FIGURES.priced({"web": 0.0}) == {"web": 0.0, "vdb": 0.01, "rerank": 0.02}
     assert tool_figures(["a", "b"]).priced({"b": 2.0}) == {"a": 0.01, "b": 2.0}
@@ -97,12 +99,20 @@ def test_prices_take_the_place_of_the_agents_own() -> None:
 @pytest.mark.parametrize(
     ("figures", "name", "message"),
     [
-        (SEARCH_FIGURES, "wbe", r"run.eval.prices.wbe: this agent makes web, vdb, rerank; .* Did you mean 'web'\?"),
-        (tool_figures(["lookup"]), "web", "run.eval.prices.web: this agent makes lookup; price these, or leave it out"),
+        (
+            SEARCH_FIGURES,
+            "wbe",
+            r"run.eval.prices.wbe: this environment counts web, vdb, rerank; .* Did you mean 'web'\?",
+        ),
+        (
+            tool_figures(["lookup"]),
+            "web",
+            "run.eval.prices.web: this environment counts lookup; price these, or leave it out",
+        ),
         (
             tool_figures([]),
             "python",
-            r"run.eval.prices.python: this agent makes no calls \(tools=none\); add tools, or leave it out",
+            r"run.eval.prices.python: this environment counts no calls \(tools=none\); add tools, or leave it out",
         ),
     ],
 )
@@ -112,7 +122,7 @@ def test_a_price_of_no_call_is_refused(figures: Figures, name: str, message: str
 
 
 GOOD: dict[str, Any] = {
-    "columns": {"right": correctness, "writes": metric("writes")},
+    "columns": ("writes",),
     "headline": ("right", "writes", "cost"),
     "by_kind": ("right", "reward"),
     "quality": "right",
@@ -139,3 +149,42 @@ def test_figures_that_do_not_fit_together_are_refused(changes: dict[str, Any], o
     assert Figures(**GOOD).label("writes") == "w"
     with pytest.raises(ValueError, match=rf"figures \['{odd}'\]"):
         Figures(**GOOD | changes)
+
+
+def test_a_quality_that_the_environment_measures_itself() -> None:
+    """The judge's grade of 1.0 is not what counts."""
+    figures = Figures(**GOOD | {"quality": "score", "headline": ("score", "writes"), "by_kind": (), "is_graded": False})
+    metrics = {"score": 0.25, "writes": 3.0}
+    assert figures.row(episode(metrics=metrics), GRADED, figures.priced({})) == {
+        "score": 0.25,
+        "writes": 3.0,
+        "reward": 0.75,
+        "cost": 3.0,
+    }
+    assert figures.row(LOST, None, figures.priced({}))["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [SEARCH_FIGURES, tool_figures(["python"]), tool_figures([]), MEMORY_FIGURES, Figures(**GOOD, is_graded=False)],
+)
+def test_figures_come_back_from_json(figures: Figures) -> None:
+    assert Figures.from_json(json.loads(json.dumps(figures.to_json()))) == figures
+
+
+def test_figures_that_an_older_version_wrote_have_no_cost() -> None:
+    old = {
+        "headline": ["correctness", "memory_tokens", "cost"],
+        "by_kind": {"correctness": "correctness"},
+        "quality": "correctness",
+        "thrift": "memory_tokens",
+    }
+    found = Figures.from_json(old)
+    assert (found.headline, found.quality, found.thrift) == (
+        ("correctness", "memory_tokens"),
+        "correctness",
+        "memory_tokens",
+    )
+    assert found.cost({"memory_tokens": 4.0}, found.priced({})) == 0.0
+    with pytest.raises(KeyError):
+        Figures.from_json({"quality": "correctness"})

@@ -13,6 +13,7 @@ from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.search import instructions, options
 from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.environments.search.grammar import AnswerAction, FetchAction, Query, RerankAction, SearchAction, Tags
 from agentgrpo.environments.search.instructions import examples_for
 from agentgrpo.rollout.loop import PolicyRunner
@@ -35,7 +36,7 @@ from tests.renderers.families import tokenizer as chat_tokenizer
 from tests.runners import search_runner
 
 
-def agent(**options: Any) -> PolicyRunner:
+def runner(**options: Any) -> PolicyRunner:
     vdb = ScriptedRetriever(ROWS)
     parts: dict[str, Any] = {
         "engine": ScriptedEngine([HOP_1, ANSWER]),
@@ -48,8 +49,22 @@ def agent(**options: Any) -> PolicyRunner:
     return search_runner(**(parts | options))
 
 
+def made_of(runner: PolicyRunner) -> SearchEnvironments:
+    assert isinstance(runner.environment, SearchEnvironments)
+    return runner.environment
+
+
+def environment(**options: Any) -> SearchEnvironments:
+    return made_of(runner(**options))
+
+
+def opening(made: SearchEnvironments) -> tuple[int, ...]:
+    """As the loop opens a context with it."""
+    return tuple(renderer().open(made.opening(builders.task())))
+
+
 def told(**options: Any) -> str:
-    text = agent(**options).system_message
+    text = environment(**options).system_message
     assert text is not None
     return text
 
@@ -60,7 +75,7 @@ def listed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("tags", [None, {"search": "find", "answer": "final", "think": "reasoning", "fetch": "open"}])
 def test_what_it_is_told_to_write_is_what_is_read(tags: dict[str, str] | None) -> None:
-    made = agent(tags=tags)
+    made = environment(tags=tags)
     parse = made.planner.parse
     assert made.system_message is not None
     search, web, rerank, fetch, answer = [line.split(";")[0] for line in listed(made.system_message)]
@@ -107,33 +122,31 @@ async def test_what_it_says_of_answers_is_what_the_gate_does(gate: bool, direct:
 
 
 def test_a_template_without_a_system_role_has_it_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = agent(examples=False)
+    made = environment(examples=False)
     monkeypatch.setattr(options, "takes_system", lambda _: False)
-    assert renderer().decode(made.opening(builders.task())) == (
-        f"{made.system_message}\n\nQuestion: {builders.task().question}\n"
-    )
+    assert renderer().decode(opening(made)) == (f"{made.system_message}\n\nQuestion: {builders.task().question}\n")
 
 
-def test_the_limits_are_those_of_the_agent() -> None:
+def test_the_limits_are_its_own() -> None:
     assert "You have 7 turns and 3 queries." in told(max_turns=7, max_search_limit=3)
     assert "You have 5 turns and 5 queries." in told()
 
 
 async def test_it_stands_before_the_question_and_one_line_does_for_a_policy_that_has_learned_it() -> None:
-    made = agent()
+    made = runner()
     await made.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
     [first, _] = made.engine.contexts  # type: ignore[attr-defined]
     examples = [m.content for m in examples_for(Tags(), evaluates=True, in_turns=False)]
-    assert first == "\n".join([f"{made.system_message}", *examples, f"Question: {builders.task().question}\n"])
+    assert first == "\n".join([f"{made_of(made).system_message}", *examples, f"Question: {builders.task().question}\n"])
     learned = await play(HOP_1, ANSWER)
     assert learned.engine.contexts[0] == PROMPT
-    assert (agent(system_prompt=None).system_message, agent(system_prompt="Look.").system_message) == (None, "Look.")
+    assert [environment(system_prompt=text).system_message for text in (None, "Look.")] == [None, "Look."]
 
 
 @pytest.mark.parametrize("in_turns", [True, False])
 @pytest.mark.parametrize("evaluates", [True, False])
 @pytest.mark.parametrize("example", instructions.EXAMPLES)
-async def test_an_example_is_what_the_agent_makes_of_its_turns(
+async def test_an_example_is_what_the_environment_makes_of_its_turns(
     example: instructions.Shown, evaluates: bool, in_turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instructions, "EXAMPLES", (example,))
@@ -171,7 +184,7 @@ def test_examples_have_the_names_of_the_tags_and_none_is_shown_to_whom_is_told_n
         ({"system_prompt": None}, False),
     ]
     for changes, is_shown in unlike:
-        assert (asked in renderer().decode(agent(**changes).opening(builders.task()))) == is_shown, changes
+        assert (asked in renderer().decode(opening(environment(**changes)))) == is_shown, changes
 
 
 @pytest.mark.parametrize("tags", [None, {"search": "find", "answer": "final"}])
@@ -187,13 +200,13 @@ async def test_what_is_asked_for_is_spelled_out_for_a_policy_that_has_not_learne
         **{sentence: [answer] for sentence in (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE)},
     }
     for sentence, forms in asks.items():
-        assert agent(tags=tags).spelled(sentence) == f"{sentence} Write {' or '.join(forms)}."
-        assert agent(tags=tags, describe_tools=False).spelled(sentence) == sentence
-    assert agent(tags=tags).spelled(say.NO_FETCHER) == say.NO_FETCHER
-    parse = agent(tags=tags).planner.parse
+        assert environment(tags=tags).spelled(sentence) == f"{sentence} Write {' or '.join(forms)}."
+        assert environment(tags=tags, describe_tools=False).spelled(sentence) == sentence
+    assert environment(tags=tags).spelled(say.NO_FETCHER) == say.NO_FETCHER
+    parse = environment(tags=tags).planner.parse
     assert parse(search).action == SearchAction(queries=(Query(text="query"),))
     assert parse(answer).action == AnswerAction(text="answer")
-    for told, feedback in ((True, agent(tags=tags).spelled(say.NO_ACTION)), (False, say.NO_ACTION)):
+    for told, feedback in ((True, environment(tags=tags).spelled(say.NO_ACTION)), (False, say.NO_ACTION)):
         played = await play(
             "Hm.", search, answer, describe_tools=told, tags=tags, vdb={"query": [Passage(id="a", text="b")]}
         )
@@ -204,14 +217,14 @@ async def test_in_the_turns_of_a_chat_model_what_is_found_is_a_users_message() -
     """One that the template would have written, too."""
     speaks = chat_renderer("chatml")
     engine = ScriptedEngine([HOP_1, f"{ANSWER}<|im_end|>"], speaks=speaks)
-    made = agent(renderer=speaks, engine=engine, examples=False)
+    made = runner(renderer=speaks, engine=engine, examples=False)
     episode = await made.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
     opening, first, found, answer = [s.text for s in episode.branches[0].segments]
     told = found.removeprefix("<|im_end|>\n<|im_start|>user\n").removesuffix("<|im_end|>\n<|im_start|>assistant\n")
     assert told.startswith("<information>")
     assert told.endswith("</search_evaluation>")
     turns = [
-        {"role": "system", "content": made.system_message},
+        {"role": "system", "content": made_of(made).system_message},
         {"role": "user", "content": f"Question: {builders.task().question}"},
         {"role": "assistant", "content": first},
         {"role": "user", "content": told},
@@ -223,7 +236,7 @@ async def test_in_the_turns_of_a_chat_model_what_is_found_is_a_users_message() -
 
 def test_a_question_that_leaves_no_room_for_a_turn_is_refused_before_any_episode() -> None:
     task = builders.task()
-    taken = len(agent().opening(task))
-    agent(engine=ScriptedEngine([], max_context=taken + 1)).rehearse(task)
+    taken = len(opening(environment()))
+    runner(engine=ScriptedEngine([], max_context=taken + 1)).rehearse(task)
     with pytest.raises(ConfigError, match=rf"task {task.id} opens with {taken} tokens, and the engine holds {taken}: "):
-        agent(engine=ScriptedEngine([], max_context=taken)).rehearse(task)
+        runner(engine=ScriptedEngine([], max_context=taken)).rehearse(task)

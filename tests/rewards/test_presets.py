@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.core.types import Citation, Episode, Exit, Outcome, Segment, ToolRecord
+from agentgrpo.core.types import Citation, Episode, Outcome, Segment, ToolRecord
 from agentgrpo.environments.memory.metrics import NAMES
 from agentgrpo.environments.search.metrics import episode_metrics
 from agentgrpo.environments.search.state import SearchState
@@ -186,9 +186,9 @@ def test_a_preset_says_what_it_is_for_and_how_to_launch_it(path: Path) -> None:
 
 
 ALL = sorted(path.stem for path in PRESETS.glob("*.yaml"))
-SEARCHING = frozenset(episode_metrics(SearchState(question=""), exit=Exit.NO_ACTION, limit=1, answered=False))
+SEARCHING = frozenset(episode_metrics(SearchState(question=""), limit=1, answered=False))
 REMEMBERING = frozenset(NAMES)
-CALLING = frozenset(tool_metrics(ToolState(), exit=Exit.NO_ACTION, tools=["calculator"]))
+CALLING = frozenset(tool_metrics(ToolState(), tools=["calculator"]))
 
 
 def fits(name: str, metrics: frozenset[str]) -> bool:

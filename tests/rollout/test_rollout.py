@@ -12,6 +12,7 @@ import pytest
 from agentgrpo.core.errors import RetrieverError, TooManyFailures
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.trajectories import read_trajectories, write_trajectories
 from agentgrpo.rollout.groups import run_episode, run_groups
 from agentgrpo.rollout.metrics import rollout_metrics
@@ -21,21 +22,26 @@ from tests.builders import episode, given, group, sampled, task
 SAMPLING = SamplingParams()
 
 
-class Attempt:
-    """An Agent whose every attempt is one call of `body(task, sample_index, number of this attempt)`."""
+class Attempts:
+    """A Runner whose every attempt is one call of `body(task, sample_index, number of this attempt)`, from 0."""
+
+    note = ""
+    figures = SEARCH_FIGURES
 
     def __init__(self, body: Callable[[Task, int, int], Awaitable[None]]) -> None:
         self.body = body
-        self.attempts: dict[tuple[str, int], int] = {}
+        self.attempts: list[tuple[str, int, int]] = []
         self.running = 0
         self.most_running = 0
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        number = self.attempts[task.id, sample_index] = self.attempts.get((task.id, sample_index), 0) + 1
+    async def run(
+        self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
+    ) -> Episode:
+        self.attempts.append((task.id, sample_index, attempt))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            await self.body(task, sample_index, number)
+            await self.body(task, sample_index, attempt)
         finally:
             self.running -= 1
         return episode(task, answer=f"{stream}/{task.id}/{sample_index}", sample_index=sample_index)
@@ -46,7 +52,7 @@ async def down(task: Task, sample_index: int, number: int) -> None:
 
 
 async def test_an_infrastructure_failure_is_data() -> None:
-    failed = await run_episode(Attempt(down), task(), sample_index=3, stream="s", sampling=SAMPLING)
+    failed = await run_episode(Attempts(down), task(), sample_index=3, stream="s", sampling=SAMPLING)
     assert failed.failure == Failure(kind="http_500", stage="RetrieverError", message="vdb answered 500")
     assert (failed.exit, failed.answer, failed.branches, failed.sample_index) == (Exit.ERROR, None, (), 3)
 
@@ -56,57 +62,57 @@ async def test_a_bug_is_a_crash() -> None:
         raise KeyError("typo")
 
     with pytest.raises(KeyError):
-        await run_episode(Attempt(bug), task(), sample_index=0, stream="s", sampling=SAMPLING, retries=3)
+        await run_episode(Attempts(bug), task(), sample_index=0, stream="s", sampling=SAMPLING, retries=3)
     with pytest.raises(KeyError):
-        await run_groups(Attempt(bug), [task()], group_size=2, stream="s", sampling=SAMPLING)
+        await run_groups(Attempts(bug), [task()], group_size=2, stream="s", sampling=SAMPLING)
 
 
 async def test_a_fault_that_passes_leaves_no_trace() -> None:
     async def once(task: Task, sample_index: int, number: int) -> None:
-        if number == 1:
+        if number == 0:
             raise RetrieverError("blip", kind="transport")
 
-    agent = Attempt(once)
-    found = await run_episode(agent, task(), sample_index=0, stream="s", sampling=SAMPLING, retries=1)
+    runner = Attempts(once)
+    found = await run_episode(runner, task(), sample_index=0, stream="s", sampling=SAMPLING, retries=1)
     assert found == episode(task(), answer="s/t0/0")
-    assert agent.attempts == {("t0", 0): 2}
+    assert runner.attempts == [("t0", 0, 0), ("t0", 0, 1)]
 
 
 async def test_the_time_limit_is_an_infrastructure_failure() -> None:
     async def hang(task: Task, sample_index: int, number: int) -> None:
         await asyncio.Event().wait()
 
-    agent = Attempt(hang)
-    found = await run_episode(agent, task(), sample_index=0, stream="s", sampling=SAMPLING, timeout_s=0.02)
+    runner = Attempts(hang)
+    found = await run_episode(runner, task(), sample_index=0, stream="s", sampling=SAMPLING, timeout_s=0.02)
     assert (found.exit, found.failure) == (
         Exit.TIMEOUT,
         Failure(kind="timeout", stage="episode", message="not done after 0.02 s"),
     )
-    assert agent.running == 0
+    assert runner.running == 0
 
 
 async def test_groups_keep_their_order_and_their_limit() -> None:
     async def uneven(task: Task, sample_index: int, number: int) -> None:
         await asyncio.sleep(0.001 * ((7 * sample_index + len(task.id)) % 5))
 
-    agent = Attempt(uneven)
+    runner = Attempts(uneven)
     tasks = [task(id="a"), task(id="bb")]
-    groups = await run_groups(agent, tasks, group_size=3, stream="s", sampling=SAMPLING, max_concurrent_episodes=2)
+    groups = await run_groups(runner, tasks, group_size=3, stream="s", sampling=SAMPLING, max_concurrent_episodes=2)
     assert [[e.answer for e in g.episodes] for g in groups] == [
         ["s/a/0", "s/a/1", "s/a/2"],
         ["s/bb/0", "s/bb/1", "s/bb/2"],
     ]
-    assert agent.most_running == 2
+    assert runner.most_running == 2
 
 
 async def test_cancelled_groups_leave_nothing_running() -> None:
     async def hang(task: Task, sample_index: int, number: int) -> None:
         await asyncio.Event().wait()
 
-    agent = Attempt(hang)
+    runner = Attempts(hang)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(run_groups(agent, [task()], group_size=4, stream="s", sampling=SAMPLING), 0.02)
-    assert agent.running == 0
+        await asyncio.wait_for(run_groups(runner, [task()], group_size=4, stream="s", sampling=SAMPLING), 0.02)
+    assert runner.running == 0
 
 
 def reward(total: float, correctness: float = 0.0) -> RewardResult:
@@ -150,7 +156,7 @@ async def test_what_is_not_done_in_time_has_failed_is_dropped_and_is_recorded(tm
             await asyncio.Event().wait()
 
     groups = await run_groups(
-        Attempt(hang),  # type: ignore[arg-type]
+        Attempts(hang),
         [task(id=name) for name in ("some", "all", "none")],
         group_size=2,
         stream="s",

@@ -1,4 +1,4 @@
-"""The default guards: those that every run must have, and none that an agent cannot set off."""
+"""The default guards: those that every run must have, and none that an environment cannot set off."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from agentgrpo.rollout.metrics import rollout_metrics
 from agentgrpo.run.guards import LEAST, Guard, Guards
 from tests import builders
 
+ANSWERED = {f"exit_{e.value}": float(e is Exit.ANSWERED) for e in Exit}
 METRICS = {
-    "search": search_metrics(SearchState(question="?"), exit=Exit.ANSWERED, limit=5, answered=True),
-    "tool": tool_metrics(ToolState(), exit=Exit.ANSWERED, tools=["calculator"]),
+    "search": search_metrics(SearchState(question="?"), limit=5, answered=True) | ANSWERED,
+    "tools": tool_metrics(ToolState(), tools=["calculator"]) | ANSWERED,
 }
-"""Of an episode of each kind of agent."""
+"""Of an episode in each environment."""
 
 
 @cache
@@ -30,24 +31,24 @@ def defaults() -> dict[str, Guard]:
     return {name: Guard(**node) for name, node in nodes.items()}
 
 
-def step_of(agent: str, **metrics: float) -> dict[str, float]:
+def step_of(environment: str, **metrics: float) -> dict[str, float]:
     """What a step measures before its update, in a healthy run."""
-    episode = builders.episode(metrics=METRICS[agent] | {"tool_turns": 2.0} | metrics)
+    episode = builders.episode(metrics=METRICS[environment] | {"tool_turns": 2.0} | metrics)
     rewards = [RewardResult(total=t, terms={"t": t}, dimensions={}, correctness=t) for t in (0.0, 1.0)]
     scored = ScoredGroup(group=builders.group(episode, episode), rewards=tuple(rewards), failures=(None, None))
     return rollout_metrics([scored], [None], lambda metrics: 0.0)
 
 
-def said(tags: dict[str, float], *, steps: int, agent: str = "tool") -> list[str]:
+def said(tags: dict[str, float], *, steps: int, environment: str = "tools") -> list[str]:
     """Every line of a healthy run whose last `steps` steps measure `tags`."""
     guards = Guards(defaults(), has_checkpoints=True)
-    rows = [step_of(agent)] * LEAST + [step_of(agent) | tags] * steps
+    rows = [step_of(environment)] * LEAST + [step_of(environment) | tags] * steps
     return [line for step, row in enumerate(rows) for line in guards.close(step, row).lines]
 
 
-@pytest.mark.parametrize("agent", METRICS)
-def test_every_agent_measures_what_the_default_guards_watch(agent: str) -> None:
-    assert said({}, steps=30, agent=agent) == []
+@pytest.mark.parametrize("environment", METRICS)
+def test_every_environment_measures_what_the_default_guards_watch(environment: str) -> None:
+    assert said({}, steps=30, environment=environment) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_an_unhealthy_run_is_warned_of(metric: str, value: float, steps: int, na
     assert line.startswith(f"step {LEAST + steps - 1}: guards.{name}: {metric} is {value:.3g}, ")
 
 
-@pytest.mark.parametrize("agent", METRICS)
-def test_an_agent_that_never_calls_is_no_alarm(agent: str) -> None:
+@pytest.mark.parametrize("environment", METRICS)
+def test_a_policy_that_never_calls_is_no_alarm(environment: str) -> None:
     guards = Guards(defaults(), has_checkpoints=True)
-    assert [guards.close(step, step_of(agent, tool_turns=0.0)).lines for step in range(30)] == [[]] * 30
+    assert [guards.close(step, step_of(environment, tool_turns=0.0)).lines for step in range(30)] == [[]] * 30

@@ -134,7 +134,7 @@ def printed(evaluation: Evaluation) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def test_a_search_agents_eval_json_and_report() -> None:
+def test_a_search_environments_eval_json_and_report() -> None:
     evaluation = compared(SEARCH_FIGURES, constant(SEARCH, BEFORE), constant(SEARCH, AFTER))
     before, after = dict(zip(SEARCH, BEFORE, strict=True)), dict(zip(SEARCH, AFTER, strict=True))
     mode = {
@@ -168,6 +168,19 @@ def test_a_search_agents_eval_json_and_report() -> None:
             },
             "quality": "correctness",
             "thrift": "search_rounds",
+            "columns": [
+                *("search_rounds", "web_searches", "vdb_searches", "rerank_calls"),
+                *("web_fraction", "rerank_rate", "evidence_score_final"),
+            ],
+            "is_graded": True,
+            "labels": {
+                "search_rounds": "rounds",
+                "web_searches": "web",
+                "vdb_searches": "vdb",
+                "rerank_calls": "rerank",
+            },
+            "counts": {"web": "web_calls", "vdb": "vdb_calls", "rerank": "rerank_calls"},
+            "prices": {"web": 0.05, "vdb": 0.01, "rerank": 0.02},
         },
     }
     assert json.dumps(evaluation.to_json()) == json.dumps(expected)
@@ -176,7 +189,7 @@ def test_a_search_agents_eval_json_and_report() -> None:
 
 MEMORY = ("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk", "cost", "reward")
 MEMORY_FIGURES = Figures(
-    columns={"correctness": correctness} | {name: metric(name) for name in MEMORY[1:5]},
+    columns=MEMORY[1:5],
     headline=MEMORY[:6],
     by_kind=("correctness", "memory_tokens"),
     quality="correctness",
@@ -184,7 +197,7 @@ MEMORY_FIGURES = Figures(
 )
 
 
-def test_another_kind_of_agent_needs_nothing_but_its_figures() -> None:
+def test_another_environment_needs_nothing_but_its_figures() -> None:
     baseline = constant(MEMORY, (0.5, 900.0, 0.25, 1.0, 2.0, 0.0, 0.25))
     trained = constant(MEMORY, (0.75, 300.0, 0.75, 1.0, 1.0, 0.0, 0.5))
     evaluation = compared(MEMORY_FIGURES, baseline, trained)

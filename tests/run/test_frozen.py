@@ -129,10 +129,10 @@ def refuse(node: dict[str, Any], folders: Path) -> None:
 def test_the_folder_of_the_policy_is_refused(folders: Path, path: str) -> None:
     (folders / "link").symlink_to(folders / "policy")
     node = reader(path.format(folders.name))
-    with pytest.raises(ConfigError, match=r"agent\.reader\.completer\.path=.*: this folder is the policy's own"):
+    with pytest.raises(ConfigError, match=r"environment\.reader\.completer\.path=.*: this folder is the policy's own"):
         refuse(node, folders)
     node["validity"] = node.pop("reader")
-    with pytest.raises(ConfigError, match=r"agent\.validity\.completer\.path=.* a validity must be a model"):
+    with pytest.raises(ConfigError, match=r"environment\.validity\.completer\.path=.* a validity must be a model"):
         refuse(node, folders)
 
 
@@ -144,7 +144,7 @@ def test_a_folder_of_the_run_is_refused(folders: Path, path: str) -> None:
 
 def test_a_reader_of_the_users_is_seen_through(folders: Path) -> None:
     node = {"name": "memory", "reader": {"name": "my.module:Reader", "weights": {"of": "policy"}}}
-    with pytest.raises(ConfigError, match=r"agent\.reader\.weights\.of=policy: this folder is the policy's own"):
+    with pytest.raises(ConfigError, match=r"environment\.reader\.weights\.of=policy: this folder is the policy's own"):
         refuse(node, folders)
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from agentgrpo.core.types import Episode, Passage, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.memory.base import Change, ChunkGrade
+from agentgrpo.environments.memory.environment import MemoryEnvironments
 from agentgrpo.environments.memory.schema import SCHEMAS
+from agentgrpo.environments.memory.store import Memory
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.rollout.loop import PolicyRunner
@@ -90,7 +92,7 @@ SKIP = "<skip>"
 
 
 def make(engine: Any, **options: Any) -> PolicyRunner:
-    """A memory agent of one kind of entry, which tells no instructions."""
+    """A policy with a memory of one kind of entry, which tells no instructions."""
     defaults: dict[str, Any] = {
         "renderer": options.get("renderer") or tags(options.get("schema", "keyed")),
         "reader": ScriptedReader(),
@@ -100,6 +102,19 @@ def make(engine: Any, **options: Any) -> PolicyRunner:
         "min_context_left": 1,
     }
     return memory_runner(engine=engine, **defaults | options)
+
+
+def made_of(runner: PolicyRunner) -> MemoryEnvironments:
+    assert isinstance(runner.environment, MemoryEnvironments)
+    return runner.environment
+
+
+def token_ids_of(runner: PolicyRunner, memory: Memory, chunk: str) -> tuple[tuple[int, ...], bool]:
+    """Of the prompt of a chunk, as the loop opens a context with it; and whether the chunk was cut."""
+    environment = made_of(runner)
+    messages, was_cut = environment.opening(memory, chunk, max_context=runner.engine.max_context)
+    tools = environment.known_schema.specs
+    return tuple(cast(ToolRenderer, runner.renderer).open_with_tools(messages, tools)), was_cut
 
 
 @dataclass

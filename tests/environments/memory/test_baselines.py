@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from agentgrpo.core.errors import DataError, JudgeError
-from agentgrpo.core.types import Exit, Passage, Task
+from agentgrpo.core.types import Exit, Passage, Piece, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Measured, note_of
 from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import ADDITIVE, NAMES
 from agentgrpo.environments.memory.reader import ClozeReader
-from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.tasks.dialogue import Question, memory_task, split
 from tests import builders
+from tests.runners import memory_runner
 
 CHUNKS = (
     "Velmor lives in Castin. It rains.",
@@ -59,6 +60,13 @@ class Echo:
 
 def words(text: str) -> int:
     return len(text.split())
+
+
+class Words:
+    """Of a renderer, what counts tokens: a word is one."""
+
+    def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return (0,) * sum(words(piece.text) for piece in pieces)
 
 
 def chunks(*places: int) -> list[tuple[str, str]]:
@@ -182,7 +190,7 @@ def test_the_names_and_what_is_said_of_their_figures() -> None:
     agents = memory_baselines({"": 0.5}, reader=ClozeReader(), count_tokens=words, kind="fact")
     recent = f"{READ}; its reader takes what is newest for true"
     notes = {"rag_top1": READ, "rag_chunks": READ, "rag_recent": recent, "long_context": WHOLE}
-    assert {name: note_of(agent) for name, agent in agents.items()} == dict.fromkeys(NAMES_OF, "") | notes
+    assert {name: agent.note for name, agent in agents.items()} == dict.fromkeys(NAMES_OF, "") | notes
     plain = memory_baselines({"": 0.5}, reader=Echo(), count_tokens=words, kind="fact")
     assert tuple(plain) == tuple(name for name in NAMES_OF if name != "rag_recent")
 
@@ -199,7 +207,21 @@ async def test_a_reader_that_fails_is_the_infrastructure() -> None:
         await agent.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
 
 
-def test_the_memory_agent_is_measured_by_its_share() -> None:
-    agent = PolicyRunner.__new__(PolicyRunner)
-    assert isinstance(agent, Measured)
-    assert agent.budget == "memory_share"
+async def test_an_environments_baselines_may_keep_what_its_policy_does() -> None:
+    """The last chunk alone where the policy kept a fifth of a task, the last two of a kind of which it kept a half."""
+    asked: list[str] = []
+
+    def spent(column: str) -> dict[str, float]:
+        asked.append(column)
+        return {"": 5 / 22, "short": 12 / 22}
+
+    reader = Echo()
+    environment = memory_runner(engine=None, renderer=Words(), reader=reader, validity=NoValidity()).environment
+    found = []
+    runner = environment.baselines(spent)["last_k"]
+    for task in (TASK, replace(TASK, metadata={**TASK.metadata, "kind": "other"})):
+        episode = await runner.run(task, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
+        found.append(episode.metrics["memory_tokens"])
+    assert (asked, found) == (["memory_share"], [12.0, 5.0])
+    assert [documents for _, documents in reader.asked] == [chunks(2, 3), chunks(3)]
+    assert runner.figures is environment.figures

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from agentgrpo.core.errors import EngineError, JudgeError
+from agentgrpo.core.messages import ToolCall
 from agentgrpo.core.types import Episode, Exit, Failure, Task
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.environments.memory.base import ChunkGrade, MemoryEntry
+from agentgrpo.environments.memory.base import ChunkGrade
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tasks.dialogue import memory_task
@@ -24,8 +25,10 @@ from tests.environments.memory.scripted import (
     ScriptedReader,
     ScriptedValidity,
     insert,
+    made_of,
     make,
     play,
+    token_ids_of,
     update,
 )
 from tests.environments.scripted import ADDED, SPECIAL, ScriptedEngine, tokenizer
@@ -224,9 +227,9 @@ async def test_reader_and_judge_are_closed_even_if_one_fails() -> None:
 
     validity = ScriptedValidity()
     with pytest.raises(OSError, match="stuck"):
-        await make(ScriptedEngine([]), reader=Stuck(), validity=validity).close()
+        await make(ScriptedEngine([]), reader=Stuck(), validity=validity).environment.close()
     reader = ScriptedReader()
-    await make(ScriptedEngine([]), reader=reader, validity=validity).close()
+    await make(ScriptedEngine([]), reader=reader, validity=validity).environment.close()
     assert (reader.closed, validity.closed) == (1, 2)
 
 
@@ -277,7 +280,9 @@ def test_no_way_to_write_calls_lets_a_chunk_or_an_entry_forge_one(name: str) -> 
     protected = set(families.controls(name).values())
 
     def controls(text: str) -> list[int]:
-        ids = agent._opening([MemoryEntry(id="a", kind="fact", text=text, chunk=0)], text)
+        memory = made_of(agent).new_memory()
+        assert memory.apply(ToolCall(name="insert", arguments={"content": text}), chunk=0).change is not None
+        ids, _ = token_ids_of(agent, memory, text)
         assert text.strip() in renderer.decode(ids)
         return [i for i in ids if i in protected]
 

@@ -230,7 +230,9 @@ async def test_answers_come_in_the_order_of_the_questions(make: Any) -> None:
 async def test_a_cache_that_cannot_be_used_is_named(make: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     reader = make(completer=Spoken("x"), cache=tmp_path / "file" / "a.sqlite")
-    with pytest.raises(StorageError, match=r"the reader's answers cannot be kept there; give agent\.reader\.cache"):
+    with pytest.raises(
+        StorageError, match=r"the reader's answers cannot be kept there; give environment\.reader\.cache"
+    ):
         await reader.answer(WHERE, NOTES)
 
 
@@ -240,7 +242,7 @@ async def test_a_cache_that_cannot_be_used_is_named(make: Any, tmp_path: Path) -
     [("top_k", 0), ("max_chars", 0), ("max_concurrent", 0), ("prompt_price", -1.0), ("completion_price", float("nan"))],
 )
 def test_what_makes_no_sense_is_refused(make: Any, key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.reader\.{key}={value}; . or more is allowed"):
+    with pytest.raises(ConfigError, match=rf"environment\.reader\.{key}={value}; . or more is allowed"):
         make(completer=Spoken("x"), **{key: value})
 
 
@@ -340,7 +342,7 @@ def test_only_one_json_object_is_a_move(text: str, move: Move | None) -> None:
 
 
 def test_agentic_needs_a_search() -> None:
-    with pytest.raises(ConfigError, match=r"agent\.reader\.max_searches=0; 1 or more is allowed"):
+    with pytest.raises(ConfigError, match=r"environment\.reader\.max_searches=0; 1 or more is allowed"):
         AgenticReader(completer=Spoken("x"), max_searches=0)
 
 

@@ -8,13 +8,12 @@ import pytest
 
 from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.types import Message, Task, ToolCall
-from agentgrpo.environments.base import rehearse
 from agentgrpo.environments.memory.base import MemoryEntry
 from agentgrpo.environments.memory.prompt import instructions_for, messages, shown
 from agentgrpo.environments.memory.schema import CORE, SCHEMAS
 from agentgrpo.environments.memory.store import Memory
 from agentgrpo.rollout.loop import PolicyRunner
-from tests.environments.memory.scripted import EOS, ONE, TASK, insert, make, play, tags
+from tests.environments.memory.scripted import EOS, ONE, TASK, insert, made_of, make, play, tags, token_ids_of
 from tests.environments.scripted import ScriptedEngine
 from tests.renderers import families
 
@@ -26,14 +25,14 @@ def fact(text: str, *, kind: str = "fact", id: str = "") -> MemoryEntry:
 
 
 def remembering(agent: PolicyRunner, *texts: str) -> Memory:
-    memory = agent.new_memory()
+    memory = made_of(agent).new_memory()
     for text in texts:
         assert memory.apply(ToolCall(name="insert", arguments={"content": text}), chunk=0).change is not None
     return memory
 
 
 def opening(agent: PolicyRunner, memory: Memory, chunk: str) -> tuple[str, bool]:
-    token_ids, was_cut = agent.opening(memory, chunk)
+    token_ids, was_cut = token_ids_of(agent, memory, chunk)
     return agent.renderer.decode(token_ids), was_cut
 
 
@@ -130,7 +129,7 @@ def test_a_chunk_that_does_not_fit_alone_is_cut(kept: int) -> None:
 def test_the_core_paragraph_is_left_out_last_of_all() -> None:
     expected = "Memory:\ncore:\n Likes tea.\nChunk: Hello.\n"
     agent = sized(expected + "x" * 10, schema="three_part", renderer=tags("three_part"))
-    memory = agent.new_memory()
+    memory = made_of(agent).new_memory()
     for name, arguments in (
         ("memory_update", {"memory_type": "core", "new_content": "Likes tea."}),
         ("memory_insert", {"memory_type": "semantic", "content": "Velmor is a town."}),
@@ -142,9 +141,9 @@ def test_the_core_paragraph_is_left_out_last_of_all() -> None:
 def test_a_prompt_for_which_there_is_no_room_at_all_is_refused() -> None:
     agent = sized("Memory:\nChunk:\n"[:-1])
     with pytest.raises(
-        ConfigError, match=r"^the prompt without memory and chunk takes too much; agent\.max_context=40"
+        ConfigError, match=r"^the prompt without memory and chunk takes too much; environment\.max_context=40"
     ):
-        agent.opening(agent.new_memory(), "A chunk.")
+        token_ids_of(agent, made_of(agent).new_memory(), "A chunk.")
 
 
 async def test_an_episode_goes_on_with_what_fits() -> None:
@@ -176,10 +175,10 @@ async def test_a_turn_is_cut_short_by_the_end_of_the_context() -> None:
 
 def test_a_first_prompt_that_leaves_no_room_is_refused_before_any_episode() -> None:
     whole = "Memory:\nChunk: Velmor lives in Castin.\n"
-    rehearse(sized(whole), ONE)
-    rehearse(make(ScriptedEngine([]), max_context=len(whole) + 10, min_context_left=10), ONE)
+    sized(whole).rehearse(ONE)
+    make(ScriptedEngine([]), max_context=len(whole) + 10, min_context_left=10).rehearse(ONE)
     with pytest.raises(ConfigError) as caught:
-        rehearse(sized(whole[:-1]), ONE)
+        sized(whole[:-1]).rehearse(ONE)
     assert str(caught.value) == (
         "task t8: the prompt of its first chunk takes 39 tokens, tools included; environment.max_context=4096 (the engine "
         "holds 48) less environment.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
@@ -191,7 +190,7 @@ def test_a_first_prompt_that_leaves_no_room_is_refused_before_any_episode() -> N
 def test_a_task_that_is_no_memory_task_is_refused(missing: str) -> None:
     rest = {name: value for name, value in TASK.metadata.items() if name != missing}
     with pytest.raises(DataError, match=f"task t7 has no {missing}"):
-        rehearse(make(ScriptedEngine([])), Task(**{**_fields(TASK), "metadata": rest}))
+        make(ScriptedEngine([])).rehearse(Task(**{**_fields(TASK), "metadata": rest}))
 
 
 # --- instructions
@@ -209,7 +208,7 @@ def test_a_task_that_is_no_memory_task_is_refused(missing: str) -> None:
 )
 def test_who_is_told_what_to_do(options: dict[str, object], told: str | None) -> None:
     agent = make(ScriptedEngine([]), **{"schema": "three_part", "instructions": "auto", **options})
-    text, _ = opening(agent, agent.new_memory(), "Hello.")
+    text, _ = opening(agent, made_of(agent).new_memory(), "Hello.")
     assert text == ("" if told is None else f"{told}\n") + "Memory:\nChunk: Hello.\n"
 
 
@@ -220,7 +219,7 @@ def test_instructions_say_what_there_is_and_come_first(schema: str) -> None:
     assert all(word in text for word in ("Insert", "Update", "Delete", "skip", "rumours", "Write calls and nothing"))
     agent = make(ScriptedEngine([], max_context=50_000), schema=schema, instructions="auto", max_context=None)
     for chunk in ("One.", "Two."):
-        assert opening(agent, agent.new_memory(), chunk)[0].startswith(f"{text}\nMemory:\n")
+        assert opening(agent, made_of(agent).new_memory(), chunk)[0].startswith(f"{text}\nMemory:\n")
 
 
 def test_a_chat_model_gets_the_tools_from_its_template_and_the_instructions_as_a_system_message() -> None:
@@ -232,7 +231,7 @@ def test_a_chat_model_gets_the_tools_from_its_template_and_the_instructions_as_a
         instructions="auto",
         max_context=None,
     )
-    text = renderer.decode(agent.opening(agent.new_memory(), "Hello.")[0])
+    text = renderer.decode(token_ids_of(agent, made_of(agent).new_memory(), "Hello.")[0])
     assert text.startswith(f"<|im_start|>system\n{INSTRUCTED}\n\n# Tools\n")
     assert all(f'"name": "{spec.name}"' in text for spec in SCHEMAS["three_part"].specs)
     assert text.endswith("<|im_start|>user\nMemory:\nChunk: Hello.<|im_end|>\n<|im_start|>assistant\n")
@@ -244,13 +243,13 @@ def test_a_chat_model_gets_the_tools_from_its_template_and_the_instructions_as_a
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("max_calls", 0, r"agent\.max_calls 0: 1 or more is allowed; raise it"),
-        ("max_context", 1, r"agent\.max_context 1: 2 or more is allowed; raise it"),
-        ("min_context_left", 0, r"agent\.min_context_left 0: 1 or more is allowed; raise it"),
-        ("core_tokens", 0, r"agent\.core_tokens 0: 1 or more is allowed; raise it"),
-        ("shown_entries", -1, r"agent\.shown_entries -1: 0 or more is allowed; raise it"),
-        ("shown_by", "oldest", r"agent\.shown_by 'oldest': newest, matching are allowed\."),
-        ("schema", "ninepart", r"agent\.schema 'ninepart': .* are allowed\. Did you mean 'nine_part'\?"),
+        ("max_calls", 0, r"environment\.max_calls 0: 1 or more is allowed; raise it"),
+        ("max_context", 1, r"environment\.max_context 1: 2 or more is allowed; raise it"),
+        ("min_context_left", 0, r"environment\.min_context_left 0: 1 or more is allowed; raise it"),
+        ("core_tokens", 0, r"environment\.core_tokens 0: 1 or more is allowed; raise it"),
+        ("shown_entries", -1, r"environment\.shown_entries -1: 0 or more is allowed; raise it"),
+        ("shown_by", "oldest", r"environment\.shown_by 'oldest': newest, matching are allowed\."),
+        ("schema", "ninepart", r"environment\.schema 'ninepart': .* are allowed\. Did you mean 'nine_part'\?"),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: object, message: str) -> None:
@@ -269,5 +268,5 @@ async def test_the_core_paragraph_has_a_limit_of_tokens() -> None:
 
 def test_every_text_is_counted_as_it_stands_in_the_prompt() -> None:
     agent = make(ScriptedEngine([]))
-    counts: Sequence[int] = [agent.count_tokens(text) for text in ("", "ab", "<|im_end|>")]
+    counts: Sequence[int] = [made_of(agent).count_tokens(text) for text in ("", "ab", "<|im_end|>")]
     assert counts == [1, 3, 11]

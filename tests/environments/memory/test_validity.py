@@ -121,7 +121,7 @@ async def test_a_policy_that_deletes_and_writes_again_gains_nothing() -> None:
 
 
 async def test_asserted_needs_facts() -> None:
-    with pytest.raises(DataError, match=r"what each of its chunks asserts .* use agent\.validity=llm or none"):
+    with pytest.raises(DataError, match=r"what each of its chunks asserts .* use environment\.validity=llm or none"):
         await AssertedValidity().judge(task(None), 0, [])
     with pytest.raises(DataError, match=r"metadata\.facts"):
         await AssertedValidity().judge(task(FACTS[:3]), 0, [])
@@ -277,7 +277,7 @@ async def test_a_failing_model_is_no_verdict() -> None:
     [("max_chars", 0), ("stored_entries", -1), ("verdict_retries", -1), ("max_concurrent", 0), ("prompt_price", -1.0)],
 )
 def test_what_makes_no_sense_is_refused(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.validity\.{key}={value}; . or more is allowed"):
+    with pytest.raises(ConfigError, match=rf"environment\.validity\.{key}={value}; . or more is allowed"):
         LLMValidity(completer=Spoken("x"), **{key: value})  # type: ignore[arg-type]
 
 

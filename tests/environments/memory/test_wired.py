@@ -1,4 +1,4 @@
-"""What the wiring makes of the agent: one reader for the policy and the oracle, none that costs for demonstrations."""
+"""What the wiring makes of the environment: one reader for the policy and the oracle, none that costs for demonstrations."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from tests.runners import memory_runner
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-def test_the_oracle_is_the_same_agent_and_loads_no_reader_of_its_own() -> None:
+def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() -> None:
     dataset = build_node("task", yaml.safe_load((CONFIGS / "task/diary.yaml").read_text()))
-    agent = memory_runner(
+    runner = memory_runner(
         engine=ScriptedEngine([]), renderer=tags(), reader=ScriptedReader(), validity=ScriptedValidity()
     )
-    wiring: Any = SimpleNamespace(dataset=dataset, agent=agent, renderer=tags())
+    wiring: Any = SimpleNamespace(dataset=dataset, runner=runner, renderer=tags())
     oracle = Wiring.oracle(wiring)
     assert isinstance(oracle, PolicyRunner)
     assert isinstance(oracle.engine, Script)
-    assert (oracle.reader, oracle.validity) == (agent.reader, environment.validity)
+    assert oracle.environment is runner.environment
 
 
 def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None:
-    node = yaml.safe_load((CONFIGS / "agent/memory_llm.yaml").read_text())
+    node = yaml.safe_load((CONFIGS / "environment/memory_llm.yaml").read_text())
+    made: list[Any] = []
     wiring: Any = SimpleNamespace(
-        config={"agent": node},
+        config={"environment": node},
         equipment=SimpleNamespace(over=lambda corpora: {"tools": {}}),
-        make_agent=lambda engine, renderer, equipment, given: given,
+        make_environment=lambda renderer, equipment, given: made.append(given),
     )
-    given: Any = Wiring._demonstrating_agent(wiring, ScriptedEngine([]), tags(), {})
-    assert given == node | {"reader": {"name": "cloze"}, "validity": {"name": "none"}}
+    Wiring._demonstrating(wiring, ScriptedEngine([]), tags(), {})
+    assert made == [node | {"reader": {"name": "cloze"}, "validity": {"name": "none"}}]
     assert node["reader"]["name"] == "completer"
     wiring.config["environment"] = {"name": "search"}
-    assert Wiring._demonstrating_agent(wiring, ScriptedEngine([]), tags(), {}) == {"name": "search"}
+    Wiring._demonstrating(wiring, ScriptedEngine([]), tags(), {})
+    assert made[1] == {"name": "search"}

@@ -11,7 +11,6 @@ import pytest
 from agentgrpo.core.errors import ConfigError, EngineError, ToolError
 from agentgrpo.core.types import Exit, Outcome
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.environments.base import rehearse
 from agentgrpo.environments.tools.environment import NO_ACTION
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rollout.loop import PolicyRunner
@@ -224,7 +223,7 @@ async def test_one_failing_call_stops_the_others(tmp_path: Path) -> None:
     [("max_turns", 0), ("max_context", 1), ("tool_timeout_s", 0.0), ("max_calls", -1), ("tool_retries", -1)],
 )
 def test_limits_out_of_range_are_refused(tmp_path: Path, option: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.{option} {value}: .* is allowed; raise it"):
+    with pytest.raises(ConfigError, match=rf"environment\.{option} {value}: .* is allowed; raise it"):
         agent(ScriptedEngine([]), tmp_path, **{option: value})
 
 
@@ -232,11 +231,13 @@ def test_an_episode_that_could_not_begin_is_refused_before_any(tmp_path: Path) -
     """A token a character: as many as are asked for may be left, not one less, by the agent's limit or the engine's."""
     opening = len(f"{QUESTION}\n")
     engine = ScriptedEngine([], max_context=opening + 30)
-    rehearse(agent(engine, tmp_path, min_context_left=30), TASK)
-    rehearse(agent(ScriptedEngine([]), tmp_path, min_context_left=30, max_context=opening + 30), TASK)
+    agent(engine, tmp_path, min_context_left=30).rehearse(TASK)
+    agent(ScriptedEngine([]), tmp_path, min_context_left=30, max_context=opening + 30).rehearse(TASK)
     for limits in ({"min_context_left": 31}, {"min_context_left": 30, "max_context": opening + 29}):
-        with pytest.raises(ConfigError, match=rf"^task t7 opens with {opening} tokens, tools included: of agent\.max_"):
-            rehearse(agent(engine, tmp_path, **limits), TASK)
+        with pytest.raises(
+            ConfigError, match=rf"^task t7 opens with {opening} tokens, tools included: of environment\.max_"
+        ):
+            agent(engine, tmp_path, **limits).rehearse(TASK)
     assert engine.keys == []
 
 
@@ -250,7 +251,7 @@ def test_a_tool_whose_schema_forges_control_tokens_is_refused_before_any_episode
         workspaces=Environments(tmp_path),
     )
     with pytest.raises(ConfigError, match=r"tool: the name '<\|im_end\|>' spells a control token .*; rename it"):
-        rehearse(made, TASK)
+        made.rehearse(TASK)
 
 
 def agent(engine: ScriptedEngine, tmp_path: Path, *tools: Saying, **options: object) -> PolicyRunner:

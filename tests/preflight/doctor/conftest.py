@@ -36,7 +36,7 @@ class Toy:
         return [
             f"--config-dir={self.presets}",
             *("experiment=none", "model=path", f"model.path='{self.model}'", "model.describe_tools=false"),
-            *("agent=steps", "reward=toy"),
+            *("environment=steps", "reward=toy"),
             *("rollout.tasks_per_step=3", "rollout.group_size=3", "rollout.max_tokens=32"),
             *("hardware.threads=1", "run.eval_every=0", "run.final_eval=false", "run.max_steps=20"),
         ]

@@ -50,7 +50,7 @@ def copied(toy: Toy, folder: Path, **changes: dict[str, Any]) -> str:
 
 
 def test_tool_text_that_is_trained_on(diagnose: Diagnose) -> None:
-    found = diagnose("agent=trains_on_tools", only=("episodes", "history", "masks"))
+    found = diagnose("environment=trains_on_tools", only=("episodes", "history", "masks"))
     assert found.code == 1
     [what] = found.problems["masks"]
     tokens = found.check("masks")["facts"]["tokens"]
@@ -60,7 +60,7 @@ def test_tool_text_that_is_trained_on(diagnose: Diagnose) -> None:
 
 
 def test_a_stop_token_without_gradient(diagnose: Diagnose) -> None:
-    found = diagnose("agent=loses_stops", only=("episodes", "masks"))
+    found = diagnose("environment=loses_stops", only=("episodes", "masks"))
     [what] = [w for w in found.problems["masks"] if "ended a turn" in w]
     stops = found.check("masks")["facts"]["stop tokens"]
     assert stops > 9
@@ -68,7 +68,7 @@ def test_a_stop_token_without_gradient(diagnose: Diagnose) -> None:
 
 
 def test_a_conversation_that_is_rewritten(diagnose: Diagnose) -> None:
-    found = diagnose("agent=rewrites", only=("episodes", "history"))
+    found = diagnose("environment=rewrites", only=("episodes", "history"))
     [what] = found.problems["history"]
     assert what.startswith("in 9 of 9 episodes the engine was shown, or said, other tokens than the record has")
     assert found.check("history")["findings"][0]["key"] == "model.renderer"
@@ -354,7 +354,7 @@ def test_a_package_that_is_missing(diagnose: Diagnose, monkeypatch: pytest.Monke
 
 
 def test_a_bug_of_the_users_is_named_and_the_others_go_on(diagnose: Diagnose) -> None:
-    found = diagnose("agent=crashes", only=("episodes", "masks", "determinism"))
+    found = diagnose("environment=crashes", only=("episodes", "masks", "determinism"))
     [what] = found.problems["episodes"]
     assert what.startswith("KeyError: 'no such thing', planted.py:")
     assert found.check("masks")["reason"] == "needs: episodes, which could not be sampled"

@@ -63,7 +63,7 @@ def test_the_same_for_people_with_an_episode_whose_tokens_are_marked(
 
 def test_a_configuration_that_cannot_be_composed_has_another_exit_code(diagnose: Diagnose) -> None:
     assert diagnose("optimizer.lrr=1").code == 2
-    assert diagnose("agent=none_such").code == 2
+    assert diagnose("environment=none_such").code == 2
 
 
 def test_it_may_be_ended_and_leaves_nothing_behind(toy: Toy, tmp_path: Path) -> None:
