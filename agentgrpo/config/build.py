@@ -71,6 +71,8 @@ def _fit(value: Any, hint: Any) -> Any:
 
 _admitted: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+METRIC = "environment."
+"""Before a metric's name, in the name of the reward term that pays for it."""
 _TRAINED = frozenset({"engine", "policy", "model"})
 """Names by which an object of the wiring that changes in training would be asked for."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -263,6 +265,8 @@ def resolve(kind: str, name: object, path: str) -> Any:
     known = _registered(kind)
     if isinstance(name, str) and name in known:
         return _load(known[name]) if isinstance(known[name], str) else known[name]
+    if kind == "term" and isinstance(name, str) and name.startswith(METRIC):
+        return partial(_load(WRAPPERS["environment_term"]), name.removeprefix(METRIC))
     if not isinstance(name, str) or not _USER_CODE.fullmatch(name):
         own = "a class or function" if kind in WRAPPERS else "a class"
         raise ConfigError(
@@ -278,6 +282,8 @@ def resolve(kind: str, name: object, path: str) -> Any:
     except (ImportError, AttributeError) as e:
         near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
         raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here{near}") from e
+    if kind == "environment":  # whose objects are made for each attempt
+        return _load(WRAPPERS[kind])(found)
     return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
 
 

@@ -21,7 +21,7 @@ _OPEN = ("run.eval.prices", "task.sources")
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
     """The overrides as Hydra takes them: +group=preset as group=preset, retriever.web=preset as retriever/web=preset,
-    tools.mine.name=x as ++tools.mine.name=x.
+    tools.mine.name=x as ++tools.mine.name=x, environment=module:Class as the preset own with that name.
     Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
     and for what is no override at all."""
     if sweep and (size := Launch.of().size) > 1:
@@ -30,8 +30,12 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
             "of its own: hydra/launcher=submitit_slurm hardware=slurm"
         )
     lines = []
+    has_own = any(map(_names_own_environment, parse(overrides)))
     for override in parse(overrides):
         line, group = str(override.input_line), override.key_or_group
+        if _names_own_environment(override):
+            lines += ["environment=own", f"environment.name={override.get_value_string()}"]
+            continue
         if "." in group and group.replace(".", "/") in presets:  # retriever.web=NAME as retriever/web=NAME
             group = group.replace(".", "/")
         if override.is_sweep_override() and not sweep:
@@ -46,7 +50,7 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
                     key = override.key_or_group
                     raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}.{near}")
             line = f"{group}={override.get_value_string()}"
-        elif _is_open(group) and not line.startswith(("+", "~")):
+        elif (_is_open(group) or (has_own and group.startswith("environment."))) and not line.startswith(("+", "~")):
             line = f"++{line}"
         lines.append(line)
     return lines
@@ -71,6 +75,12 @@ def parse(overrides: Sequence[str]) -> Iterator[Override]:
                 f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
                 "commas, quotes or brackets: key='\"a, b\"'"
             ) from e
+
+
+def _names_own_environment(override: Override) -> bool:
+    """environment=module:Class, a class of the user's own in the place of a preset."""
+    value = None if override.is_sweep_override() or override.is_delete() else override.value()
+    return override.key_or_group == "environment" and isinstance(value, str) and ":" in value
 
 
 def _is_open(key: str) -> bool:

@@ -215,9 +215,12 @@ FROZEN: frozenset[str] = frozenset({"reader", "validity"})
 wiring."""
 
 WRAPPERS: Mapping[str, str] = {
+    "environment": "agentgrpo.environments.own:own_environments",
     "tool": "agentgrpo.tools.functions:FunctionTool",
     "judge": "agentgrpo.judges.judger:JudgerJudge",
     "judger": "agentgrpo.judges.judger:as_it_is",
+    "term": "agentgrpo.rewards.own:FunctionTerm",
+    "environment_term": "agentgrpo.rewards.own:EnvironmentTerm",
 }
 """kind -> the class that makes such a part of a plain function of the user's, which it gets as its first argument."""
 

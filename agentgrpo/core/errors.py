@@ -16,13 +16,14 @@
     ├── ProcessError                   another process of the run is lost, resumable; exit 7
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
+        ├── EnvironmentFailure
         ├── ToolError
         ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize,
         │                              over_budget (the episode's own limit: told to the policy)
         └── JudgeError
 
 A message says what was given, what is allowed and what to do. Extension authors raise plain Python errors; `boundary`
-attributes them to a stage; `rollout/episodes.py` is the one place that captures an EpisodeError as a Failure.
+attributes them to a stage; `rollout/groups.py` is the one place that captures an EpisodeError as a Failure.
 """
 
 from __future__ import annotations
@@ -111,6 +112,10 @@ def _rebuild(cls: type[EpisodeError], message: str, kind: str) -> EpisodeError:
 
 class EngineError(EpisodeError):
     """The rollout backend failed."""
+
+
+class EnvironmentFailure(EpisodeError):
+    """An environment of the user's own raised an error."""
 
 
 class ToolError(EpisodeError):

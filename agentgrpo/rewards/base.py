@@ -10,8 +10,9 @@ from agentgrpo.core.types import Episode, Outcome, ToolRecord
 
 
 class RewardTerm(Protocol):
-    """One scorer; weights are its constructor's keywords. `dimension` is one of correctness, citation_support,
-    retrieval_quality, search_efficiency. `is_cost`: charged at `cost_when_wrong` where the answer is wrong."""
+    """One scorer; weights are its constructor's keywords. `dimension` is what its value is summed under in the records:
+    correctness (the terminal reward) or a name of its own. `is_cost`: charged at `cost_when_wrong` where the answer is
+    wrong."""
 
     dimension: str
     is_cost: bool

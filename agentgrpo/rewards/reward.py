@@ -41,12 +41,6 @@ class Reward:
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"reward mode '{mode}'; allowed: {', '.join(MODES)}.{did_you_mean(mode, MODES)}")
-        for name, term in terms.items():
-            if term.dimension not in DIMENSIONS:
-                raise ConfigError(
-                    f"reward term '{name}' has dimension '{term.dimension}'; allowed: {', '.join(DIMENSIONS)}."
-                    + did_you_mean(term.dimension, DIMENSIONS)
-                )
         counted = [n for n, t in terms.items() if mode == "shaped" or t.dimension == CORRECTNESS]
         if not counted:
             raise ConfigError(
@@ -66,6 +60,7 @@ class Reward:
         self._scale = reward_scale
         self._cost_when_wrong = cost_when_wrong
         self._threshold = correct_threshold
+        self._dimensions = tuple(dict.fromkeys((*DIMENSIONS, *(term.dimension for term in terms.values()))))
         self._branch_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, BranchTerm)}
         self._turn_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, TurnTerm)}
 
@@ -143,7 +138,8 @@ class Reward:
             for name, term in self._terms.items()
         }
         dimensions = {
-            d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d]) for d in DIMENSIONS
+            d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d])
+            for d in self._dimensions
         }
         shared = [value for name, value in values.items() if name not in own]
         branches = tuple(_sum([*shared, *column]) for column in zip(*own.values(), strict=True))

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from hashlib import sha256
 from typing import Any
 
-from agentgrpo.config.build import Child, build_node, takes
+from agentgrpo.config.build import Child, build_node, takes, user_code
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.stages import Clock
@@ -98,7 +98,7 @@ class Equipment:
     @property
     def notes(self) -> Sequence[str]:
         """What a user may not have meant, a line each."""
-        if not self._has_tools or self._parts:
+        if not self._has_tools or self._parts or user_code({"environment": self._config["environment"]}):
             return ()
         name = self._config["environment"]["name"]
         return (f"environment={name} has no tools: every call will fail; tools=calculator gives one",)

@@ -38,10 +38,11 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
     """The headline figures before and after, in one table."""
     oracle, figures = result.get("oracle"), result["figures"]
     rows = []
-    for name in (*figures["headline"], "reward"):
+    for name in dict.fromkeys((*figures["headline"], "reward")):
         before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
         _, low, high = result[mode]["difference"][name]
-        change = f"{(after - before) * 100:+.1f} points" if name == figures["quality"] else _relative(before, after)
+        is_share = name == figures["quality"] and figures.get("is_graded", True)
+        change = f"{(after - before) * 100:+.1f} points" if is_share else _relative(before, after)
         interval = f"[{low:+.3f}, {high:+.3f}]"
         rows.append(
             [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])

@@ -15,7 +15,7 @@ from functools import cached_property
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import AnyCall, ToolReply
 from agentgrpo.core.types import Episode, Exit, Message, Piece, Task, ToolRecord
-from agentgrpo.environments.base import Attempt, EnvironmentDefaults, Observation, Scores, Turn, TurnLimits
+from agentgrpo.environments.base import Attempt, Environment, EnvironmentDefaults, Observation, Scores, Turn, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.state import ToolState, episode_metrics, tool_figures
 from agentgrpo.renderers.base import ToolRenderer
@@ -98,7 +98,7 @@ class ToolEnvironments(EnvironmentDefaults):
         known = episode_metrics(ToolState(), tools=self.toolbox.names)
         return frozenset({*known, *(f"exit_{e.value}" for e in Exit)})
 
-    def make(self, attempt: Attempt) -> ToolEnvironment:
+    def make(self, attempt: Attempt) -> Environment:
         return ToolEnvironment(self, attempt)
 
     def opening(self, task: Task) -> list[Message]:
@@ -120,8 +120,11 @@ class ToolEnvironments(EnvironmentDefaults):
 
     @cached_property
     def toolbox(self) -> Toolbox:
+        return self._toolbox_of(self.tools)
+
+    def _toolbox_of(self, tools: Mapping[str, Tool]) -> Toolbox:
         return Toolbox(
-            self.tools,
+            tools,
             count_tokens=lambda text: len(self.renderer.observe([Piece(self.renderer.written(text), trusted=False)])),
             timeout_s=self.tool_timeout_s,
             max_output_tokens=self.max_tool_output_tokens,

@@ -1,0 +1,338 @@
+"""Environments of a user's own: `environment=my_env:Shop`, a class in one of three shapes.
+
+    typed methods            public methods are tools, as TRL's environment_factory takes them: `reset(...)` returns a
+                             text or nothing, `get_reward()` (or `reward()`) a number
+    reset and step           async, as environments.base.Environment says; `score` and `close` may be left out
+    a ToolEnvironment        a subclass, which has the attempt's workspace: overrides `reset` or `score`
+
+What its constructor takes are keys of the YAML node, beside those of environment=tools. Whatever it raises is an
+EnvironmentFailure of that attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
+from agentgrpo.core.messages import content_of
+from agentgrpo.core.types import Episode, Message, Task
+from agentgrpo.environments.base import Attempt, Environment, Observation, Scores, Turn
+from agentgrpo.environments.figures import Figures
+from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
+from agentgrpo.environments.tools.state import PRICE
+from agentgrpo.tools.base import Environment as ToolWorkspace
+from agentgrpo.tools.base import ToolResult
+from agentgrpo.tools.functions import spec_of
+from agentgrpo.tools.toolbox import Toolbox
+
+T = TypeVar("T")
+REWARD = ("get_reward", "reward")
+"""Methods that say what an attempt was worth; the first that there is."""
+NO_TOOLS = frozenset({"reset", "step", "score", "close", *REWARD})
+"""Public methods that are the environment's own business."""
+TURNS = "turns"
+"""The metric that every environment of a user's own has."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnEnvironments(ToolEnvironments):
+    """Implements environments.base.EnvironmentFactory: makes a fresh object of the user's class for each attempt.
+
+    A class may say `quality`, the metric that policies are compared by (default: reward), and `costs`, those that
+    should fall (default: turns).
+    """
+
+    kind: type
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of its constructor."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.kind.__module__}:{self.kind.__qualname__}"
+
+    @cached_property
+    def methods(self) -> Mapping[str, MethodTool]:
+        """The tools that the class itself is; none of one that answers turns by itself."""
+        if issubclass(self.kind, ToolEnvironment) or answers_turns(self.kind):
+            return {}
+        return {name: MethodTool(getattr(self.kind, name)) for name in _tool_names(self.kind)}
+
+    @cached_property
+    def toolbox(self) -> Toolbox:
+        if clash := sorted(self.methods.keys() & self.tools.keys()):
+            raise ConfigError(f"{self.name} and tools= both have a tool {clash[0]}; rename one, or leave tools= out")
+        return self._toolbox_of({**self.tools, **self.methods})
+
+    @cached_property
+    def figures(self) -> Figures:
+        quality = str(getattr(self.kind, "quality", "reward"))
+        costs = tuple(map(str, getattr(self.kind, "costs", (TURNS,))))
+        counts = {name: f"calls/{name}" for name in (*self.tools, *self.methods)}
+        counted = ("tool_calls", "failed_calls") if counts else ()
+        return Figures(
+            columns=tuple(dict.fromkeys((*costs, TURNS, *counted, *counts.values()))),
+            headline=(quality, *costs, "cost"),
+            by_kind=(quality, *costs),
+            quality=quality,
+            is_graded=False,
+            thrift=costs[0],
+            counts=counts,
+            prices=dict.fromkeys(counts, PRICE),
+        )
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """What `score` returns is known when it does."""
+        return frozenset()
+
+    def make(self, attempt: Attempt) -> Environment:
+        with boundary(EnvironmentFailure, f"{self.name}, its constructor"):
+            if issubclass(self.kind, ToolEnvironment):
+                return Guarded(self.kind(self, attempt, **self.arguments), self.name)
+            own = self.kind(**self.arguments)
+        if answers_turns(self.kind):
+            return Guarded(own, self.name)
+        return Guarded(MethodEnvironment(self, attempt, own), self.name)
+
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """See environments.base.EnvironmentFactory: whether `reset` can be given what it asks for."""
+        if self.methods:
+            row_for(self.kind.reset if hasattr(self.kind, "reset") else None, task, where=self.name)
+
+
+def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
+    """The constructor of `kind`'s factory, which takes the keys of environment=tools and those of `kind` itself."""
+    if not inspect.isclass(kind):
+        raise ConfigError(f"environment.name: {kind!r} is no class; see agentgrpo/docs/environments.md for the shapes")
+    _refuse_shapeless(kind)
+    theirs = _parameters_of(kind)
+    ours = dict(inspect.signature(OwnEnvironments).parameters)
+    del ours["kind"], ours["arguments"]
+    hints = {**typing.get_type_hints(OwnEnvironments), **{name: p.annotation for name, p in theirs.items()}}
+
+    def make(**given: Any) -> OwnEnvironments:
+        arguments = {name: value for name, value in given.items() if name in theirs}
+        shared = {name: value for name, value in given.items() if name in ours}
+        return OwnEnvironments(kind=kind, arguments=arguments, **shared)
+
+    together = {**ours, **theirs}
+    make.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]
+    make.__annotations__ = {name: hints[name] for name in together}
+    make.__qualname__ = kind.__qualname__
+    return make
+
+
+def answers_turns(kind: type) -> bool:
+    """Whether it has `step` and `reset` as Environment has them."""
+    return all(inspect.iscoroutinefunction(getattr(kind, name, None)) for name in ("reset", "step"))
+
+
+class Guarded:
+    """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted."""
+
+    def __init__(self, own: Any, name: str) -> None:
+        self._own, self._name = own, name
+
+    async def reset(self, task: Task) -> Observation:
+        with boundary(EnvironmentFailure, f"{self._name}.reset"):
+            said = await self._own.reset(task)
+        return said if isinstance(said, Observation) else Observation(messages=opening_of(task, said, self._name))
+
+    async def step(self, turn: Turn) -> Observation:
+        with boundary(EnvironmentFailure, f"{self._name}.step"):
+            said = await self._own.step(turn)
+        if isinstance(said, str):
+            said = Observation(messages=[Message(role="user", content=said)])
+        if not isinstance(said, Observation):
+            raise EnvironmentFailure(
+                f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
+            )
+        return replace(said, metrics={**said.metrics, TURNS: turn.index + 1})
+
+    async def score(self, episode: Episode) -> Scores:
+        with boundary(EnvironmentFailure, f"{self._name}.score"):
+            return scores_of(await self._own.score(episode), self._name) if hasattr(self._own, "score") else {}
+
+    async def close(self) -> None:
+        with boundary(EnvironmentFailure, f"{self._name}.close"):
+            if hasattr(self._own, "close"):
+                await _awaited(self._own.close())
+
+
+class MethodEnvironment(ToolEnvironment):
+    """An object whose typed public methods are tools."""
+
+    def __init__(self, options: OwnEnvironments, attempt: Attempt, own: Any) -> None:
+        super().__init__(options, attempt)
+        self._methods, self._own, self._where = options.methods, own, options.name
+        for tool in self._methods.values():
+            tool.owners[id(self.workspace)] = own
+
+    async def reset(self, task: Task) -> Observation:
+        said: object = None
+        if hasattr(self._own, "reset"):
+            said = await _called(self._own.reset, row_for(self._own.reset, task, where=self._where))
+        opening = opening_of(task, said, self._where)
+        system = [m for m in self.options.opening(task) if m.role == "system"][: self.options.system_prompt is not None]
+        return self.opening([*system, *opening])
+
+    async def score(self, episode: Episode) -> Scores:
+        judge = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
+        return {} if judge is None else scores_of(await _called(judge, {}), self._where)
+
+    async def close(self) -> None:
+        for tool in self._methods.values():
+            tool.owners.pop(id(self.workspace), None)
+        try:
+            if hasattr(self._own, "close"):
+                await _called(self._own.close, {})
+        finally:
+            await super().close()
+
+
+class MethodTool:
+    """Implements tools.base.Tool: a method of whatever object the episode's environment is. Calls of one turn are made
+    one after the other, for they share its state."""
+
+    exclusive = True
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        """Raises ConfigError for a method that cannot be described."""
+        self._name = method.__name__
+        self.spec = spec_of(_without_self(method))
+        self.owners: dict[int, Any] = {}
+        """id of an attempt's workspace -> the object; entered and removed by MethodEnvironment."""
+
+    async def call(self, arguments: Mapping[str, Any], workspace: ToolWorkspace) -> ToolResult:
+        """An exception of the method is told to the policy, as a runtime error."""
+        try:
+            value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
+        except Exception as e:
+            return ToolResult.failed(f"{type(e).__name__}: {e}")
+        return ToolResult.ok(content_of(value))
+
+    async def close(self) -> None:
+        """The object is the episode's."""
+
+
+def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict[str, Any]:
+    """What `reset` is called with: the task's columns by name, as far as it takes them. Raises ConfigError for one that
+    it asks for and the task has not."""
+    if reset is None:
+        return {}
+    columns: dict[str, Any] = {
+        "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
+        "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
+        "references": list(task.references),
+        "answer": task.references[0] if task.references else "",
+        "task": task,
+        **task.metadata,
+    }
+    parameters = [p for name, p in inspect.signature(reset).parameters.items() if name != "self"]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return columns
+    for p in parameters:
+        if p.name not in columns and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
+            raise ConfigError(
+                f"{where}.reset asks for {p.name}, and task {task.id} has no such column; it has {', '.join(columns)}: "
+                "add it to the data, or give it a default"
+            )
+    return {p.name: columns[p.name] for p in parameters if p.name in columns}
+
+
+def opening_of(task: Task, said: object, where: str) -> list[Message]:
+    """The task's messages with the text that `reset` returned behind the last one; or the messages that it returned."""
+    messages = list(task.messages)
+    if said is None or said == "":
+        return messages
+    if isinstance(said, str):
+        if not messages:
+            return [Message(role="user", content=said)]
+        last = messages[-1]
+        return [*messages[:-1], replace(last, content=f"{last.content}\n{said}" if last.content else said)]
+    if isinstance(said, Sequence) and all(isinstance(m, Message | Mapping) for m in said):
+        return [
+            m if isinstance(m, Message) else Message(role=m["role"], content=content_of(m["content"])) for m in said
+        ]
+    raise EnvironmentFailure(
+        f"{where}.reset returned a {type(said).__name__}; a text, messages, an Observation or None is allowed",
+        kind="shape",
+    )
+
+
+def scores_of(said: object, where: str) -> Scores:
+    """A number as {"reward": number}, a mapping as it is, None as nothing."""
+    if said is None:
+        return {}
+    if isinstance(said, bool | int | float):
+        return {"reward": float(said)}
+    if isinstance(said, Mapping):
+        return cast(Scores, said)
+    raise EnvironmentFailure(
+        f"{where}: its score is a {type(said).__name__}; a number, or numbers by name, are allowed", kind="shape"
+    )
+
+
+async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """A plain function runs in a thread, so that no other episode waits for it."""
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    return await asyncio.to_thread(function, **arguments)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _tool_names(kind: type) -> list[str]:
+    """In the order of writing, those of base classes first."""
+    found: dict[str, None] = {}
+    for cls in reversed(kind.__mro__[:-1]):
+        for name, value in vars(cls).items():
+            if not name.startswith("_") and name not in NO_TOOLS and inspect.isfunction(value):
+                found[name] = None
+    return list(found)
+
+
+def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` as `spec_of` reads a function: without its first parameter."""
+
+    def function(**arguments: Any) -> Any:
+        raise TypeError("only its description is used")
+
+    function.__name__, function.__qualname__ = method.__name__, method.__qualname__
+    function.__module__, function.__doc__ = method.__module__, method.__doc__
+    hints = typing.get_type_hints(method)
+    function.__annotations__ = hints
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _parameters_of(kind: type) -> dict[str, inspect.Parameter]:
+    """Of its constructor, as keys; not those that the house itself gives a ToolEnvironment."""
+    if kind.__init__ is object.__init__ or kind.__init__ is ToolEnvironment.__init__:  # type: ignore[misc]
+        return {}
+    hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    skipped = 3 if issubclass(kind, ToolEnvironment) else 1
+    found = {}
+    for p in list(inspect.signature(kind.__init__).parameters.values())[skipped:]:  # type: ignore[misc]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            found[p.name] = p.replace(kind=p.KEYWORD_ONLY, annotation=hints.get(p.name, Any))
+    return found
+
+
+def _refuse_shapeless(kind: type) -> None:
+    if issubclass(kind, ToolEnvironment) or answers_turns(kind) or _tool_names(kind):
+        return
+    raise ConfigError(
+        f"environment.name={kind.__module__}:{kind.__qualname__} has no public methods; allowed is a class whose typed "
+        "methods are tools (reset and get_reward beside them), one with async reset and step, or a subclass of "
+        "agentgrpo.environments.tools.environment:ToolEnvironment"
+    )

@@ -1,0 +1,55 @@
+"""Terms of a user's own: what the environment measured, by name, and plain functions of the episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.types import Episode
+
+DIMENSION = "environment"
+
+
+class EnvironmentTerm:
+    """weight · a metric of the episode: `reward.terms.tests.name=environment.tests_passed`. `environment.reward` is all
+    that the environment paid, for turns and at the end. Implements rewards.base.TurnTerm."""
+
+    dimension = DIMENSION
+
+    def __init__(self, metric: str, *, weight: float, is_cost: bool = False) -> None:
+        self._metric, self._weight, self.is_cost = metric, weight, is_cost
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        """Raises ConfigError for a metric that the environment does not have."""
+        if self._metric not in episode.metrics:
+            known = ", ".join(sorted(episode.metrics)) or "nothing"
+            raise ConfigError(
+                f"a reward term reads environment.{self._metric}, which the environment {episode.environment} neither "
+                f"measures nor scores; it has {known}.{did_you_mean(self._metric, episode.metrics)}"
+            )
+        return self._weight * episode.metrics[self._metric]
+
+    def per_turn(self, episode: Episode) -> Sequence[float]:
+        """See rewards.base.TurnTerm: of a metric with one number per turn these, of another one nothing."""
+        by_turn = episode.metrics_by_turn.get(self._metric, ())
+        if len(by_turn) != len(episode.turns):
+            return [0.0] * len(episode.turns)
+        return [self._weight * value for value in by_turn]
+
+
+class FunctionTerm:
+    """weight · function(episode): `reward.terms.brief.name=my_terms:brief`. Implements rewards.base.RewardTerm."""
+
+    dimension = DIMENSION
+
+    def __init__(self, function: Callable[[Episode], float], *, weight: float = 1.0, is_cost: bool = False) -> None:
+        self._function, self._weight, self.is_cost = function, weight, is_cost
+
+    def __call__(self, episode: Episode, correctness: float) -> float:
+        value = self._function(episode)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(
+                f"reward term {self._function.__module__}:{self._function.__qualname__} returned {value!r}; a number "
+                "is allowed"
+            )
+        return self._weight * value
