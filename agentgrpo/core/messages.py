@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from agentgrpo.core.types import ToolCall
 
@@ -108,11 +108,13 @@ def content_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """What an agent returns for one attempt: the chat-completion view of its last message."""
+    """What an agent returns for one attempt: the chat-completion view of its last message. In a trace, what the
+    environment said in between has the role `tool`."""
 
     content: str
     finish_reason: str
-    """stop | length | tool_calls | abort | timeout | error."""
+    """stop | length | tool_calls | abort | timeout | error; "" of what the environment said."""
+    role: Literal["assistant", "tool"] = "assistant"
     finish_info: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     extra_info: Mapping[str, Any] = field(default_factory=dict)

@@ -130,8 +130,8 @@ class JudgeCase:
     """The data set's own `reward_model`, untouched; where it has none {"ground_truth": the first reference or None,
     "references": all}."""
     extra_fields: Mapping[str, Any]
-    """agent_messages: a tuple of AgentMessage, one for each turn; response_message: the one with the answer;
-    data_source, task_id and metadata of the task."""
+    """agent_messages: a tuple of AgentMessage, the whole trace, what tools returned included; response_message: the one
+    with the answer; environment: {"name", "metrics", "outcome"}; data_source, task_id and metadata of the task."""
 
 
 class JudgerJudge:
@@ -175,7 +175,7 @@ class JudgerJudge:
         return await self._grade([_case(task, (message,)) for message in messages])
 
     async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
-        return await self._grade([_case(task, messages_of(episode)) for episode in episodes])
+        return await self._grade([_case(task, messages_of(episode), _measured(episode)) for episode in episodes])
 
     async def _grade(self, cases: Sequence[JudgeCase]) -> list[Grade]:
         if not cases:
@@ -303,29 +303,33 @@ def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
-    """An episode as its agent's messages, a turn each; the last one has the answer for content."""
+    """The whole trace of an episode: its turns and what the environment said to them; the last message is the policy's,
+    with the answer for content."""
     calls: dict[int, list[ToolCall]] = {}
     for record in episode.tool_records:
         calls.setdefault(record.turn, []).append(ToolCall(name=record.name, arguments=record.arguments))
-    messages = [
-        AgentMessage(
-            content=turn.text,
-            finish_reason="tool_calls" if number in calls else "length" if turn.cut_short else "stop",
-            tool_calls=tuple(calls.get(number, ())),
-        )
-        for number, turn in enumerate(episode.turns)
-    ]
-    forced = episode.exit is not Exit.ANSWERED
+    messages: list[AgentMessage] = []
+    number = 0
+    for segment in (s for branch in episode.branches for s in branch.segments):
+        if segment.sampled:
+            reason = "tool_calls" if number in calls else "length" if segment.cut_short else "stop"
+            made = tuple(calls.get(number, ()))
+            messages.append(AgentMessage(content=segment.text, finish_reason=reason, tool_calls=made))
+            number += 1
+        elif number:  # what stands before the first turn is the instruction
+            messages.append(AgentMessage(content=segment.text, finish_reason="", role="tool"))
+    if messages and messages[-1].role == "assistant":
+        del messages[-1]
     answer = AgentMessage(
         content=episode.answer or "",
-        finish_reason="length" if forced else "stop",
+        finish_reason="stop" if episode.exit is Exit.ANSWERED else "length",
         finish_info=episode.exit.value,
         extra_info=episode.metrics,
     )
-    return (*messages[:-1], answer)
+    return (*messages, answer)
 
 
-def _case(task: Task, messages: Sequence[AgentMessage]) -> JudgeCase:
+def _case(task: Task, messages: Sequence[AgentMessage], environment: Mapping[str, Any] | None = None) -> JudgeCase:
     references = task.references
     own = {"ground_truth": references[0] if references else None, "references": references}
     return JudgeCase(
@@ -335,11 +339,16 @@ def _case(task: Task, messages: Sequence[AgentMessage]) -> JudgeCase:
         extra_fields={
             "agent_messages": tuple(messages),
             "response_message": messages[-1],
+            "environment": environment or {"name": "", "metrics": {}, "outcome": {}},
             "data_source": source_of(task),
             "task_id": task.id,
             "metadata": task.metadata,
         },
     )
+
+
+def _measured(episode: Episode) -> dict[str, Any]:
+    return {"name": episode.environment, "metrics": dict(episode.metrics), "outcome": dict(episode.outcome)}
 
 
 def source_of(task: Task) -> str:

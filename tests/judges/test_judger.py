@@ -72,10 +72,13 @@ def test_a_judger_that_cannot_be_called_is_refused_before_the_first_answer() -> 
 async def test_what_a_judger_sees_of_an_episode() -> None:
     of = task("What is 2 + 2?", "four", "4", reward_model=REWARD_MODEL, data_source="sums")
     call = ToolRecord(name="calculator", arguments={"x": "2+2"}, outcome=Outcome.SUCCESS, turn=0)
+    told = replace(given(5, role="tool"), text="4, and again 1")
     done = replace(
-        episode(of, given(1), turn("Let me see"), given(5, role="tool"), turn("It is 4"), answer="4"),
+        episode(of, given(1), turn("Let me see"), told, turn("It is 4"), answer="4"),
         tool_records=(call, replace(call, arguments={"x": "1"})),
         metrics={"tool_calls": 2.0},
+        environment="tools",
+        outcome={"files": 1.0},
     )
     seen = Seen()
     assert await JudgerJudge(seen).grade_episodes(of, [done]) == [Grade(score=0.5, detail="because")]
