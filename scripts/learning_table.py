@@ -2,7 +2,7 @@
 
 python scripts/learning_table.py runs/a runs/b ...
 
-All of one kind of agent: its own figures are the columns.
+All in one environment: its own figures are the columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def table(runs: list[Path]) -> str:
     results = {run: json.loads((run / "eval.json").read_text(encoding="utf-8")) for run in runs}
     figures = results[runs[0]]["figures"]
     if other := [str(run) for run, result in results.items() if result["figures"] != figures]:
-        sys.exit(f"{other[0]} reports other figures than {runs[0]}; give runs of one kind of agent")
+        sys.exit(f"{other[0]} reports other figures than {runs[0]}; give runs of one environment")
     rows = [head(figures), ["---"] * len(head(figures))]
     rows += [cells(run.name, mode, result) for run, result in results.items() for mode in ("greedy", "sampled")]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

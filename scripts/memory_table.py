@@ -35,7 +35,7 @@ def read(run: Path) -> dict[str, Any]:
         sys.exit(f"{run} has no eval.json; give runs that were evaluated")
     result: dict[str, Any] = json.loads(path.read_bytes())
     if "memory_tokens" not in result["figures"]["headline"]:
-        sys.exit(f"{run} is no run of a memory agent; scripts/learning_table.py shows it")
+        sys.exit(f"{run} is no run of environment=memory; scripts/learning_table.py shows it")
     return result
 
 

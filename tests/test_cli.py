@@ -129,7 +129,7 @@ def test_both_spellings_choose_the_preset(spelling: str) -> None:
 def test_plus_works_for_every_group() -> None:
     chosen = {group: names[-1] for group, names in cli.presets().items()}
     chosen |= {"experiment": "none", "task": "jsonl", "model": "path"}  # those that OWN_DATA is for
-    chosen |= {"agent": "search", "retriever": "faiss_index"}  # which have every group that such a part can have
+    chosen |= {"environment": "search", "retriever": "faiss_index"}  # which have every group that such a part can have
     _, command = job("train", *(f"+{group}={name}" for group, name in chosen.items()), *OWN_DATA)
     assert command.choices == chosen
 
@@ -258,7 +258,7 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 # --- typos: one line on stderr, exit code 2, no traceback
 
 GROUPS = (
-    "task, model, engine, agent, retriever, counterfactual, tools, judge, reward, rollout, algorithm, optimizer, "
+    "task, model, engine, environment, retriever, counterfactual, tools, judge, reward, rollout, algorithm, optimizer, "
     "guards, cassette, budget, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
@@ -624,7 +624,7 @@ def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.C
 
 def test_a_snapshot_is_read_as_it_is_written(run_dir: Path) -> None:
     tree = read_snapshot(run_dir / "config.yaml")
-    assert (list(tree), tree["agent"]["system_prompt"]) == (list(registry.ROOT), "${oc.env:HOME}")
+    assert (list(tree), tree["environment"]["system_prompt"]) == (list(registry.ROOT), "${oc.env:HOME}")
     (run_dir / "config.yaml").write_text("run: {dir: '${oc.decode:1}'}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^run\.dir=.*: resolver 'oc\.decode'; allowed is oc\.env\."):
         read_snapshot(run_dir / "config.yaml")

@@ -82,7 +82,7 @@ def test_the_default_is_the_embedded_example() -> None:
         "task": "almanac",
         "model": "almanac_tiny",
         "engine": "hf",
-        "agent": "search",
+        "environment": "search",
         "retriever": "embedded",
         "counterfactual": "none",
         "judge": "exact_match",
@@ -246,6 +246,6 @@ def test_a_secret_from_the_environment_stays_off_the_disk(monkeypatch: pytest.Mo
     monkeypatch.setenv("CANARY", "s3cr3t")
     assert main(["train", "run.dir=r", "environment.system_prompt=${oc.env:CANARY}"]) == 0
     job = JOBS.pop()
-    assert job["config"]["agent"]["system_prompt"] == "s3cr3t"
+    assert job["config"]["environment"]["system_prompt"] == "s3cr3t"
     assert "system_prompt: ${oc.env:CANARY}" in job["command"].snapshot
     assert "s3cr3t" not in job["command"].snapshot

@@ -90,10 +90,10 @@ def test_what_is_no_preset_and_what_resumes(run: Path, capsys: pytest.CaptureFix
 # --- what searches
 
 
-def config(agent: str = "search", name: str = "blank", **more: Any) -> dict[str, Any]:
+def config(environment: str = "search", name: str = "blank", **more: Any) -> dict[str, Any]:
     return {
         "task": {"name": "almanac"},
-        "environment": {"name": agent},
+        "environment": {"name": environment},
         "retriever": {"name": "embedded"},
         "tools": {},
         "counterfactual": {"name": name},
@@ -113,15 +113,15 @@ def texts(injected: Any, query: str = "Velmor founded by") -> dict[str, list[str
 
 def test_every_retriever_is_behind_it_but_demonstrations_are_not() -> None:
     made = equipment(config())
-    assert texts(made.for_agent) == {"vdb": [""], "web": [""]}
+    assert texts(made.for_environment) == {"vdb": [""], "web": [""]}
     assert texts(made.over(CORPORA)) == {name: [CORPORA[name][0].text] for name in CORPORA}
-    assert texts(equipment(config(name="none")).for_agent) == texts(made.over(CORPORA))
+    assert texts(equipment(config(name="none")).for_environment) == texts(made.over(CORPORA))
     assert made.closing == tuple(made.retrievers.values())
 
 
 def test_tools_search_behind_it_too() -> None:
-    made = equipment(config("tool", tools={"search": {}}))
-    [tool] = made.for_agent["tools"].values()
+    made = equipment(config("tools", tools={"search": {}}))
+    [tool] = made.for_environment["tools"].values()
     assert [*tool._retrievers.values()] == [*made.retrievers.values()]
 
 
@@ -133,9 +133,9 @@ def test_the_fingerprint_differs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (config("tool"), "counterfactual=blank, and nothing searches here; use counterfactual=none"),
+        (config("tools"), "counterfactual=blank, and nothing searches here; use counterfactual=none"),
         (
-            config(agent="search") | {"environment": {"name": "search", "fetcher": {"name": "pages"}}},
+            config("search") | {"environment": {"name": "search", "fetcher": {"name": "pages"}}},
             "pages would show what it withholds; add environment.fetcher.name=none",
         ),
     ],

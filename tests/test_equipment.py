@@ -1,4 +1,4 @@
-"""From the configuration to what the agent works with: built where it is asked for, once, under its own names."""
+"""From the configuration to what the environment works with: built where it is asked for, once, under its own names."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def admitted() -> Iterator[None]:
     build._admitted.difference_update([ADDER, DOUBLE])
 
 
-def config(agent: str = "tool", **tools: Mapping[str, Any]) -> dict[str, Any]:
+def config(environment: str = "tools", **tools: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": {"name": "workshop"},
-        "environment": {"name": agent},
+        "environment": {"name": environment},
         "retriever": {"name": "embedded"},
         "tools": tools,
     }
 
 
 def tools_of(equipment: Equipment) -> dict[str, Any]:
-    return dict(equipment.for_agent["tools"])
+    return dict(equipment.for_environment["tools"])
 
 
-def test_a_search_agent_gets_retrievers_and_no_tools() -> None:
+def test_search_gets_retrievers_and_no_tools() -> None:
     equipment = Equipment(config("search"), CORPORA)
-    assert list(equipment.for_agent["retrievers"]) == ["vdb"]
-    assert (equipment.for_agent["tools"], equipment.environments) == ({}, None)
+    assert list(equipment.for_environment["retrievers"]) == ["vdb"]
+    assert (equipment.for_environment["tools"], equipment.workspaces) == ({}, None)
     assert equipment.closing == tuple(equipment.retrievers.values())
 
 
-def test_a_tool_agent_gets_tools_and_only_the_retrievers_that_they_ask_for() -> None:
+def test_tools_get_tools_and_only_the_retrievers_that_they_ask_for() -> None:
     """So a task without corpora is fine."""
     equipment = Equipment(config(calculator={}, files={"name": "files", "offered": ["read_file", "lookup"]}), {})
     assert list(tools_of(equipment)) == ["calculator", "read_file", "lookup"]
@@ -74,7 +74,7 @@ def test_a_tool_that_searches_needs_a_corpus() -> None:
         Equipment(config(calculator={}, search={}), {})
 
 
-def test_tools_for_an_agent_that_calls_none_are_refused() -> None:
+def test_tools_for_an_environment_that_calls_none_are_refused() -> None:
     with pytest.raises(ConfigError, match="environment=search calls no tools; use environment=tools, or tools=none"):
         Equipment(config("search", calculator={}), CORPORA)
 
@@ -84,11 +84,11 @@ def test_demonstrations_share_what_searches_nothing() -> None:
     other = equipment.over({"vdb": [Passage(id="x1", text="Another world.")]})
     assert other["tools"]["calculator"] is tools_of(equipment)["calculator"]
     assert other["tools"]["search"] is not tools_of(equipment)["search"]
-    assert other["environments"] is equipment.environments
+    assert other["workspaces"] is equipment.workspaces
     assert other["retrievers"]["vdb"] is not equipment.retrievers["vdb"]
 
 
-def test_an_agent_of_tools_without_any_is_noted() -> None:
+def test_an_environment_of_tools_without_any_is_noted() -> None:
     told = "environment=tools has no tools: every call will fail; tools=calculator gives one"
     assert Equipment(config(), {}).notes == (told,)
     assert [Equipment(c, CORPORA).notes for c in (config(calculator={}), config("search"))] == [(), ()]
@@ -124,8 +124,8 @@ async def test_a_plain_function_of_the_users_is_a_tool() -> None:
     assert isinstance(tool, FunctionTool)
     assert (tool.spec.name, tool.spec.description) == ("double", "Twice the number.")
     box = Toolbox(tools_of(equipment), count_tokens=len)
-    assert equipment.environments is not None
-    environment = equipment.environments.open(builders.task(), key="a")
+    assert equipment.workspaces is not None
+    environment = equipment.workspaces.open(builders.task(), key="a")
     reply, record = await box.call(ToolCall(name="double", arguments={"number": 21}), environment, turn=0)
     assert (reply.text, record.outcome) == ("42", Outcome.SUCCESS)
     for part in equipment.closing:

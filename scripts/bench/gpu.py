@@ -28,7 +28,7 @@ import torch
 from floor import Round, one_round
 from forwards import clock_of
 from measure import Now, peak_rss_mb
-from ours import ScriptedHFEngine, ToolTurns, learn, parts_of
+from ours import ScriptedHFEngine, learn, parts_of
 from results import show
 from rich.table import Table
 from schedules import ObservedEngine
@@ -151,7 +151,7 @@ def without_graphs(parts: Parts, script: Script) -> Parts:
         cuda_graphs=False,
     )
     plain.row_of = engine.row_of
-    return replace(parts, engine=plain, agent=ToolTurns(plain, script))
+    return replace(parts, engine=plain, runner=replace(parts.runner, engine=plain))
 
 
 def tokens_per_second(

@@ -2,7 +2,7 @@
 
 OMP_NUM_THREADS=1 python scripts/bench/memory.py
 
-The memory agent's whole loop: prompts of instructions, memory and chunk, one sampled turn each, its calls applied, the
+The memory environment's whole loop: prompts of instructions, memory and chunk, one sampled turn each, its calls applied, the
 questions read off the memory at the end. The weights are random and the turns prescribed (one or two inserts, spelt by
 the episode's and the chunk's name), so that all ways do exactly the same work. One process, one core, A B C D A B C D.
 """
@@ -30,6 +30,7 @@ from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import EngineTurn
+from agentgrpo.environments.memory.environment import MemoryEnvironments
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.schema import SCHEMAS
 from agentgrpo.environments.memory.validity import NoValidity
@@ -92,7 +93,7 @@ class Dictated(HFEngine):
         return (*tok("".join(inserts))["input_ids"], int(tok.eos_token_id))
 
 
-class Untold(PolicyRunner):
+class Untold(MemoryEnvironments):
     """Keeps from the engine what all prompts open with."""
 
     shared_opening = 0
@@ -111,36 +112,40 @@ def tasks_of(dialogues: int) -> list[Task]:
     ]
 
 
-def agents_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dict[bool, PolicyRunner]]:
-    """An engine, and the agents that tell it and that do not."""
+def runners_of(shape: Work, instructions: int, slots: int) -> tuple[Dictated, dict[bool, PolicyRunner]]:
+    """An engine, and policies in environments that tell it and that do not."""
     tok = tokenizer(shape.words)
     engine = Dictated(model=model(shape).eval(), tokenizer=tok, run_seed=0, slots=slots, max_context=MOST_TOKENS)
     words = text("instructions", instructions)
     told = tok.decode(tok(words)["input_ids"][:instructions]) if instructions else None
-    agents = {
-        is_told: kind(
+    renderer = TagsRenderer(tokenizer=tok, tools=SCHEMAS["keyed"].specs)
+    runners = {
+        is_told: PolicyRunner(
+            environment=kind(
+                renderer=renderer,
+                reader=ClozeReader(),
+                validity=NoValidity(),
+                schema="keyed",
+                instructions=told,
+                max_context=None,
+            ),
             engine=engine,
-            renderer=TagsRenderer(tokenizer=tok, tools=SCHEMAS["keyed"].specs),
-            reader=ClozeReader(),
-            validity=NoValidity(),
-            schema="keyed",
-            instructions=told,
-            max_context=None,
+            renderer=renderer,
         )
-        for is_told, kind in ((True, PolicyRunner), (False, Untold))
+        for is_told, kind in ((True, MemoryEnvironments), (False, Untold))
     }
-    return engine, agents
+    return engine, runners
 
 
 async def run(
-    engine: Dictated, agents: dict[bool, PolicyRunner], tasks: list[Task], rollouts: int, way: Way, number: int
+    engine: Dictated, runners: dict[bool, PolicyRunner], tasks: list[Task], rollouts: int, way: Way, number: int
 ) -> Found:
     """All episodes once; nothing is left over from the run before."""
     await engine.load_weights(number)
     before, copied = engine.stats.prefill_tokens, engine.stats.copied_tokens
-    agent, sampling = agents[way.told], SamplingParams(max_tokens=100)
+    runner, sampling = runners[way.told], SamplingParams(max_tokens=100)
     runs = [
-        agent.run(task, sample_index=i, stream="train/0", sampling=sampling) for task in tasks for i in range(rollouts)
+        runner.run(task, sample_index=i, stream="train/0", sampling=sampling) for task in tasks for i in range(rollouts)
     ]
     began = time.process_time()
     episodes = await asyncio.gather(*runs) if way.together else [await each for each in runs]
@@ -163,11 +168,11 @@ def measured(shape: Work, episodes: int, instructions: int, rounds: int) -> dict
     """`rounds` runs of every way in turn, after one of each that warms up."""
     rollouts = min(8, episodes)
     tasks = tasks_of(max(1, episodes // rollouts))
-    engine, agents = agents_of(shape, instructions, episodes)
+    engine, runners = runners_of(shape, instructions, episodes)
 
     async def alternate() -> list[dict[Way, Found]]:
         return [
-            {way: await run(engine, agents, tasks, rollouts, way, number) for way in WAYS}
+            {way: await run(engine, runners, tasks, rollouts, way, number) for way in WAYS}
             for number in range(rounds + 1)
         ]
 

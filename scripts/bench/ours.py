@@ -22,15 +22,25 @@ from workload import Script, model, prompt_text, reply_text
 from works import Work, works
 
 from agentgrpo.config.settings import RolloutSettings, RunSettings
-from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, Message, RewardResult, ScoredGroup, Segment, Task
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Message, Piece, RewardResult, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import EngineTurn
+from agentgrpo.environments.base import (
+    Attempt,
+    Environment,
+    EnvironmentDefaults,
+    Observation,
+    Scores,
+    Turn,
+    TurnLimits,
+)
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.guards import Guards
 from agentgrpo.run.learning import study
 from agentgrpo.run.parts import Carried, Parts
@@ -75,52 +85,72 @@ def rows_of(order: TaskOrder, group_size: int) -> Callable[[SeedKey], int]:
     return lambda key: first_rows(step_of(key))[key.task_id] + key.sample_index
 
 
-class ToolTurns:
-    """The agent: as many turns as the work has, a tool call between any two."""
+class TextRenderer:
+    """A Renderer that writes texts as they are: the work's own are whole."""
 
+    in_turns = True
+
+    def __init__(self, script: Script) -> None:
+        self._tokenizer = script.tokenizer
+        self.stop_token_ids = (script.end,)
+
+    def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self.encode_action("".join(m.content for m in messages))
+
+    def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return self.encode_action("".join(piece.text for piece in pieces))
+
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        return self.observe(pieces)
+
+    def encode_action(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text)["input_ids"])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(token_ids)))
+
+
+class WorkEnvironments(EnvironmentDefaults):
+    """As many turns as the work has, a tool call between any two."""
+
+    name = "bench"
     figures = SEARCH_FIGURES
+    limits = TurnLimits()
 
-    def __init__(self, engine: ScriptedHFEngine, script: Script) -> None:
-        self._engine, self._script = engine, script
+    def __init__(self, script: Script, row_of: Callable[[SeedKey], int]) -> None:
+        self.script, self.row_of = script, row_of
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        work, tok = self._script.work, self._script.tokenizer
-        key = SeedKey(stream, task.id, sample_index, 0)
-        prompt = tuple(tok(prompt_text(task.question, with_tools=work.turns > 1))["input_ids"])
-        segments = [Segment(role="user", token_ids=prompt, sampled=False)]
-        try:
-            for turn in range(work.turns):
-                context = [t for s in segments for t in s.token_ids]
-                done = await self._engine.generate(context, sampling, key._replace(turn=turn))
-                segments.append(
-                    Segment(
-                        role="assistant",
-                        token_ids=done.token_ids,
-                        sampled=True,
-                        logprobs=done.logprobs,
-                        policy_version=done.policy_version,
-                        text=tok.decode(list(done.token_ids)),
-                    )
-                )
-                if turn < work.turns - 1:
-                    call = segments[-1].text.partition("<tool_call>")[2].partition("</tool_call>")[0]
-                    text = reply_text(await self._search(key._replace(turn=turn), **json.loads(call)["arguments"]))
-                    segments.append(Segment(role="tool", token_ids=tuple(tok(text)["input_ids"]), sampled=False))
-        finally:
-            self._engine.release(key)
-        return Episode(
-            task=task,
-            sample_index=sample_index,
-            branches=(Branch(segments=tuple(segments)),),
-            answer=segments[-1].text,
-            exit=Exit.ANSWERED,
-            metrics={"tool_turns": work.turns - 1},
-        )
+    def make(self, attempt: Attempt) -> Environment:
+        return WorkEnvironment(self, attempt)
+
+
+class WorkEnvironment:
+    def __init__(self, of: WorkEnvironments, attempt: Attempt) -> None:
+        self._script, self._row_of = of.script, of.row_of
+        self._key = SeedKey(attempt.stream, attempt.task.id, attempt.sample_index, 0)
+
+    async def reset(self, task: Task) -> Observation:
+        prompt = prompt_text(task.question, with_tools=self._script.work.turns > 1)
+        return Observation(messages=[Message(role="user", content=prompt)])
+
+    async def step(self, turn: Turn) -> Observation:
+        last = self._script.work.turns - 1
+        if turn.index == last:
+            return Observation(done=Exit.ANSWERED, answer=turn.text, metrics={"tool_turns": last})
+        call = turn.text.partition("<tool_call>")[2].partition("</tool_call>")[0]
+        found = await self._search(self._key._replace(turn=turn.index), **json.loads(call)["arguments"])
+        return Observation(messages=[Message(role="user", content=reply_text(found))])
+
+    async def score(self, episode: Episode) -> Scores:
+        return {}
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     async def _search(self, key: SeedKey, *, query: str) -> str:
         if self._script.work.latency_s:
             await asyncio.sleep(self._script.work.latency_s)
-        return self._script.reply(step_of(key), self._engine.row_of(key), key.turn)
+        return self._script.reply(step_of(key), self._row_of(key), key.turn)
 
 
 class Dice:
@@ -148,7 +178,7 @@ def parts_of(
     device: str = "cpu",
     **engine_options: Any,
 ) -> Parts:
-    """A run over the work, run.max_steps long, everything real but the agent, the reward and the model's weights, and
+    """A run over the work, run.max_steps long, everything real but the environment, the reward and the model's weights, and
     without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them.
     The engine has a slot for every episode; engine_options: further arguments of it."""
     algorithm = algorithm or Algorithm()
@@ -177,8 +207,9 @@ def parts_of(
 
     return Parts(
         order=order,
-        agent=ToolTurns(engine, script),
-        environment="bench",
+        runner=PolicyRunner(
+            environment=WorkEnvironments(script, engine.row_of), engine=engine, renderer=TextRenderer(script)
+        ),
         engine=engine,
         reward=Dice(),
         trainer=Trainer(

@@ -2,7 +2,7 @@
 
     python -m scripts.soak.episodes [--episodes 10000] [--seed 0]
 
-A scripted model, the real agent, toolbox, workspaces and tools (calculator, files, functions in processes of their own,
+A scripted model, the real environment, toolbox, workspaces and tools (calculator, files, functions in processes of their own,
 programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too much, cancel
 themselves, malformed calls, episodes cancelled half-way. Every episode must end as its fault has it. When all are over,
 no task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
@@ -34,12 +34,13 @@ from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.environments.tools.environment import ToolEnvironments
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.groups import run_episode
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tools.workspace import Environments
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
-from tests.runners import tool_runner
 
 BLOCK = 100
 """Episodes that run with or without those that hang beside them."""
@@ -72,16 +73,19 @@ class Soak:
         texts = [written("calculator", {"expression": "12*3"}) * 30, "Final Answer: What is the result of it? user"]
         self.renderer = renderer = ReactRenderer(tokenizer=train_tokenizer(texts, control_strings=(), words=()))
         self.tools = tools()
-        self.environments = Environments(self.parent)
-        self.agent = tool_runner(
+        self.workspaces = Environments(self.parent)
+        self.runner = PolicyRunner(
+            environment=ToolEnvironments(
+                renderer=renderer,
+                tools=self.tools,
+                workspaces=self.workspaces,
+                tool_timeout_s=DEADLINE_S,
+                max_context=100_000,
+            ),
             engine=ScriptedEngine(
                 encode=renderer.encode_action, decode=renderer.decode, script=self.said, max_context=100_000
             ),
             renderer=renderer,
-            tools=self.tools,
-            environments=self.environments,
-            tool_timeout_s=DEADLINE_S,
-            max_context=100_000,
         )
 
     def said(self, key: SeedKey, context: str) -> str:
@@ -110,7 +114,7 @@ class Soak:
         began = time.perf_counter()
         running = asyncio.create_task(
             run_episode(
-                self.agent, task, sample_index=0, stream="soak", sampling=SamplingParams(max_tokens=400), retries=1
+                self.runner, task, sample_index=0, stream="soak", sampling=SamplingParams(max_tokens=400), retries=1
             )
         )
         if fate == "episode_cancelled":
@@ -211,7 +215,7 @@ async def soaked(soak: Soak, episodes: int) -> dict[str, int]:
         }
     finally:
         await soak.close()
-        await soak.environments.close()
+        await soak.workspaces.close()
     return left | {"root of workspaces": len(list(soak.parent.glob("*")))}
 
 

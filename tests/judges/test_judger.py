@@ -92,9 +92,11 @@ async def test_what_a_judger_sees_of_an_episode() -> None:
             "extra_fields": {
                 "agent_messages": (
                     AgentMessage(content="Let me see", finish_reason="tool_calls", tool_calls=calls),
+                    AgentMessage(content="4, and again 1", finish_reason="", role="tool"),
                     answer,
                 ),
                 "response_message": answer,
+                "environment": {"name": "tools", "metrics": {"tool_calls": 2.0}, "outcome": {"files": 1.0}},
                 "data_source": "sums",
                 "task_id": "t0",
                 "metadata": of.metadata,

@@ -20,7 +20,7 @@ from agentgrpo.records.run_dir import RunDir, stop_sentence, write_stop
 from agentgrpo.records.screen import Screen
 from agentgrpo.reports.overview import overview
 
-CONFIG = "task: {name: almanac}\nagent: {name: search}\nalgorithm: {max_staleness: 0}\nrun: {max_steps: 4, seed: 7}\n"
+CONFIG = "task: {name: almanac}\nenvironment: {name: search}\nalgorithm: {max_staleness: 0}\nrun: {max_steps: 4, seed: 7}\n"
 
 
 def rows() -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def test_in_a_pipe_it_is_ascii_curves_and_whole_lines(run: Path, capsys: pytest.
     assert main(["show", str(run)]) == 0
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         str(run),
-        "task almanac, agent search, seed 7",
+        "task almanac, environment search, seed 7",
         "trained: 4 of 4 steps; verdict: PASS",
         "",
         "steps 0 to 3; numbers: mean of the first 5 and of the last 5",
@@ -200,8 +200,8 @@ def test_a_terminal_without_unicode_has_no_braille(run: Path) -> None:
         ),
         ({"config_yaml": CONFIG, "eval_json": {"verdict": "FAIL", "reason": "old"}}, ["verdict: FAIL (old)"]),
         (
-            {"config_yaml": "agent: {name: \"\\e[2J[b]x\\n\"}\n", "metrics_jsonl": [{"step": 0}]},
-            ["agent [2J[b]x", "trained: 1 step; not evaluated yet"],
+            {"config_yaml": "environment: {name: \"\\e[2J[b]x\\n\"}\n", "metrics_jsonl": [{"step": 0}]},
+            ["environment [2J[b]x", "trained: 1 step; not evaluated yet"],
         ),
     ],
 )  # fmt: skip

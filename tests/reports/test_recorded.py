@@ -11,7 +11,7 @@ from agentgrpo.records.run_dir import RunDir
 from agentgrpo.reports.recorded import prices_of
 
 
-def test_a_kind_that_neither_evaluation_nor_budget_prices_costs_what_the_agent_says(tmp_path: Path) -> None:
+def test_a_kind_that_neither_evaluation_nor_budget_prices_costs_what_the_environment_says(tmp_path: Path) -> None:
     """As in the run itself (wiring)."""
     budget = {"prices": {"web": 0.5, "vdb": 0.0, "rerank": 0.25, "judge": 3.0}}
     config = {"run": {"eval": {"prices": {"rerank": 0.0}}}, "budget": budget}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,9 +14,19 @@ from rich.console import Console
 
 from agentgrpo.config.settings import EvalSettings, RolloutSettings
 from agentgrpo.core.errors import JudgeError
-from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, Passage, ScoredGroup, Task
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Passage, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.base import (
+    Attempt,
+    Environment,
+    EnvironmentDefaults,
+    EnvironmentFactory,
+    Observation,
+    Runner,
+    Scores,
+    Turn,
+    TurnLimits,
+)
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
@@ -28,12 +38,13 @@ from agentgrpo.records.trajectories import read_summary, read_trajectories
 from agentgrpo.rewards.memory import CallSuccess, Compression, Validity
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rewards.terms import Correctness
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.rollout.metrics import rollout_metrics
 from agentgrpo.run.evaluate import Scorecard, paired_difference
 from agentgrpo.run.examine import Examiner, spent
 from agentgrpo.run.report import report
 from agentgrpo.tasks.dialogue import Question, join, memory_task, questions_of
-from tests import builders
+from tests.environments.scripted import ScriptedEngine, renderer
 
 NAMES = ["nothing", "everything", "last_k", "rag_top1", "rag_chunks", "rag_recent", "long_context"]
 BROKEN = "Zelt lives in Halvar."
@@ -53,38 +64,58 @@ TASKS = (
 )
 
 
-class Policy:
-    """Knows every answer of a short diary and none of a long one; writes half of the one down, a ninth of the other."""
+class Diaries(EnvironmentDefaults):
+    """The policy knows every answer of a short diary and none of a long one; it writes half of the one down, a ninth of
+    the other."""
 
+    name = "memory"
     figures: Figures = MEMORY_FIGURES
-    budget = "memory_share"
+    limits = TurnLimits()
 
     def __init__(self, reader: ClozeReader) -> None:
         self.reader = reader
         self.shares: list[Mapping[str, float]] = []
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        right = task.metadata["kind"] == "short"
-        share = 0.5 if right else 1 / 9
-        one = (1.0,)
-        return Episode(
-            task=task,
-            sample_index=sample_index,
-            branches=(Branch(segments=(builders.given(1), builders.sampled(2))),),
-            answer=join([q.answers[0] if right else "unknown" for q in questions_of(task)]),
-            exit=Exit.ANSWERED,
-            metrics=dict.fromkeys(("calls", "executed", "judged", "valid"), 1.0)
-            | {"skips": 0.0, "empty_memory": 0.0, "memory_share": share, "compression": 1 - share}
-            | {"memory_tokens": 4.0, "validity": 1.0, "calls_per_chunk": 0.5},
-            metrics_by_turn={"calls": one, "executed": one, "judged": one, "valid": one, "skips": (0.0,)},
-        )
+    def make(self, attempt: Attempt) -> Environment:
+        return Diary()
 
-    def baselines(self, share: Mapping[str, float]) -> Mapping[str, Runner]:
-        self.shares.append(share)
+    def baselines(self, spent: Callable[[str], Mapping[str, float]]) -> Mapping[str, Runner]:
+        self.shares.append(spent("memory_share"))
+        share = self.shares[-1]
         return memory_baselines(share, reader=self.reader, count_tokens=lambda text: len(text.split()), kind="fact")
 
 
-def examiner(run_dir: Path, agent: Runner, screen: Screen | None = None, tasks: Sequence[Task] = TASKS) -> Examiner:
+class Diary:
+    async def reset(self, task: Task) -> Observation:
+        self.task = task
+        return Observation(messages=task.messages)
+
+    async def step(self, turn: Turn) -> Observation:
+        right = self.task.metadata["kind"] == "short"
+        share = 0.5 if right else 1 / 9
+        one = dict.fromkeys(("calls", "executed", "judged", "valid"), (1.0,))
+        return Observation(
+            done=Exit.ANSWERED,
+            answer=join([q.answers[0] if right else "unknown" for q in questions_of(self.task)]),
+            metrics={**one, "skips": (0.0,)}
+            | {"empty_memory": 0.0, "memory_share": share, "compression": 1 - share}
+            | {"memory_tokens": 4.0, "validity": 1.0, "calls_per_chunk": 0.5},
+        )
+
+    async def score(self, episode: Episode) -> Scores:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+def policy_in(environment: EnvironmentFactory) -> PolicyRunner:
+    engine = ScriptedEngine(["Noted."] * 99)
+    return PolicyRunner(environment=environment, engine=engine, renderer=renderer())
+
+
+def examiner(
+    run_dir: Path, environment: EnvironmentFactory, screen: Screen | None = None, tasks: Sequence[Task] = TASKS
+) -> Examiner:
     terms = {
         "correctness": Correctness(weight=1.0),
         "call_success": CallSuccess(weight=0.1, skip_counts=True),
@@ -93,9 +124,8 @@ def examiner(run_dir: Path, agent: Runner, screen: Screen | None = None, tasks: 
     }
     judge = Questions(judge=ExactMatch())
     return Examiner(
-        agent=agent,
-        environment="memory",
-        engine=None,  # type: ignore[arg-type]
+        runner=policy_in(environment),
+        engine=ScriptedEngine([]),
         equipment=(),
         oracle=None,
         judge=judge,
@@ -112,8 +142,8 @@ def examiner(run_dir: Path, agent: Runner, screen: Screen | None = None, tasks: 
     )
 
 
-async def compared(run_dir: Path, agent: Runner, screen: Screen | None = None) -> dict[str, Any]:
-    of = examiner(run_dir, agent, screen)
+async def compared(run_dir: Path, environment: EnvironmentFactory, screen: Screen | None = None) -> dict[str, Any]:
+    of = examiner(run_dir, environment, screen)
     cards = await of.scorecards("end")
     await of.compare(cards, cards)
     result: dict[str, Any] = json.loads((run_dir / "eval.json").read_bytes())
@@ -144,11 +174,11 @@ def row(grades: Grades, tokens: tuple[float, float], *, reads: bool = True, note
     }
 
 
-async def test_eval_json_has_the_baselines_of_an_agent_that_is_measured(tmp_path: Path) -> None:
+async def test_eval_json_has_the_baselines_of_an_environment_that_has_some(tmp_path: Path) -> None:
     """Half of a short diary is one of its two chunks, and a ninth of a long one is one of its nine."""
-    policy = Policy(ClozeReader())
-    result = await compared(tmp_path, policy)
-    assert policy.shares == [{"short": 0.5, "long": 1 / 9, "": pytest.approx((0.5 + 1 / 9) / 2)}]
+    diaries = Diaries(ClozeReader())
+    result = await compared(tmp_path, diaries)
+    assert diaries.shares == [{"short": 0.5, "long": 1 / 9, "": pytest.approx((0.5 + 1 / 9) / 2)}]
     assert list(result["baselines"]) == NAMES
     all_right, recent = (1.0, 1.0, 1.0, 1.0), f"{READ}; its reader takes what is newest for true"
     assert result["baselines"] == {
@@ -162,17 +192,17 @@ async def test_eval_json_has_the_baselines_of_an_agent_that_is_measured(tmp_path
     }
 
 
-async def test_eval_json_has_the_bill_of_an_agent_that_keeps_one(tmp_path: Path) -> None:
-    class Paying(Policy):
+async def test_eval_json_has_the_bill_of_an_environment_that_keeps_one(tmp_path: Path) -> None:
+    class Paying(Diaries):
         def counts(self) -> dict[str, float]:
             return {"reader/cost": 0.25}
 
     assert (await compared(tmp_path, Paying(ClozeReader())))["agent"] == {"reader/cost": 0.25}
-    assert "agent" not in await compared(tmp_path, Policy(ClozeReader()))
+    assert "agent" not in await compared(tmp_path, Diaries(ClozeReader()))
 
 
 async def test_baselines_are_recorded_without_a_branch(tmp_path: Path) -> None:
-    await compared(tmp_path, Policy(ClozeReader()))
+    await compared(tmp_path, Diaries(ClozeReader()))
     for name in NAMES:
         path = tmp_path / "trajectories" / f"eval-{name}-greedy.jsonl"
         assert (read_summary(path)["total"], read_summary(path)["scored"]) == (4, 4)
@@ -185,16 +215,15 @@ async def test_baselines_are_recorded_without_a_branch(tmp_path: Path) -> None:
 
 
 async def test_the_same_again_is_the_same(tmp_path: Path) -> None:
-    first = await compared(tmp_path / "a", Policy(ClozeReader()))
-    assert await compared(tmp_path / "b", Policy(ClozeReader())) == first
+    first = await compared(tmp_path / "a", Diaries(ClozeReader()))
+    assert await compared(tmp_path / "b", Diaries(ClozeReader())) == first
 
 
-async def test_an_agent_that_is_not_measured_is_left_as_it_was(tmp_path: Path) -> None:
-    class Plain:
-        figures = MEMORY_FIGURES
-        run = Policy.run
+async def test_an_environment_without_baselines_is_left_as_it_was(tmp_path: Path) -> None:
+    class Plain(Diaries):
+        baselines = EnvironmentDefaults.baselines
 
-    result = await compared(tmp_path, Plain())  # type: ignore[arg-type]
+    result = await compared(tmp_path, Plain(ClozeReader()))
     assert list(result) == ["verdict", "reason", "n", "greedy", "sampled", "figures"]
     names = [p.name for p in sorted((tmp_path / "trajectories").iterdir()) if "timings" not in p.name]
     assert names == ["eval-end-greedy.jsonl", "eval-end-sampled.jsonl"]
@@ -207,7 +236,7 @@ async def test_tasks_that_a_baseline_failed_on_leave_its_row_alone(tmp_path: Pat
                 raise JudgeError("out of order")
             return await super().answer(questions, documents)
 
-    result = await compared(tmp_path, Policy(Broken()))
+    result = await compared(tmp_path, Diaries(Broken()))
     assert {name: one["n"] for name, one in result["baselines"].items()} == dict.fromkeys(NAMES, 4) | {
         "everything": 2,
         "long_context": 2,
@@ -218,7 +247,7 @@ async def test_tasks_that_a_baseline_failed_on_leave_its_row_alone(tmp_path: Pat
 
 
 async def test_the_report_has_them_in_one_table_with_the_policies(tmp_path: Path) -> None:
-    result = await compared(tmp_path, Policy(ClozeReader()))
+    result = await compared(tmp_path, Diaries(ClozeReader()))
     out = io.StringIO()
     report(Screen("quiet", Console(file=out, width=200, highlight=False)), result)
     lines = out.getvalue().splitlines()
@@ -243,8 +272,8 @@ def test_spent_leaves_out_what_failed() -> None:
 
 
 async def test_what_is_measured_of_a_step_needs_no_branch() -> None:
-    agent = memory_baselines({"": 0.5}, reader=ClozeReader(), count_tokens=len, kind="fact")["last_k"]
-    episode = await agent.run(TASKS[0], sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
+    rule = memory_baselines({"": 0.5}, reader=ClozeReader(), count_tokens=len, kind="fact")["last_k"]
+    episode = await rule.run(TASKS[0], sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
     judge = Questions(judge=ExactMatch())
     reward = Reward(judge=judge, terms={"correctness": Correctness(weight=1.0)})
     scored: ScoredGroup = await reward.score(EpisodeGroup(task=TASKS[0], episodes=(episode, episode)))

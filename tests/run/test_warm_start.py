@@ -47,7 +47,7 @@ def make_renderer(tokenizer: PreTrainedTokenizerBase) -> Renderer:
     return PlainRenderer(tokenizer=tokenizer)
 
 
-def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
+def make_runner(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
     return search_runner(
         engine=engine,
         renderer=renderer,
@@ -68,8 +68,8 @@ def warm_start(world: Almanac, cache: Path, *, seed: int = 0, stages: list[str] 
     return TINY.folder(
         dataset=world,
         make_renderer=make_renderer,
-        make_agent=make_agent,
-        agent_key="tests",
+        make_runner=make_runner,
+        environment_key="tests",
         seed=seed,
         cache=cache,
         progress=lambda stage, done, total: None if stages is None else stages.append(stage),
@@ -147,9 +147,9 @@ def test_the_tokenizer_speaks_the_language_of_the_demonstrations() -> None:
     assert search.encode_action("Action: ") != renderer.encode_action("Action: ")
 
 
-def test_demonstrations_are_episodes_of_the_real_agent(world: Almanac) -> None:
+def test_demonstrations_are_episodes_of_the_real_environment(world: Almanac) -> None:
     [small] = world.demonstration_worlds(1, 28)
-    episodes = demonstrate(small, make_renderer(train_tokenizer((), vocab_size=400)), make_agent)
+    episodes = demonstrate(small, make_renderer(train_tokenizer((), vocab_size=400)), make_runner)
     assert [e.task for e in episodes] == list(small.tasks)
     assert {e.exit for e in episodes} == {Exit.ANSWERED}
     assert all(e.metrics["format_error_turns"] == e.metrics["answer_rejections"] == 0 for e in episodes)
@@ -164,7 +164,7 @@ def test_the_result_is_a_transformers_folder(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.config.vocab_size == len(tokenizer) <= 400
     text = "Answer with searches.\n<answer> unknown</answer>"
-    assert len(tokenizer(text)["input_ids"]) < 30 < len(text)  # what the agent writes has been learned too
+    assert len(tokenizer(text)["input_ids"]) < 30 < len(text)  # what the environment writes has been learned too
 
 
 def test_it_is_made_once(world: Almanac, folder: Path) -> None:
@@ -197,15 +197,20 @@ def test_of_two_at_once_one_waits_for_the_other(world: Almanac, tmp_path: Path) 
 
 
 def test_everything_that_matters_is_in_the_key() -> None:
-    key = TINY.key("data", "agent", 0)
-    assert key == TINY.key("data", "agent", 0)
-    assert len({key, TINY.key("other", "agent", 0), TINY.key("data", "other", 0), TINY.key("data", "agent", 1)}) == 4
-    assert WarmStart(lr=0.001).key("data", "agent", 0) != WarmStart().key("data", "agent", 0)
+    key = TINY.key("data", "environment", 0)
+    assert key == TINY.key("data", "environment", 0)
+    assert (
+        len(
+            {key, TINY.key("other", "environment", 0), TINY.key("data", "other", 0), TINY.key("data", "environment", 1)}
+        )
+        == 4
+    )
+    assert WarmStart(lr=0.001).key("data", "environment", 0) != WarmStart().key("data", "environment", 0)
 
 
 def test_what_trains_afterwards_does_not() -> None:
     other = WarmStart(lora=LoraSettings(rank=4), freeze=("head",))
-    assert other.key("data", "agent", 0) == WarmStart().key("data", "agent", 0)
+    assert other.key("data", "environment", 0) == WarmStart().key("data", "environment", 0)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

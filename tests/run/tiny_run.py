@@ -1,34 +1,34 @@
-"""Whole training runs of a random model in a second: everything real but the task, the agent and the reward."""
+"""Whole training runs of a random model in a second: everything real but the task, the environment and the reward."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentgrpo.config.settings import RolloutSettings, RunSettings
-from agentgrpo.core.types import (
-    Branch,
-    Episode,
-    EpisodeGroup,
-    Exit,
-    FinishReason,
-    RewardResult,
-    ScoredGroup,
-    Segment,
-    Task,
-)
-from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Message, Piece, RewardResult, ScoredGroup, Task
+from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.hf import HFEngine
+from agentgrpo.environments.base import (
+    Attempt,
+    Environment,
+    EnvironmentDefaults,
+    Observation,
+    Scores,
+    Turn,
+    TurnLimits,
+)
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import read_trajectories
+from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.guards import Guard, Guards
 from agentgrpo.run.parts import Parts, Progress, of_optimizer
 from agentgrpo.run.rollback import restore
@@ -63,38 +63,62 @@ def share_of_even_tokens(episode: Episode) -> float:
     return sum(t % 2 == 0 for t in tokens) / len(tokens)
 
 
-class OneTurn:
-    """The agent: a question, and one sampled turn."""
+class Bytes:
+    """A Renderer of no words of its own: a question is its bytes."""
 
+    stop_token_ids = (tiny.EOS,)
+    in_turns = False
+
+    def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(tiny.encode("".join(m.content for m in messages)))
+
+    def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return tuple(tiny.encode("".join(piece.text for piece in pieces)))
+
+    def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
+        return self.observe(pieces)
+
+    def encode_action(self, text: str) -> tuple[int, ...]:
+        return tuple(tiny.encode(text))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Nobody reads them."""
+        return ""
+
+
+class OneTurns(EnvironmentDefaults):
+    """Environments of a question and one sampled turn."""
+
+    name = "one turn"
     figures = SEARCH_FIGURES
+    limits = TurnLimits()
 
-    def __init__(self, engine: Engine, before: Before) -> None:
-        self._engine, self._before = engine, before
+    def __init__(self, before: Before) -> None:
+        self._before = before
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        await self._before(stream, task, sample_index)
-        key = SeedKey(stream, task.id, sample_index, 0)
-        prompt = tuple(tiny.encode(task.question))
-        try:
-            done = await self._engine.generate(prompt, sampling, key)
-        finally:
-            self._engine.release(key)
-        said = Segment(
-            role="assistant",
-            token_ids=done.token_ids,
-            sampled=True,
-            logprobs=done.logprobs,
-            policy_version=done.policy_version,
-            cut_short=done.finish_reason is FinishReason.LENGTH,
-        )
-        return Episode(
-            task=task,
-            sample_index=sample_index,
-            branches=(Branch(segments=(Segment(role="user", token_ids=prompt, sampled=False), said)),),
-            answer="",
-            exit=Exit.ANSWERED,
-            metrics={"tool_turns": 0.0},
-        )
+    def make(self, attempt: Attempt) -> Environment:
+        return OneTurn(attempt, self._before)
+
+
+class OneTurn:
+    def __init__(self, attempt: Attempt, before: Before) -> None:
+        self._attempt, self._before = attempt, before
+
+    async def reset(self, task: Task) -> Observation:
+        await self._before(self._attempt.stream, task, self._attempt.sample_index)
+        return Observation(messages=task.messages)
+
+    async def step(self, turn: Turn) -> Observation:
+        return Observation(done=Exit.ANSWERED, answer="", metrics={"tool_turns": 0.0})
+
+    async def score(self, episode: Episode) -> Scores:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+def one_turn(engine: Engine, before: Before) -> PolicyRunner:
+    return PolicyRunner(environment=OneTurns(before), engine=engine, renderer=Bytes())
 
 
 class WatchedGuards(Guards):
@@ -185,8 +209,7 @@ class TinyRun:
                 stratify_by=rollout.stratify_by,
                 curriculum=curriculum_of(rollout),
             ),
-            agent=OneTurn(engine, self.before),
-            environment="one turn",
+            runner=one_turn(engine, self.before),
             engine=engine,
             reward=Graded(self.grade),  # type: ignore[arg-type]
             trainer=trainer,

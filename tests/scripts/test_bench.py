@@ -240,12 +240,12 @@ def test_memory_episodes_do_the_same_work_in_all_ways_and_the_opening_is_compute
     untold = runs[memory.Way(together=False, told=False)]
     assert all(f.chunks_per_s > 0 for f in runs.values())
     assert all(e.metrics["executed"] >= memory.CHUNKS for f in runs.values() for e in f.episodes)
-    agent = memory.agents_of(MINI, 100, 4)[1][True]
-    kept = agent.shared_opening * 4 * (memory.CHUNKS - 1)  # of every chunk of an episode but the first
+    environment = memory.runners_of(MINI, 100, 4)[1][True].environment
+    kept = environment.shared_opening * 4 * (memory.CHUNKS - 1)  # of every chunk of an episode but the first
     assert untold.prefill_tokens - alone.prefill_tokens == kept
     assert (alone.copied_tokens, untold.copied_tokens) == (0, 0)
     assert together.prefill_tokens + together.copied_tokens == alone.prefill_tokens
-    assert together.copied_tokens >= 3 * agent.shared_opening
+    assert together.copied_tokens >= 3 * environment.shared_opening
 
 
 def test_a_way_that_does_other_work_is_no_comparison() -> None:

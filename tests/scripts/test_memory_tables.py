@@ -203,5 +203,5 @@ def test_what_is_no_memory_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no eval\.json"):
         memory_table.tables([tmp_path])
     (tmp_path / "eval.json").write_text('{"figures": {"headline": ["correctness"]}}', encoding="utf-8")
-    with pytest.raises(SystemExit, match="is no run of a memory agent"):
+    with pytest.raises(SystemExit, match="is no run of environment=memory"):
         memory_table.tables([tmp_path])

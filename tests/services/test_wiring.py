@@ -57,7 +57,7 @@ def test_retrievers_of_services_are_metered_once_and_embedded_ones_are_not(tmp_p
     assert {name: kind_of(part) for name, part in over["retrievers"].items()} == {"vdb": "Batched"}
 
 
-def test_parts_of_agents_and_judges_are_metered_for_whom_they_work(tmp_path: Path) -> None:
+def test_parts_of_environments_and_judges_are_metered_for_whom_they_work(tmp_path: Path) -> None:
     m = meter(tmp_path)
     assert isinstance(build_part("reranker", {"name": "http", "url": URL}, m, None), MeteredReranker)
     assert isinstance(build_part("fetcher", {"name": "http", "url": URL}, m, None), MeteredFetcher)
@@ -85,12 +85,12 @@ def test_tools_that_ask_services_are_metered_also_in_demonstrations(tmp_path: Pa
     m = meter(tmp_path)
     config: dict[str, Any] = {
         "task": {"name": "t"},
-        "environment": {"name": "tool"},
+        "environment": {"name": "tools"},
         "retriever": {"name": "embedded"},
         "tools": {"calculator": {}, "read": {"name": "fetch", "max_chars": 9}},
     }
     found = Equipment(config, CORPORA, None, m)
-    for tools in (found.for_agent["tools"], found.over(CORPORA)["tools"]):
+    for tools in (found.for_environment["tools"], found.over(CORPORA)["tools"]):
         assert {name: kind_of(tool) for name, tool in tools.items()} == {
             "calculator": "Calculator",
             "fetch": "MeteredTool fetch",

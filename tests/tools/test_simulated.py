@@ -47,7 +47,7 @@ def test_the_stand_in_answers_as_the_sandbox_does() -> None:
     tools |= {tool.spec.name: tool for tool in Files(offered=("lookup", "read_file"), max_lines=3).tools}
     stand_ins = simulated(tools)
 
-    def make_agent(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
+    def make_runner(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
         assert isinstance(renderer, ReactRenderer)
         return tool_runner(engine=engine, renderer=renderer, tools=chosen, workspaces=environments)
 
@@ -57,10 +57,10 @@ def test_the_stand_in_answers_as_the_sandbox_does() -> None:
     try:
         for world in dataset.demonstration_worlds(2, 105):
             chosen = stand_ins
-            quick = demonstrate(world, renderer, make_agent)
+            quick = demonstrate(world, renderer, make_runner)
             assert python.calls == 0
             chosen = tools
-            real = demonstrate(world, renderer, make_agent)
+            real = demonstrate(world, renderer, make_runner)
             assert python.calls > 30
             python.calls = 0
             assert [e.branches for e in quick] == [e.branches for e in real]

@@ -23,7 +23,7 @@ from agentgrpo.training.process_group import Alone
 from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.stand_in import StandIn, moved
-from tests.run.tiny_run import OneTurn, TinyRun, look_away, rows, saved_steps, versions
+from tests.run.tiny_run import TinyRun, look_away, one_turn, rows, saved_steps, versions
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ class ServedRun(TinyRun):
             attempts=self.attempts,
             sync=self.sync,
         )
-        return replace(parts, engine=engine, agent=OneTurn(engine, self.before))
+        return replace(parts, engine=engine, runner=one_turn(engine, self.before))
 
     async def train(self, parts: Parts, progress: Progress) -> None:
         try:

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from agentgrpo.cli.main import main
+from agentgrpo.config import registry
 from agentgrpo.preflight.doctor import examination
 from tests.engines.tiny import model, tokenizer
 
-PLANTED = "tests.doctor.planted"
-AGENTS = {"steps": "Steps", "trains_on_tools": "TrainsOnTools", "loses_stops": "LosesStops"}
-AGENTS |= {"rewrites": "Rewrites", "crashes": "Crashes"}
+PLANTED = "tests.preflight.doctor.planted"
+ENVIRONMENTS = {"steps": "StepsEnvironments", "crashes": "CrashingEnvironments"}
 JUDGES = {"slow": "SlowJudge", "gullible": "Gullible", "dead": "DeadJudge"}
 ENGINES = {"stale": "Stale", "moody": "Moody", "swallows": "SwallowsStops"}
 
@@ -77,9 +77,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
         for i, split in enumerate(["train"] * 12 + ["dev"] * 3 + ["test"] * 4)
     ]
     write_rows(root / "questions.jsonl", rows)
-    for group, names in (("agent", AGENTS), ("judge", JUDGES), ("engine", ENGINES)):
+    for group, names in (("judge", JUDGES), ("engine", ENGINES)):
         for name, cls in names.items():
             preset(root / "presets", group, name, {"name": f"{PLANTED}:{cls}"})
+    for name in ENVIRONMENTS:
+        preset(root / "presets", "environment", name, {"name": name})
     preset(root / "presets", "task", "leaky", {"name": f"{PLANTED}:Leaky"})
     preset(root / "presets", "tools", "unplugged", {"unplugged": {"name": f"{PLANTED}:Unplugged"}})
     terms = {"correctness": {"weight": 1.0}, "evenness": {"name": f"{PLANTED}:Evenness", "weight": 1.0}}
@@ -95,6 +97,15 @@ def preset(root: Path, group: str, name: str, node: dict[str, Any]) -> None:
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+@pytest.fixture(autouse=True)
+def environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's environments have names, as those of the house have."""
+    known = registry.REGISTRY["environment"]
+    assert isinstance(known, dict)
+    for name, cls in ENVIRONMENTS.items():
+        monkeypatch.setitem(known, name, f"{PLANTED}:{cls}")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Parts of a user's own with something wrong in them, and a healthy agent and reward to compare with."""
+"""Parts of a user's own with something wrong in them, and a healthy environment and reward to compare with."""
 
 from __future__ import annotations
 
@@ -14,77 +14,83 @@ from transformers import PreTrainedModel
 from agentgrpo.core.errors import JudgeError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Branch, Episode, Exit, FinishReason, Message, Passage, Piece, Segment, Task
-from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
+from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.environments.figures import Figures
+from agentgrpo.environments.base import (
+    Attempt,
+    Environment,
+    EnvironmentDefaults,
+    Observation,
+    Scores,
+    Turn,
+    TurnLimits,
+)
 from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.base import Grade
-from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.tokens import FastTokenizer
-from agentgrpo.tools.base import Environment, ToolResult
-from tests.engines.tiny import EOS
+from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.tools.base import Environment as ToolEnvironment
+from agentgrpo.tools.base import ToolResult
+from tests.engines.tiny import tokenizer
 
-STOPS = (EOS, *range(0, 256, 8))
-"""So many that a model of random weights ends most of its turns."""
-TOLD = "\n[result 41]\n"
+STOPS = tuple(text for i in range(0, 256, 4) if len(tokenizer().encode(text := tokenizer().decode([i]))) == 1)
+"""Texts of one token each: so many that a model of random weights ends most of its turns."""
+TOLD = "[result 41]"
+
+
+class StepsEnvironments(EnvironmentDefaults):
+    """The healthy environments: a question, a turn, something told, and a turn that is the answer."""
+
+    name = "steps"
+    figures = tool_figures(("probe",))
+    limits = TurnLimits(stop=STOPS)
+    metrics = frozenset({"tool_turns", "tool_calls", "failed_calls", "invalid_calls", "calls/probe"})
+
+    def make(self, attempt: Attempt) -> Environment:
+        return Steps()
 
 
 class Steps:
-    """The healthy agent: a question, a turn, something told, and a turn that is the answer."""
+    async def reset(self, task: Task) -> Observation:
+        return Observation(messages=task.messages, metrics=dict.fromkeys(StepsEnvironments.metrics, 1.0))
 
-    def __init__(self, *, engine: Engine, renderer: Renderer) -> None:
-        self.engine, self.renderer = engine, renderer
+    async def step(self, turn: Turn) -> Observation:
+        if turn.index == 0:
+            return Observation(messages=[Message.of_pieces([Piece(TOLD, False)])])
+        return Observation(done=Exit.ANSWERED, answer=turn.text)
 
-    @property
-    def figures(self) -> Figures:
-        return tool_figures(("probe",))
+    async def score(self, episode: Episode) -> Scores:
+        return {}
 
-    @property
-    def metrics(self) -> frozenset[str]:
-        return frozenset({"tool_turns", "tool_calls", "failed_calls", "invalid_calls", "calls/probe"})
+    async def close(self) -> None: ...
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        transcript = Transcript(
-            engine=self.engine,
-            decode=self.renderer.decode,
-            task=task,
-            sample_index=sample_index,
-            stream=stream,
-            sampling=replace(sampling, stop_token_ids=STOPS),
-        )
-        try:
-            transcript.open(self.renderer.open(task.messages))
-            exit = await self._turns(transcript)
-        finally:
-            transcript.release()
-        branch = self.told(transcript.branch)
-        said = [s for s in branch.segments if s.sampled]
-        return Episode(
-            task=task,
-            sample_index=sample_index,
-            branches=(branch,),
-            answer=said[-1].text if said and exit is Exit.ANSWERED else None,
-            exit=exit,
-            metrics=dict.fromkeys(self.metrics, 1.0),
-        )
 
-    async def _turns(self, transcript: Transcript) -> Exit:
-        if await transcript.sample() is None:
-            return Exit.CONTEXT_OVERFLOW
-        self.between(transcript)
-        if not transcript.observe(self.renderer.observe([Piece(TOLD, False)]), TOLD):
-            return Exit.CONTEXT_OVERFLOW
-        return Exit.CONTEXT_OVERFLOW if await transcript.sample() is None else Exit.ANSWERED
+class CrashingEnvironments(StepsEnvironments):
+    """A bug."""
 
-    def between(self, transcript: Transcript) -> None:
-        """Before something is told."""
+    def make(self, attempt: Attempt) -> Environment:
+        return Crashing()
+
+
+class Crashing(Steps):
+    async def reset(self, task: Task) -> Observation:
+        raise KeyError("no such thing")
+
+
+class Misrecording(PolicyRunner):
+    """What it records of an episode is not what was sampled."""
+
+    async def run(
+        self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
+    ) -> Episode:
+        episode = await super().run(task, sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt)
+        return replace(episode, branches=tuple(map(self.told, episode.branches)))
 
     def told(self, branch: Branch) -> Branch:
-        """What is recorded of it."""
-        return branch
+        raise NotImplementedError
 
 
-class TrainsOnTools(Steps):
+class TrainsOnTools(Misrecording):
     """It takes what a tool said for its own words."""
 
     def told(self, branch: Branch) -> Branch:
@@ -103,7 +109,7 @@ class TrainsOnTools(Steps):
         return Branch(segments=tuple(segments))
 
 
-class LosesStops(Steps):
+class LosesStops(Misrecording):
     """The last token of every turn is a segment of its own, which nobody sampled."""
 
     def told(self, branch: Branch) -> Branch:
@@ -117,18 +123,13 @@ class LosesStops(Steps):
         return Branch(segments=tuple(segments))
 
 
-class Rewrites(Steps):
-    """Once a turn is over, the model is shown a conversation without the beginning of it."""
+class Rewrites(Misrecording):
+    """The record is of a conversation without a token of its beginning."""
 
-    def between(self, transcript: Transcript) -> None:
-        del transcript._context[2]
-
-
-class Crashes(Steps):
-    """A bug."""
-
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        raise KeyError("no such thing")
+    def told(self, branch: Branch) -> Branch:
+        opening, *rest = branch.segments
+        shorter = replace(opening, token_ids=(*opening.token_ids[:2], *opening.token_ids[3:]))
+        return Branch(segments=(shorter, *rest))
 
 
 class Evenness:
@@ -174,7 +175,7 @@ class Unplugged:
         parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
     )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], environment: ToolEnvironment) -> ToolResult:
         raise ConnectionError("connection refused")
 
     async def close(self) -> None: ...

@@ -21,6 +21,7 @@ from agentgrpo.preflight.doctor.masks import training_samples
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.run import wiring
 from agentgrpo.services.cassette import Cassette
+from tests.preflight.doctor import planted
 from tests.preflight.doctor.conftest import Diagnose, Toy, closed_port, write_rows
 
 TOOL_AGENT = (
@@ -49,8 +50,9 @@ def copied(toy: Toy, folder: Path, **changes: dict[str, Any]) -> str:
 # --- tokens
 
 
-def test_tool_text_that_is_trained_on(diagnose: Diagnose) -> None:
-    found = diagnose("environment=trains_on_tools", only=("episodes", "history", "masks"))
+def test_tool_text_that_is_trained_on(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "PolicyRunner", planted.TrainsOnTools)
+    found = diagnose(only=("episodes", "history", "masks"))
     assert found.code == 1
     [what] = found.problems["masks"]
     tokens = found.check("masks")["facts"]["tokens"]
@@ -59,16 +61,18 @@ def test_tool_text_that_is_trained_on(diagnose: Diagnose) -> None:
     assert "history" not in found.problems
 
 
-def test_a_stop_token_without_gradient(diagnose: Diagnose) -> None:
-    found = diagnose("environment=loses_stops", only=("episodes", "masks"))
+def test_a_stop_token_without_gradient(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "PolicyRunner", planted.LosesStops)
+    found = diagnose(only=("episodes", "masks"))
     [what] = [w for w in found.problems["masks"] if "ended a turn" in w]
     stops = found.check("masks")["facts"]["stop tokens"]
     assert stops > 9
     assert what.endswith(f" of {stops} tokens that ended a turn have no gradient")
 
 
-def test_a_conversation_that_is_rewritten(diagnose: Diagnose) -> None:
-    found = diagnose("environment=rewrites", only=("episodes", "history"))
+def test_a_conversation_that_is_rewritten(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "PolicyRunner", planted.Rewrites)
+    found = diagnose(only=("episodes", "history"))
     [what] = found.problems["history"]
     assert what.startswith("in 9 of 9 episodes the engine was shown, or said, other tokens than the record has")
     assert found.check("history")["findings"][0]["key"] == "model.renderer"
@@ -270,7 +274,7 @@ def test_a_limit_of_money_that_nothing_counts_towards(diagnose: Diagnose) -> Non
 
 
 def searching(toy: Toy, tmp_path: Path) -> tuple[str, ...]:
-    """Overrides for an agent that searches a corpus in this process."""
+    """Overrides for a policy that searches a corpus in this process."""
     passages = write_rows(tmp_path / "corpus.jsonl", [{"id": "p", "contents": "What is 1 and 1? It is Velmor1."}])
     return ("environment=search", f"task.questions='{toy.questions}'", f"task.corpus='{passages}'")
 
@@ -281,7 +285,7 @@ def test_no_budget_counts_what_is_searched_in_this_process(diagnose: Diagnose, t
         assert diagnose(*searching(toy, tmp_path), *given, only=("prices",)).problems == {}
 
 
-def test_a_kind_without_a_price_of_the_budget_keeps_the_agents_own(
+def test_a_kind_without_a_price_of_the_budget_keeps_the_environments_own(
     diagnose: Diagnose, toy: Toy, tmp_path: Path
 ) -> None:
     given = (*searching(toy, tmp_path), "budget.prices.web=0.5")

@@ -92,7 +92,7 @@ def test_the_policy_allows_the_pages_own_style_alone(source: str) -> None:
 def test_it_says_what_was_found(source: str) -> None:
     whole = " ".join("".join(Elements(source).texts).split())
     for part in (
-        "almanac, search agent, 4 tasks",
+        "almanac, environment search, 4 tasks",
         "Varied: model.almanac, reward.terms.retriever_cost.web.",
         "on the front",
         "How much of it is retrieval",

@@ -356,7 +356,7 @@ def test_an_oracle_that_eval_json_does_not_know_whole_is_no_point(tmp_path: Path
     ("file", "before", "now"),
     [
         ("trajectories/eval-end-greedy.jsonl", '"exit":"answered"', '"exit":"unheard of"'),
-        ("config.yaml", "agent:\n  name: search", "agent: search"),
+        ("config.yaml", "environment:\n  name: search", "environment: search"),
     ],
 )
 def test_what_is_not_ours_is_named_and_no_more(tmp_path: Path, file: str, before: str, now: str) -> None:

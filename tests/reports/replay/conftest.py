@@ -11,7 +11,7 @@ from tests.e2e.test_tools import start as _start
 from tests.reports.replay import runs
 
 start = _start
-"""A tool agent's policy: six seconds."""
+"""A policy with tools: six seconds."""
 
 
 @pytest.fixture(scope="module")

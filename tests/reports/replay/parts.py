@@ -10,6 +10,7 @@ from rich.console import Console
 
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Runner
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories, write_trajectories
@@ -24,8 +25,8 @@ SAMPLING = SamplingParams(max_tokens=200)
 REWARD = Reward(judge=ExactMatch(), terms={"correctness": Correctness(weight=2.0)})
 
 
-async def recorded(agent: Any, path: Path) -> TrajectoryRecord:
-    groups = await run_groups(agent, [TASK], group_size=1, stream="train/3", sampling=SAMPLING)
+async def recorded(runner: Runner, path: Path) -> TrajectoryRecord:
+    groups = await run_groups(runner, [TASK], group_size=1, stream="train/3", sampling=SAMPLING)
     scored = await score_groups(REWARD, groups)
     write_trajectories(path, scored=scored, advantages=[[0.0]], dropped=[None], step=3, seed=0)
     [record] = read_trajectories(path)

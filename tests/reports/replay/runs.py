@@ -1,4 +1,4 @@
-"""Small whole runs of a tool agent, and records of them that somebody has edited."""
+"""Small whole runs with tools, and records of them that somebody has edited."""
 
 from __future__ import annotations
 

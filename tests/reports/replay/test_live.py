@@ -1,13 +1,14 @@
-"""Replay with the agent itself: what has changed around it is located."""
+"""Replay with the environment itself: what has changed around it is located."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agentgrpo.core.types import Passage
+from agentgrpo.environments.base import Runner
+from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.divergence import Divergence
@@ -45,8 +46,8 @@ def searcher(rows: Mapping[str, Sequence[Passage] | Exception], *script: str) ->
     )
 
 
-async def live(record: TrajectoryRecord, agent: Any, *, reward: Reward = REWARD) -> Divergence | None:
-    [found] = await Live(agent, reward, [TASK], tolerance=0.0, decode=renderer().decode, **given()).replay([record])
+async def live(record: TrajectoryRecord, runner: Runner, *, reward: Reward = REWARD) -> Divergence | None:
+    [found] = await Live(runner, reward, [TASK], tolerance=0.0, decode=renderer().decode, **given()).replay([record])
     return found
 
 
@@ -170,10 +171,12 @@ async def test_a_turn_that_goes_on_where_the_record_ends(tmp_path: Path) -> None
 
 async def test_recorded_turns_take_the_place_of_an_engine(tmp_path: Path) -> None:
     record = await recorded(searcher(ROWS), tmp_path / "t.jsonl")
-    agent = searcher(ROWS, "never asked")
-    assert await live(record, replace(agent, engine=Reciting([record], agent.engine))) is None
+    runner = searcher(ROWS, "never asked")
+    reciting = Reciting([record], runner.engine)
+    assert await live(record, replace(runner, engine=reciting)) is None
     nothing = {"vdb": ScriptedRetriever({}), "web": ScriptedRetriever({})}
-    other = replace(agent, engine=Reciting([record], agent.engine), retrievers=nothing)
-    found = await live(record, other)
+    assert isinstance(runner.environment, SearchEnvironments)
+    other = replace(runner.environment, retrievers=nothing)
+    found = await live(record, replace(runner, environment=other, engine=reciting))
     assert found is not None
     assert (found.kind, found.turn) == ("tool", 0)

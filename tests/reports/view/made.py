@@ -44,7 +44,7 @@ CONFIG = """# agentgrpo resume 'runs/x'
 # composed from task=almanac model=path environment=search reward=retriever_aware algorithm=grpo
 task: {name: almanac}
 model: {name: path, path: some/model}
-agent: {name: search}
+environment: {name: search}
 reward: {name: weighted}
 algorithm: {name: grpo}
 rollout: {temperature: 0.5}

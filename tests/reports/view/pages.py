@@ -253,7 +253,7 @@ def _run(name: str, text: Text, seed: int) -> dict[str, Any]:
     difference = {key: [0.1, 0.05, 0.15] for key in figures}
     kinds = {text(kind): {"baseline": figures, "trained": figures} for kind in KINDS}
     mode = {"baseline": figures, "trained": figures, "difference": difference, "kinds": kinds}
-    lines = [f"{key}:\n  name: {json.dumps(text('value'))}" for key in ("task", "model", "agent")]
+    lines = [f"{key}:\n  name: {json.dumps(text('value'))}" for key in ("task", "model", "environment")]
     return {
         "name": text(name),
         "path": text(f"runs/{name}"),

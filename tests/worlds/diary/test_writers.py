@@ -1,4 +1,4 @@
-"""Scripted writers in the loop that training uses: the real agent, memory, reader and judge of entries."""
+"""Scripted writers in the loop that training uses: the real environment, memory, reader and judge of entries."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ RENDERER = TagsRenderer(
 )
 
 
-def make_agent(engine: object, renderer: object, corpora: object = None) -> PolicyRunner:
+def make_runner(engine: object, renderer: object, corpora: object = None) -> PolicyRunner:
     return memory_runner(
         engine=engine,  # type: ignore[arg-type]
         renderer=renderer,  # type: ignore[arg-type]
@@ -43,11 +43,11 @@ def make_agent(engine: object, renderer: object, corpora: object = None) -> Poli
 
 def run(demonstrator: Callable[[Task], Demonstrator], tasks: Sequence[Task]) -> list[Episode]:
     by_id = {task.id: demonstrator(task) for task in tasks}
-    agent = make_agent(scripted(RENDERER, by_id.__getitem__), RENDERER)
+    runner = make_runner(scripted(RENDERER, by_id.__getitem__), RENDERER)
 
     async def all_of_them() -> list[Episode]:
         sampling = SamplingParams(max_tokens=512)
-        return [await agent.run(t, sample_index=0, stream="test", sampling=sampling) for t in tasks]
+        return [await runner.run(t, sample_index=0, stream="test", sampling=sampling) for t in tasks]
 
     return asyncio.run(all_of_them())
 
@@ -132,7 +132,7 @@ def test_demonstrations_come_in_phases() -> None:
     assert next(iter(DIARIES.demonstration_worlds(1, 40))).tasks == shelves[0].tasks
     calls = []
     for shelf in shelves[:3]:
-        episodes = demonstrate(shelf, RENDERER, make_agent)
+        episodes = demonstrate(shelf, RENDERER, make_runner)
         calls.append({op: total(episodes, op) for op in ("inserts", "updates", "deletes", "skips")})
     copies, drills, careless_ = calls
     assert copies["inserts"] > 60
