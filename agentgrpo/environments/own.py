@@ -235,14 +235,14 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
         **task.metadata,
     }
     parameters = [p for name, p in inspect.signature(reset).parameters.items() if name != "self"]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return columns
     for p in parameters:
-        if p.name not in columns and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
+        if p.name not in columns and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
             raise ConfigError(
                 f"{where}.reset asks for {p.name}, and task {task.id} has no such column; it has {', '.join(columns)}: "
                 "add it to the data, or give it a default"
             )
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return columns
     return {p.name: columns[p.name] for p in parameters if p.name in columns}
 
 

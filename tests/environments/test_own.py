@@ -1,0 +1,240 @@
+"""Environments of a stranger's: a class whose methods are tools, one that answers turns, one with a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from agentgrpo.config.build import admit_user_code, build_node
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.types import Episode, Exit, Message, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Observation, Turn
+from agentgrpo.environments.own import OwnEnvironments, own_environments
+from agentgrpo.environments.tools.environment import ToolEnvironment
+from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
+from agentgrpo.rollout.groups import run_episode
+from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.tools.workspace import Environments as Workspaces
+from tests.environments.scripted import ScriptedEngine, tokenizer
+
+TASK = Task(
+    id="t",
+    messages=(Message(role="user", content="Buy it"),),
+    references=("paid",),
+    metadata={"goal": "apples", "files": {"list.txt": "two apples"}},
+)
+ADD = 'Action: add\nAction Input: {"item": "apple", "count": 2}\nObservation:'
+DONE = "Final Answer: paid<|im_end|>"
+MADE: list[object] = []
+
+
+class Shop:
+    """As TRL's environment_factory takes it."""
+
+    def __init__(self, discount: float = 0.0) -> None:
+        self.discount = discount
+        self.basket: list[str] = []
+        MADE.append(self)
+
+    def reset(self, goal: str, **columns: Any) -> str:
+        self.columns = columns
+        return f"Goal: {goal}"
+
+    def add(self, item: str, count: int = 1) -> str:
+        """Puts something into the basket.
+
+        Args:
+            item: what to buy
+            count: how many
+        """
+        if item == "stone":
+            raise ValueError("no stones")
+        self.basket += [item] * count
+        return f"{len(self.basket)} in it"
+
+    def get_reward(self) -> float:
+        return len(self.basket) + self.discount
+
+
+class Stairs:
+    """Answers turns by itself."""
+
+    quality = "height"
+    costs = ("falls",)
+
+    async def reset(self, task: Task) -> Observation:
+        self.height = 0
+        return Observation(messages=[Message(role="user", content="Climb.")])
+
+    async def step(self, turn: Turn) -> Observation | str:
+        if turn.index < 2:
+            self.height += 1
+            return "Higher!"
+        return Observation(done=Exit.ANSWERED, answer=turn.text, reward=0.5, metrics={"falls": 1.0})
+
+    async def score(self, episode: Episode) -> Mapping[str, Any]:
+        return {"height": float(self.height), "reward": 1.0, "pace": [1.0, 2.0, 3.0]}
+
+
+class Counting(ToolEnvironment):
+    """Scores what lies in the workspace, which still stands."""
+
+    async def score(self, episode: Episode) -> dict[str, float]:
+        return {"words": float(len((self.workspace.workspace / "list.txt").read_text().split()))}
+
+
+class Forgetful:
+    """Its first object fails in its second turn; each counts what it has seen."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.is_first = not MADE
+        MADE.append(self)
+
+    async def reset(self, task: Task) -> str:
+        return "Go."
+
+    async def step(self, turn: Turn) -> Observation | str:
+        self.seen += 1
+        if self.is_first and self.seen == 2:
+            raise OSError("the disk is gone")
+        if self.seen < 3:
+            return "Go on."
+        return Observation(done=Exit.ANSWERED, answer="x", metrics={"seen": self.seen})
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Shapeless:
+    """Has nothing that a policy could do."""
+
+
+def runner(kind: type, *turns: str, **given: Any) -> PolicyRunner:
+    MADE.clear()
+    renderer = ReactRenderer(tokenizer=tokenizer(), describe_tools=True)
+    environment = own_environments(kind)(
+        renderer=renderer, tools={}, workspaces=Workspaces(), max_context=None, **given
+    )
+    return PolicyRunner(environment=environment, engine=ScriptedEngine(turns, speaks=renderer), renderer=renderer)
+
+
+async def episode_of(kind: type, *turns: str, retries: int = 0, **given: Any) -> Episode:
+    return await run_episode(
+        runner(kind, *turns, **given),
+        TASK,
+        sample_index=0,
+        stream="test",
+        sampling=SamplingParams(max_tokens=64),
+        retries=retries,
+    )
+
+
+async def test_methods_are_tools_and_the_reward_is_theirs() -> None:
+    episode = await episode_of(Shop, ADD, ADD, DONE, discount=0.25)
+    assert (episode.exit, episode.answer, episode.failure) == (Exit.ANSWERED, "paid", None)
+    assert [(r.name, r.arguments, r.outcome.value) for r in episode.tool_records] == [
+        ("add", {"item": "apple", "count": 2}, "success")
+    ] * 2
+    assert episode.outcome == {"reward": 4.25}
+    assert (episode.metrics["reward"], episode.metrics["turns"], episode.metrics["calls/add"]) == (4.25, 3.0, 2.0)
+    opening = episode.branches[0].segments[0].text
+    assert "Buy it\nGoal: apples" in opening
+    assert "how many" in opening  # the docstring of the method
+    assert "4 in it" in episode.branches[0].segments[4].text
+
+
+async def test_reset_is_given_the_columns_that_it_takes() -> None:
+    await episode_of(Shop, DONE)
+    [made] = MADE
+    assert isinstance(made, Shop)
+    assert made.columns["prompt"] == [{"role": "user", "content": "Buy it"}]
+    assert (made.columns["question"], made.columns["answer"]) == ("Buy it", "paid")
+    lacking = Task(id="u", messages=TASK.messages, references=())
+    with pytest.raises(ConfigError, match=r"Shop.reset asks for goal, and task u has no such column; it has prompt, "):
+        runner(Shop).rehearse(lacking)
+
+
+async def test_an_exception_of_a_method_is_told_to_the_policy() -> None:
+    stone = 'Action: add\nAction Input: {"item": "stone"}\nObservation:'
+    episode = await episode_of(Shop, stone, DONE)
+    assert episode.tool_records[0].outcome.value == "runtime_error"
+    assert "error: ValueError: no stones" in episode.branches[0].segments[2].text
+
+
+async def test_turns_are_answered_paid_and_scored() -> None:
+    episode = await episode_of(Stairs, "a", "b", "c")
+    assert (episode.exit, episode.answer) == (Exit.ANSWERED, "c")
+    assert episode.turn_rewards == (0.0, 0.0, 0.5)
+    assert episode.outcome == {"height": 2.0, "reward": 1.0, "pace": (1.0, 2.0, 3.0)}
+    assert episode.metrics["reward"] == 1.5  # 0.5 for the turn and 1.0 at the end
+    assert episode.metrics_by_turn["reward"] == (0.0, 0.0, 1.5)
+    assert (episode.metrics["pace"], episode.metrics_by_turn["pace"]) == (6.0, (1.0, 2.0, 3.0))
+    assert (episode.metrics["falls"], episode.metrics["turns"]) == (1.0, 3.0)
+    assert [s.text for s in episode.branches[0].segments if not s.sampled][1] == "\nObservation: Higher!\n"
+    figures = runner(Stairs).figures
+    assert (figures.quality, figures.thrift, figures.is_graded) == ("height", "falls", False)
+
+
+async def test_a_score_is_taken_while_the_workspace_stands() -> None:
+    episode = await episode_of(Counting, DONE)
+    assert episode.outcome == {"words": 2.0}
+
+
+async def test_a_retry_has_an_object_of_its_own_and_finds_nothing_of_the_first() -> None:
+    episode = await episode_of(Forgetful, "a", "b", "a", "b", "c", retries=1)
+    assert episode.failure is None
+    assert episode.metrics["seen"] == 3.0  # not 5
+    assert [getattr(made, "seen", None) for made in MADE] == [2, 3]
+    assert all(getattr(made, "is_closed", False) for made in MADE)
+
+
+async def test_an_error_of_the_class_is_a_failure_of_the_attempt() -> None:
+    episode = await episode_of(Forgetful, "a", "b", "c")
+    assert episode.failure is not None
+    assert (episode.failure.kind, episode.exit) == ("EnvironmentFailure", Exit.ERROR)
+    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone")
+
+
+async def test_what_step_returns_must_be_something_to_say() -> None:
+    class Mute(Stairs):
+        async def step(self, turn: Turn) -> Any:
+            return 3
+
+    renderer = runner(Mute, "a")
+    with pytest.raises(EnvironmentFailure, match=r"Mute.step returned a int; an Observation or a text is allowed"):
+        await renderer.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=8))
+
+
+def test_a_class_without_a_shape_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Shapeless has no public methods; allowed is a class whose typed methods"):
+        own_environments(Shapeless)
+
+
+def test_the_constructors_arguments_are_keys_beside_the_limits() -> None:
+    name = f"{__name__}:Shop"
+    admit_user_code([name])
+    given = {"renderer": ReactRenderer(tokenizer=tokenizer()), "tools": {}, "workspaces": Workspaces()}
+    made = build_node("environment", {"name": name, "discount": 0.5, "max_turns": 3}, **given)
+    assert isinstance(made, OwnEnvironments)
+    assert (made.arguments, made.max_turns, made.name) == ({"discount": 0.5}, 3, name)
+    with pytest.raises(ConfigError, match=r"unknown key environment.discont; .* Did you mean 'discount'\?"):
+        build_node("environment", {"name": name, "discont": 0.5}, **given)
+
+
+async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
+    episode = await episode_of(Stairs, "a", "b", "c")
+    assert EnvironmentTerm("pace", weight=0.5)(episode, 0.0) == 3.0
+    assert EnvironmentTerm("pace", weight=0.5).per_turn(episode) == [0.5, 1.0, 1.5]
+    assert EnvironmentTerm("height", weight=2.0).per_turn(episode) == [0.0, 0.0, 0.0]
+    with pytest.raises(ConfigError, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
+        EnvironmentTerm("hight", weight=1.0)(episode, 0.0)
+    assert FunctionTerm(lambda e: len(e.turns), weight=-0.5)(episode, 0.0) == -1.5
+    with pytest.raises(ConfigError, match=r"returned 'many'; a number is allowed"):
+        FunctionTerm(lambda e: "many")(episode, 0.0)  # type: ignore[arg-type, return-value]
+    term = build_node("term", {"name": "environment.pace", "weight": 2.0})
+    assert term(episode, 0.0) == 12.0
