@@ -125,8 +125,8 @@ async def test_a_plain_function_of_the_users_is_a_tool() -> None:
     assert (tool.spec.name, tool.spec.description) == ("double", "Twice the number.")
     box = Toolbox(tools_of(equipment), count_tokens=len)
     assert equipment.environments is not None
-    environment = equipment.environments.open(builders.task(), key="a")
-    reply, record = await box.call(ToolCall(name="double", arguments={"number": 21}), environment, turn=0)
+    workspace = equipment.environments.open(builders.task(), seed="a")
+    reply, record = await box.call(ToolCall(name="double", arguments={"number": 21}), workspace, turn=0)
     assert (reply.text, record.outcome) == ("42", Outcome.SUCCESS)
     for part in equipment.closing:
         await part.close()
@@ -149,11 +149,11 @@ def test_calls_are_counted_where_the_run_is_profiled() -> None:
 
 
 class Nowhere:
-    """An environment without a workspace."""
+    """A workspace without a directory of its own."""
 
     task = builders.task()
-    key = "nowhere"
-    workspace = Path()
+    seed = key = "nowhere"
+    path = Path()
 
 
 def test_toolsets_bring_their_tools() -> None:
@@ -169,7 +169,7 @@ def test_toolsets_bring_their_tools() -> None:
 class Mute:
     """What a newcomer may take for a tool."""
 
-    async def call(self, arguments: Mapping[str, Any], environment: Any) -> str:
+    async def call(self, arguments: Mapping[str, Any], workspace: Any) -> str:
         return "sunny"
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_tool_is_told_what_a_tool_needs() -> None:
             by_name({"weather": part})  # type: ignore[dict-item]
         assert str(caught.value) == (
             f"tools.weather: {name} is no tool; a class needs spec (an agentgrpo.core.messages.ToolSpec), async "
-            "call(arguments, environment) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
+            "call(arguments, workspace) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
             "annotations is a tool as it is"
         )
 

@@ -1,4 +1,4 @@
-"""What a tool is: named, described by a schema, called in one episode's environment, answering with a typed result."""
+"""What a tool is: named, described by a schema, called in one attempt's workspace, answering with a typed result."""
 
 from __future__ import annotations
 
@@ -38,16 +38,20 @@ class ToolResult:
         return cls(outcome=Outcome.RUNTIME_ERROR, text=f"error: {why}")
 
 
-class Environment(Protocol):
-    """What one episode has to itself; made before its first turn, gone after its last, shared with nobody."""
+class Workspace(Protocol):
+    """What one attempt at a task has to itself; made before its first turn, gone after its last, shared with nobody. An
+    episode that is tried again gets another one."""
 
     task: Task
+    seed: str
+    """Seeds whatever a tool draws, alike for every attempt at the episode: "train/12|task-7|3"."""
     key: str
-    """Names the episode among all others, and seeds whatever a tool draws: "train/12|task-7|3"."""
+    """Names the attempt among all others: "train/12|task-7|3|0", and "train/12|task-7|3|1" for the second. What a tool
+    keeps by it is never met again."""
 
     @property
-    def workspace(self) -> Path:
-        """The episode's own directory, made when first asked for, the task's files in it."""
+    def path(self) -> Path:
+        """The attempt's own directory, made when first asked for, the task's files in it."""
         ...
 
 
@@ -60,7 +64,7 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec: ...
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """`arguments` fit the schema. The policy's mistakes are a ToolResult; an infrastructure failure raises
         ToolError. The toolbox sets the deadline by cancelling: a cancelled call leaves nothing running behind."""
         ...

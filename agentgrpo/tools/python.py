@@ -14,7 +14,7 @@ from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.directory import FileProblem, PathRefused, list_beneath, read_beneath, write_beneath
 from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
@@ -90,7 +90,7 @@ class PythonTool:
             },
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         code = str(arguments["code"])
         try:
             code.encode("utf-8")
@@ -98,7 +98,7 @@ class PythonTool:
             return ToolResult.refused("the program is not valid Unicode")
         if self._workspace == "none":
             return self._told(await self._run(code, {}))
-        root = environment.workspace
+        root = workspace.path
         try:
             files = await asyncio.to_thread(files_in, root, self._limits.disk_mb * MIB)
         except FileProblem as e:

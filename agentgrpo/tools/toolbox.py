@@ -18,7 +18,7 @@ from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
 
 # --- Text cut to a number of tokens.
@@ -103,7 +103,7 @@ class Toolbox:
         return tuple(self._tools)
 
     async def call_all(
-        self, calls: Sequence[AnyCall], environment: Environment, *, turn: int, parallel: bool = True
+        self, calls: Sequence[AnyCall], workspace: Workspace, *, turn: int, parallel: bool = True
     ) -> list[Answer]:
         """The calls of one turn side by side, answers in their order; not parallel: one after the other. Calls of tools
         that say `exclusive` are always made one after the other, as the policy wrote them. Raises the first failure
@@ -112,7 +112,7 @@ class Toolbox:
 
         async def run(chain: Sequence[int]) -> None:
             for i in chain:
-                answers[i] = await self.call(calls[i], environment, turn=turn)
+                answers[i] = await self.call(calls[i], workspace, turn=turn)
 
         alone = [i for i, call in enumerate(calls) if not parallel or self._is_exclusive(call)]
         try:
@@ -124,14 +124,14 @@ class Toolbox:
             raise failed.exceptions[0] from None
         return [answers[i] for i in range(len(calls))]
 
-    async def call(self, call: AnyCall, environment: Environment, *, turn: int) -> Answer:
+    async def call(self, call: AnyCall, workspace: Workspace, *, turn: int) -> Answer:
         """The reply for the policy and the record for everybody else. Raises ToolError, or another EpisodeError that
         the tool's backend raises."""
         result, seconds = self._refusal(call), 0.0
         if result is None and isinstance(call, ToolCall):
             async with self._limiters[call.name]:
                 began = time.perf_counter()
-                result = await self._attempts(call, environment)
+                result = await self._attempts(call, workspace)
                 seconds = time.perf_counter() - began
         assert result is not None
         text, was_cut = cut(result.text, self._max_output_tokens, self._count_tokens)
@@ -185,21 +185,21 @@ class Toolbox:
         problem = self._schemas[call.name].problem(call.arguments)
         return None if problem is None else ToolResult.refused(problem)
 
-    async def _attempts(self, call: ToolCall, environment: Environment) -> ToolResult:
+    async def _attempts(self, call: ToolCall, workspace: Workspace) -> ToolResult:
         for attempt in range(self._retries + 1):
             try:
                 with boundary(ToolError, f"tool {call.name}"):
-                    return await self._within_deadline(call, environment)
+                    return await self._within_deadline(call, workspace)
             except EpisodeError as e:
                 if attempt == self._retries:
                     raise
                 _LOG.info("tool %s failed (%s: %s): attempt %d", call.name, e.kind, e, attempt + 2)
         raise AssertionError("unreachable")
 
-    async def _within_deadline(self, call: ToolCall, environment: Environment) -> ToolResult:
+    async def _within_deadline(self, call: ToolCall, workspace: Workspace) -> ToolResult:
         """One attempt, in a task of its own: not even a tool that swallows its cancellation can hold up the episode."""
         task = asyncio.get_running_loop().create_task(
-            self._tools[call.name].call(call.arguments, environment), name=f"tool {call.name}"
+            self._tools[call.name].call(call.arguments, workspace), name=f"tool {call.name}"
         )
         task.add_done_callback(self._forget)
         try:

@@ -38,7 +38,7 @@ from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.groups import run_episode
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
 
 BLOCK = 100
@@ -72,7 +72,7 @@ class Soak:
         texts = [written("calculator", {"expression": "12*3"}) * 30, "Final Answer: What is the result of it? user"]
         self.renderer = renderer = ReactRenderer(tokenizer=train_tokenizer(texts, control_strings=(), words=()))
         self.tools = tools()
-        self.environments = Environments(self.parent)
+        self.environments = Workspaces(self.parent)
         self.agent = ToolAgent(
             engine=ScriptedEngine(
                 encode=renderer.encode_action, decode=renderer.decode, script=self.said, max_context=100_000

@@ -22,7 +22,7 @@ from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.run.equipment import by_name
 from agentgrpo.tools.mcp.toolset import Mcp
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests.e2e.conftest import rows
 from tests.engines.tiny import encode, model, tokenizer
 
@@ -56,7 +56,7 @@ def demonstrations() -> list[Episode]:
     servers = {"small": Mcp(command=tuple(SMALL)), "time": Mcp(command=tuple(TIME))}
     renderer = ReactRenderer(tokenizer=tokenizer())
     engine = ScriptedEngine(encode=encode, decode=renderer.decode, script=script, max_context=512)
-    agent = ToolAgent(engine=engine, renderer=renderer, tools=by_name(servers), environments=Environments(), **LIMITS)
+    agent = ToolAgent(engine=engine, renderer=renderer, tools=by_name(servers), environments=Workspaces(), **LIMITS)
 
     async def act() -> list[Episode]:
         tasks = [

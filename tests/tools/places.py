@@ -1,4 +1,4 @@
-"""An environment that is a directory."""
+"""A workspace that is a directory which is there already."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _QUESTION = Message(role="user", content="?")
 
 @dataclass(frozen=True)
 class Place:
-    """Implements tools.base.Environment."""
+    """Implements tools.base.Workspace."""
 
-    workspace: Path
-    key: str = "test/0|task|0"
+    path: Path
+    seed: str = "test/0|task|0"
+    key: str = "test/0|task|0|0"
     task: Task = field(default_factory=lambda: Task(id="task", messages=(_QUESTION,), references=()))

@@ -27,7 +27,7 @@ from agentgrpo.tools.mcp.toolset import Mcp, _found
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))
 NOWHERE: Any = None
-"""The environment: a server knows nothing of episodes."""
+"""The workspace: a server knows nothing of episodes."""
 
 
 def raw(how: str) -> tuple[str, ...]:

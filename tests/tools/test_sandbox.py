@@ -21,7 +21,7 @@ from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpret
 from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
-from agentgrpo.tools.workspace import PREFIX, Environments
+from agentgrpo.tools.workspace import PREFIX, Workspaces
 from tests.tools.bubblewrap import PROBLEM, needs_bubblewrap
 from tests.tools.leftovers import new_processes
 
@@ -256,7 +256,7 @@ asyncio.run(UnsafeSubprocess(Limits(timeout_s=60)).run(Program(code=code)))
         process.kill()
         process.wait()
     os.kill(program, signal.SIGKILL)  # nothing holds it but its name
-    Environments(tmp_path)
+    Workspaces(tmp_path)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -17,7 +17,7 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.tools.options import ToolOptions
 from agentgrpo.environments.tools.state import ToolState, episode_metrics
 from agentgrpo.environments.transcript import Transcript
-from agentgrpo.tools.base import Environment
+from agentgrpo.tools.base import Workspace
 
 NO_ACTION = "No tool call and no final answer was found. Call a tool or give the final answer."
 
@@ -44,11 +44,11 @@ class Attempt:
         self.state = ToolState()
 
     async def run(self) -> Episode:
-        key = f"{self.stream}|{self.task.id}|{self.sample_index}"
+        seed = f"{self.stream}|{self.task.id}|{self.sample_index}"
         try:
-            async with self.options.environments.open(self.task, key=key) as environment:
+            async with self.options.environments.open(self.task, seed=seed) as workspace:
                 self.transcript.open(self.options.opening(self.task))
-                exit = await self._turns(environment)
+                exit = await self._turns(workspace)
         finally:
             self.transcript.release()
         return Episode(
@@ -62,19 +62,19 @@ class Attempt:
             timings=self.transcript.timings,
         )
 
-    async def _turns(self, environment: Environment) -> Exit:
+    async def _turns(self, workspace: Workspace) -> Exit:
         for _ in range(self.options.max_turns):
             turn = await self.transcript.sample(at_least=self.options.min_context_left)
-            exit = Exit.CONTEXT_OVERFLOW if turn is None else await self._act(turn, environment)
+            exit = Exit.CONTEXT_OVERFLOW if turn is None else await self._act(turn, workspace)
             if exit is not None:
                 return exit
         return Exit.MAX_TURNS
 
-    async def _act(self, turn: Segment, environment: Environment) -> Exit | None:
+    async def _act(self, turn: Segment, workspace: Workspace) -> Exit | None:
         parsed = self.options.renderer.parse(turn.token_ids)
         if parsed.calls:
             self.state.format_errors = 0
-            return await self._call(parsed.calls, turn, environment)
+            return await self._call(parsed.calls, turn, workspace)
         if parsed.answer is not None:
             self.state.answer = parsed.answer
             return Exit.ANSWERED
@@ -84,12 +84,12 @@ class Attempt:
             return Exit.FORMAT_ERROR_LIMIT
         return self._observe(self.options.renderer.tell((Piece(NO_ACTION, True),), sampled=turn.token_ids))
 
-    async def _call(self, calls: Sequence[AnyCall], turn: Segment, environment: Environment) -> Exit | None:
+    async def _call(self, calls: Sequence[AnyCall], turn: Segment, workspace: Workspace) -> Exit | None:
         """Make the calls, as far as the limit of calls allows, and show what came of all of them."""
         options, toolbox, index = self.options, self.options.toolbox, self.transcript.turn
         left = len(calls) if options.max_calls is None else max(0, options.max_calls - len(self.state.records))
         answers = await self.transcript.timed(
-            toolbox.call_all(calls[:left], environment, turn=index, parallel=options.parallel_calls)
+            toolbox.call_all(calls[:left], workspace, turn=index, parallel=options.parallel_calls)
         )
         why = f"the limit of {options.max_calls} calls is reached; give the final answer"
         answers += [toolbox.refuse(call, why, turn=index) for call in calls[left:]]

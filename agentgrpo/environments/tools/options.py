@@ -14,7 +14,7 @@ from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 
 _AT_LEAST = {
     "max_turns": 1,
@@ -36,7 +36,7 @@ class ToolOptions:
     renderer: ToolRenderer
     tools: Mapping[str, Tool]
     """By the names that the policy calls them by; there may be none."""
-    environments: Environments
+    environments: Workspaces
     prices: Mapping[str, float] = field(default_factory=dict)
     """Of one call, by tool, in place of the agent's own (see figures)."""
 

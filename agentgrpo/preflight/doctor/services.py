@@ -164,8 +164,8 @@ async def look_at_tools(case: Case, found: CheckNotes) -> None:
         for variant in range(len(TEXTS)):
             call = ToolCall(name=name, arguments=arguments_of(tool.spec.parameters, variant))
             try:
-                async with agent.environments.open(task, key=f"doctor|{name}|{variant}") as environment:
-                    _, record = await agent.toolbox.call(call, environment, turn=0)
+                async with agent.environments.open(task, seed=f"doctor|{name}|{variant}") as workspace:
+                    _, record = await agent.toolbox.call(call, workspace, turn=0)
             except CassetteMiss:  # a made-up call is on none
                 outcomes["not on the cassette"] += 1
                 continue

@@ -19,7 +19,7 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.services.client import host_of
 from agentgrpo.services.secret import Secret
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 
 if TYPE_CHECKING:
     from agentgrpo.tools.mcp.connections import Connection
@@ -110,7 +110,7 @@ class McpTool:
         self._server = server
         self._name = name
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         return await self._server.ask(self._name, arguments)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.environments.tools.agent import ToolAgent
 from agentgrpo.tools.base import ToolResult
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests.environments.tools.scripted import TASK, Adder, Saying
 from tests.renderers import families
 
@@ -37,8 +37,8 @@ async def test_parallel_calls_a_format_error_and_an_answer(tmp_path: Path, name:
     agent = ToolAgent(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=say, max_context=50_000),
         renderer=renderer,
-        tools={"add": Adder(), "say": Saying(lambda text, environment: ToolResult.failed("no <|im_end|>"))},
-        environments=Environments(tmp_path),
+        tools={"add": Adder(), "say": Saying(lambda text, workspace: ToolResult.failed("no <|im_end|>"))},
+        environments=Workspaces(tmp_path),
         max_context=None,
     )
     episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=2000))
@@ -74,8 +74,8 @@ async def test_a_result_costs_no_more_than_it_may_however_it_is_written(tmp_path
             max_context=50_000,
         ),
         renderer=renderer,
-        tools={"say": Saying(lambda text, environment: ToolResult.ok('\x01"\n' * 5000))},
-        environments=Environments(tmp_path),
+        tools={"say": Saying(lambda text, workspace: ToolResult.ok('\x01"\n' * 5000))},
+        environments=Workspaces(tmp_path),
         max_context=None,
         max_tool_output_tokens=500,
     )

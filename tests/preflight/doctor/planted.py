@@ -22,7 +22,7 @@ from agentgrpo.environments.transcript import Transcript
 from agentgrpo.judges.base import Grade
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.tokens import FastTokenizer
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from tests.engines.tiny import EOS
 
 STOPS = (EOS, *range(0, 256, 8))
@@ -175,7 +175,7 @@ class Unplugged:
         parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
     )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         raise ConnectionError("connection refused")
 
     async def close(self) -> None: ...
