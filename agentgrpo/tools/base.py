@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome, Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +57,27 @@ class Workspace(Protocol):
         """The attempt's own directory, made when first asked for, the task's files in it."""
         ...
 
+    @property
+    def keeps_any(self) -> bool:
+        """Whether anything was asked of `resource` yet."""
+        ...
+
+    async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """What `owner`, a tool, keeps for this attempt alone (a connection, a table, a game): `open()` entered when it
+        is first asked for, the same value ever after, left when the attempt is over, however it ends, and before the
+        directory is removed. It is entered and left in a task of its own, so that a call that is cancelled does it no
+        harm. Raises what opening it raises, and opens it anew when it is asked for again; ToolError when the attempt is
+        over."""
+        ...
+
 
 @runtime_checkable
 class Tool(Protocol):
     """A tool whose calls change what other calls of the episode see (it writes into the workspace) says so with an
     attribute `exclusive = True`: parallel calls of one turn then wait for each other, in the order of writing. One that
-    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins."""
+    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins.
+    So does one that has a coroutine `prepare(workspace)`, for what a call may have to wait for that is not its own
+    fault: the toolbox awaits it before every call."""
 
     @property
     def spec(self) -> ToolSpec: ...

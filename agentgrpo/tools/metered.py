@@ -57,6 +57,12 @@ class MeteredTool:
         """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
         return getattr(self._real, name)
 
+    async def prepare(self, workspace: Workspace) -> None:
+        """What is only replayed needs nothing."""
+        prepare = getattr(self._real, "prepare", None)
+        if prepare is not None and not self._meter.replays_only:
+            await prepare(workspace)
+
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """Raises ToolError; BudgetSpent and CassetteMiss end the run."""
 

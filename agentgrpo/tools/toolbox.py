@@ -1,6 +1,7 @@
 """The one place that calls tools: whatever a tool does, a call ends in time and as one of five outcomes.
 
-    call -> unknown? malformed? arguments fit? -> a slot -> deadline( Tool.call ) -> cut to length -> (reply, record)
+    call -> unknown? malformed? arguments fit? -> Tool.prepare -> a slot -> deadline( Tool.call ) -> cut to length
+         -> (reply, record)
 
 The policy's mistakes and the tool's own failures are told to the policy. What is neither (ToolError, or any exception
 that a tool lets out) is tried again with the same arguments and then raised: an infrastructure failure of the episode.
@@ -129,10 +130,7 @@ class Toolbox:
         the tool's backend raises."""
         result, seconds = self._refusal(call), 0.0
         if result is None and isinstance(call, ToolCall):
-            async with self._limiters[call.name]:
-                began = time.perf_counter()
-                result = await self._attempts(call, workspace)
-                seconds = time.perf_counter() - began
+            result, seconds = await self._attempts(call, workspace)
         assert result is not None
         text, was_cut = cut(result.text, self._max_output_tokens, self._count_tokens)
         record = ToolRecord(
@@ -185,11 +183,22 @@ class Toolbox:
         problem = self._schemas[call.name].problem(call.arguments)
         return None if problem is None else ToolResult.refused(problem)
 
-    async def _attempts(self, call: ToolCall, workspace: Workspace) -> ToolResult:
+    async def _attempts(self, call: ToolCall, workspace: Workspace) -> tuple[ToolResult, float]:
+        """And the seconds that the attempts took, without those that they waited for their turn."""
+        tool, seconds = self._tools[call.name], 0.0
+        prepare = getattr(tool, "prepare", None)
         for attempt in range(self._retries + 1):
             try:
                 with boundary(ToolError, f"tool {call.name}"):
-                    return await self._within_deadline(call, workspace)
+                    if prepare is not None:  # it holds no slot meanwhile, which those may need for whom it waits
+                        await prepare(workspace)
+                    async with self._limiters[call.name]:
+                        began = time.perf_counter()
+                        try:
+                            result = await self._within_deadline(call, workspace)
+                        finally:
+                            seconds += time.perf_counter() - began
+                    return result, seconds
             except EpisodeError as e:
                 if attempt == self._retries:
                     raise

@@ -17,14 +17,15 @@ import os
 import stat
 import tempfile
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from agentgrpo.core.errors import DataError, ToolError
 from agentgrpo.core.types import Task
 from agentgrpo.tasks.files import FILES, problem_of
+from agentgrpo.tools.resources import AttemptResources
 
 # --- A directory that a policy's programs have filled, removed whatever they did in it.
 #
@@ -83,6 +84,7 @@ def _open_up(mode: int, name: Path | str, directory: int | None) -> None:
 
 
 PREFIX = "agentgrpo-tools-"
+T = TypeVar("T")
 _ATTEMPTS = 100
 _LOG = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class EpisodeWorkspace:
         self._workspaces, self._files = workspaces, files
         self._path: Path | None = None
         self._is_over = False
+        self._resources = AttemptResources(self.key)
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def path(self) -> Path:
@@ -106,20 +110,37 @@ class EpisodeWorkspace:
             try:
                 _write(path, self._files)
             except OSError as e:
-                _remove(path)
+                clear_away(path)
                 raise ToolError(f"workspace {path}: {e.strerror}; is the temporary directory full?") from e
             self._path = path
         return self._path
+
+    @property
+    def keeps_any(self) -> bool:
+        return bool(self._resources)
+
+    async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        return await self._resources.get(owner, open)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """In a thread: a program may have left so many files that other episodes would wait for them. It is done when
-        the episode is cancelled too, and even if that happens here."""
-        self._is_over = True
-        if self._path is not None:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, _remove, self._path))
+        """Done when the episode is cancelled too, and even if that happens here."""
+        if self._path is None and not self._resources:
+            self._is_over = True
+            return
+        self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        """The directory in a thread: a program may have left so many files that other episodes would wait for them."""
+        try:
+            await self._resources.close()
+        finally:
+            self._is_over = True
+            if self._path is not None:
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, clear_away, self._path))
 
 
 class Workspaces:
@@ -170,7 +191,7 @@ def sweep(parent: Path) -> None:
             if os.fstat(fd).st_uid != os.geteuid():
                 continue
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path)
+            clear_away(path)
         except OSError:
             continue  # its process lives
         finally:
@@ -203,11 +224,12 @@ def _start_time() -> str:
 
 def _clear(root: Path, lock: int, pid: int) -> None:
     if pid == os.getpid():
-        _remove(root)
+        clear_away(root)
         os.close(lock)
 
 
-def _remove(path: Path) -> None:
+def clear_away(path: Path) -> None:
+    """Remove `path` and all in it, now or at the next start."""
     try:
         remove_tree(path)
     except OSError as e:
