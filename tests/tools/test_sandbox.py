@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.tools.python import plain_text
 from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter
-from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 from agentgrpo.tools.workspace import PREFIX, Workspaces
