@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -41,7 +42,7 @@ class Patience:
     max_restarts: int
 
 
-class McpServer:
+class McpServer(ABC):
     """`shown` names it in messages. mode: see McpSession."""
 
     def __init__(
@@ -114,13 +115,13 @@ class McpServer:
         await asyncio.wait({serving})
         await self._end()
 
+    @abstractmethod
     async def _serve(self, first: McpSession) -> None:
-        """Until it is cancelled."""
-        raise NotImplementedError
+        """What there is to do beside the calls; cancelled at the end."""
 
+    @abstractmethod
     async def _end(self) -> None:
         """Close every session."""
-        raise NotImplementedError
 
     def _new_session(self) -> McpSession:
         return McpSession(
