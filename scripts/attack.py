@@ -33,14 +33,13 @@ from attacks.catalogue import ATTACKS, PRELUDE, Attack  # noqa: E402
 from attacks.scene import SECRET_NAME, Scene  # noqa: E402
 
 from agentgrpo.core.errors import ConfigError  # noqa: E402
-from agentgrpo.tools.python import keep_files  # noqa: E402
+from agentgrpo.tools.python import keep_files, plain_text  # noqa: E402
 from agentgrpo.tools.sandbox.base import SandboxLimits, SandboxProgram  # noqa: E402
 from agentgrpo.tools.sandbox.bubblewrap import (  # noqa: E402
     NOBODY,
     BubblewrapSandbox,
     find_interpreter,
 )
-from agentgrpo.tools.sandbox.plain import plain_text  # noqa: E402
 
 ORDINARY = 61_183
 """A user that nobody is, for the driver that is not root."""

@@ -149,11 +149,11 @@ def test_calls_are_counted_where_the_run_is_profiled() -> None:
 
 
 class Nowhere:
-    """An environment without a workspace."""
+    """A workspace without a directory of its own."""
 
     task = builders.task()
-    key = "nowhere"
-    workspace = Path()
+    seed = key = "nowhere"
+    path = Path()
 
 
 def test_toolsets_bring_their_tools() -> None:
@@ -169,7 +169,7 @@ def test_toolsets_bring_their_tools() -> None:
 class Mute:
     """What a newcomer may take for a tool."""
 
-    async def call(self, arguments: Mapping[str, Any], environment: Any) -> str:
+    async def call(self, arguments: Mapping[str, Any], workspace: Any) -> str:
         return "sunny"
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_tool_is_told_what_a_tool_needs() -> None:
             by_name({"weather": part})  # type: ignore[dict-item]
         assert str(caught.value) == (
             f"tools.weather: {name} is no tool; a class needs spec (an agentgrpo.core.messages.ToolSpec), async "
-            "call(arguments, environment) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
+            "call(arguments, workspace) and async close() (see agentgrpo.tools.base.Tool); a plain function with "
             "annotations is a tool as it is"
         )
 

@@ -26,8 +26,8 @@ class Figures:
     quality: str
     """Must not fall beyond noise; 0.0 where there is no reward."""
     is_graded: bool = True
-    """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; else it is the metric of that name,
-    or the reward."""
+    """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; else the metric of that name, or
+    the reward."""
     thrift: str
     """Must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
     labels: Mapping[str, str] = field(default_factory=dict)

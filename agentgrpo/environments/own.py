@@ -26,8 +26,7 @@ from agentgrpo.environments.base import Attempt, Environment, Observation, Score
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
 from agentgrpo.environments.tools.state import PRICE
-from agentgrpo.tools.base import Environment as ToolWorkspace
-from agentgrpo.tools.base import ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.functions import spec_of
 from agentgrpo.tools.toolbox import Toolbox
 
@@ -209,7 +208,7 @@ class MethodTool:
         self.owners: dict[int, Any] = {}
         """id of an attempt's workspace -> the object; entered and removed by MethodEnvironment."""
 
-    async def call(self, arguments: Mapping[str, Any], workspace: ToolWorkspace) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """An exception of the method is told to the policy, as a runtime error."""
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)

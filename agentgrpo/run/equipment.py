@@ -25,7 +25,7 @@ from agentgrpo.run.profile import observed
 from agentgrpo.services.meter import Meter
 from agentgrpo.services.secret import nothing_is_sent
 from agentgrpo.tools.base import Tool, Toolset
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 
 Corpora = Mapping[str, Sequence[Passage]]
 _NO_COUNTERFACTUAL = {"name": "none"}
@@ -67,7 +67,7 @@ class Equipment:
             _refuse_pages(config, retrievers)
             retrievers = {name: counterfactual(retriever) for name, retriever in retrievers.items()}
         self.retrievers = retrievers
-        self.workspaces = Environments() if self._has_tools else None
+        self.workspaces = Workspaces() if self._has_tools else None
         self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
         by_name(self._parts)  # names that clash are an error of construction
 
@@ -165,7 +165,7 @@ def by_name(parts: Mapping[str, Tool | Toolset]) -> dict[str, Tool]:
             if not isinstance(tool, Tool) or not isinstance(tool.spec, ToolSpec):
                 raise ConfigError(
                     f"tools.{key}: {type(tool).__name__} is no tool; a class needs spec (an "
-                    "agentgrpo.core.messages.ToolSpec), async call(arguments, environment) and async close() (see "
+                    "agentgrpo.core.messages.ToolSpec), async call(arguments, workspace) and async close() (see "
                     "agentgrpo.tools.base.Tool); a plain function with annotations is a tool as it is"
                 )
             name = tool.spec.name

@@ -1,14 +1,17 @@
-"""What a tool is: named, described by a schema, called in one episode's environment, answering with a typed result."""
+"""What a tool is: named, described by a schema, called in one attempt's workspace, answering with a typed result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome, Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +41,33 @@ class ToolResult:
         return cls(outcome=Outcome.RUNTIME_ERROR, text=f"error: {why}")
 
 
-class Environment(Protocol):
-    """What one episode has to itself; made before its first turn, gone after its last, shared with nobody."""
+class Workspace(Protocol):
+    """What one attempt at a task has to itself; made before its first turn, gone after its last, shared with nobody. An
+    episode that is tried again gets another one."""
 
     task: Task
+    seed: str
+    """Seeds whatever a tool draws, alike for every attempt at the episode: "train/12|task-7|3"."""
     key: str
-    """Names the episode among all others, and seeds whatever a tool draws: "train/12|task-7|3"."""
+    """Names the attempt among all others: "train/12|task-7|3|0", and "train/12|task-7|3|1" for the second. What a tool
+    keeps by it is never met again."""
 
     @property
-    def workspace(self) -> Path:
-        """The episode's own directory, made when first asked for, the task's files in it."""
+    def path(self) -> Path:
+        """The attempt's own directory, made when first asked for, the task's files in it."""
+        ...
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether anything was asked of `resource` yet."""
+        ...
+
+    async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """What `owner`, a tool, keeps for this attempt alone (a connection, a table, a game): `open()` entered when it
+        is first asked for, the same value ever after, left when the attempt is over, however it ends, and before the
+        directory is removed. It is entered and left in a task of its own, so that a call that is cancelled does it no
+        harm. Raises what opening it raises, and opens it anew when it is asked for again; ToolError when the attempt is
+        over."""
         ...
 
 
@@ -55,12 +75,14 @@ class Environment(Protocol):
 class Tool(Protocol):
     """A tool whose calls change what other calls of the episode see (it writes into the workspace) says so with an
     attribute `exclusive = True`: parallel calls of one turn then wait for each other, in the order of writing. One that
-    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins."""
+    serves only so many calls at a time says how many (`at_once = 4`): the others wait before their deadline begins.
+    So does one that has a coroutine `prepare(workspace)`, for what a call may have to wait for that is not its own
+    fault: the toolbox awaits it before every call."""
 
     @property
     def spec(self) -> ToolSpec: ...
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """`arguments` fit the schema. The policy's mistakes are a ToolResult; an infrastructure failure raises
         ToolError. The toolbox sets the deadline by cancelling: a cancelled call leaves nothing running behind."""
         ...

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 
 ROUNDED_DIGITS = 15
 """Significant digits of a result whose decimals do not end."""
@@ -68,7 +68,7 @@ class Calculator:
             },
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         return self.calculate(arguments["expression"])
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Files beneath one directory, whatever path is asked for and whatever is swapped while it is looked up.
+"""Files within one directory, whatever path is asked for and whatever is swapped while it is looked up.
 
 Every path is looked up from a descriptor of the directory: by openat2 where the kernel has it (Linux 5.6), else folder
 by folder, never through a link, a mount or `..`. A file is touched only through the descriptor of its folder, and read
@@ -80,7 +80,7 @@ def parts_of(path: str) -> tuple[str, ...]:
     return parts
 
 
-def read_beneath(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]:
+def read_within(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]:
     """The first max_bytes bytes of a regular file, and whether there are more. Raises PathRefused, FileProblem."""
     with _found(path), _named(root, path) as (folder, name):
         fd = os.open(name, _FILE, dir_fd=folder)
@@ -99,7 +99,7 @@ def read_beneath(root: Path, path: str, *, max_bytes: int) -> tuple[bytes, bool]
             os.close(fd)
 
 
-def write_beneath(root: Path, path: str, content: bytes, *, max_files: int) -> None:
+def write_within(root: Path, path: str, content: bytes, *, max_files: int) -> None:
     """The file appears whole or not at all; its folders are made. Raises PathRefused; FileProblem, too where the
     directory would hold more than max_files files and folders."""
     with _found(path), _named(root, path, make=True) as (folder, name):
@@ -122,7 +122,7 @@ def write_beneath(root: Path, path: str, content: bytes, *, max_files: int) -> N
             raise
 
 
-def list_beneath(root: Path, path: str, *, max_entries: int) -> list[DirectoryEntry]:
+def list_within(root: Path, path: str, *, max_entries: int) -> list[DirectoryEntry]:
     """What is in a folder, by name. Raises PathRefused; FileProblem, too where it is more than max_entries."""
     with _found(path), _folder(root, parts_of(path)) as folder:
         names: list[str] = []
@@ -173,7 +173,7 @@ def _folder(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator
 
 
 def walk(top: int, parts: Sequence[str], *, make: bool = False) -> int:
-    """A descriptor of the folder beneath `top`, opened one by one; missing ones are made. Closes `top` where that
+    """A descriptor of a folder within `top`, opened one by one; missing ones are made. Closes `top` where that
     succeeds, and where it does not leaves it to the caller. Raises OSError (ELOOP, ENOTDIR for a link)."""
     at = os.dup(top)
     device = os.fstat(top).st_dev
@@ -267,7 +267,7 @@ def _entry(folder: int, name: str) -> DirectoryEntry | None:
 
 
 def _count(folder: int, limit: int) -> int:
-    """Files and folders beneath `folder`, no further than `limit`."""
+    """Files and folders within `folder`, no further than `limit`."""
     with os.scandir(folder) as found:
         entries = []
         for each in found:

@@ -11,7 +11,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
 from agentgrpo.services.addresses import Forbidden, Reachable
 from agentgrpo.services.pages import PageClient, PageError, read
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 
 
 class Fetch:
@@ -61,7 +61,7 @@ class Fetch:
             user_agent=user_agent,
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         try:
             page = await self._pages.get(arguments["url"])
             text = await read(page)

@@ -12,17 +12,17 @@ from typing import Any
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.directory import (
     DirectoryEntry,
     FileMissing,
     FileProblem,
     PathRefused,
-    list_beneath,
+    list_within,
     parts_of,
-    read_beneath,
+    read_within,
     shown,
-    write_beneath,
+    write_within,
 )
 
 # --- Tables in the files of a workspace: a value by its key.
@@ -42,11 +42,11 @@ def look_up(workspace: Path, table: str, key: str, *, max_bytes: int, max_entrie
     table, key = table.strip(), key.strip()
     if "/" in table or "\0" in table:
         raise PathRefused(f"{shown(table)} is no name of a table")
-    names = [e.name for e in list_beneath(workspace, ".", max_entries=max_entries) if e.num_bytes is not None]
+    names = [e.name for e in list_within(workspace, ".", max_entries=max_entries) if e.num_bytes is not None]
     tables = {n.removesuffix(s): n for s in reversed(SUFFIXES) for n in names if n.endswith(s) and n != s}
     if table not in tables:
         raise FileProblem(f"no table {shown(table)}; there are {', '.join(shown(t) for t in sorted(tables)) or 'none'}")
-    content, more = read_beneath(workspace, tables[table], max_bytes=max_bytes)
+    content, more = read_within(workspace, tables[table], max_bytes=max_bytes)
     if more:
         raise FileProblem(f"table {table} is too large: more than {max_bytes} bytes")
     value = _READERS[Path(tables[table]).suffix](table, content.decode("utf-8", "replace")).get(key)
@@ -95,7 +95,7 @@ _READERS = {".txt": _from_lines, ".csv": _from_csv, ".json": _from_json}
 
 MORE = "..."
 """The last line of a file that was not shown to its end."""
-Run = Callable[[Mapping[str, Any], Environment], str]
+Run = Callable[[Mapping[str, Any], Workspace], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,9 @@ class FileTool:
     exclusive: bool = True
     """A file is read after it was written where the policy wrote the calls in this order."""
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         try:
-            return ToolResult.ok(self.run(arguments, environment))
+            return ToolResult.ok(self.run(arguments, workspace))
         except PathRefused as e:
             return ToolResult.refused(str(e))
         except FileProblem as e:
@@ -155,12 +155,12 @@ class Files:
     async def close(self) -> None:
         pass
 
-    def _read(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+    def _read(self, arguments: Mapping[str, Any], workspace: Workspace) -> str:
         path = arguments["path"]
         try:
-            content, more = read_beneath(environment.workspace, path, max_bytes=self._max_bytes)
+            content, more = read_within(workspace.path, path, max_bytes=self._max_bytes)
         except FileMissing as e:
-            raise FileMissing(f"{e}{self._beside(path, environment)}") from e
+            raise FileMissing(f"{e}{self._beside(path, workspace)}") from e
         if b"\0" in content:
             raise FileProblem(f"{shown(path)} is no text")
         lines = content.decode("utf-8", "replace").splitlines()
@@ -168,29 +168,29 @@ class Files:
             lines, more = lines[: self._max_lines], True
         return "\n".join([*lines, MORE] if more else lines)
 
-    def _beside(self, path: str, environment: Environment) -> str:
+    def _beside(self, path: str, workspace: Workspace) -> str:
         """What there is instead, for a message."""
         folder = "/".join(parts_of(path)[:-1])
         try:
-            entries = list_beneath(environment.workspace, folder, max_entries=self._max_files)
+            entries = list_within(workspace.path, folder, max_entries=self._max_files)
         except FileProblem:
             return ""
         return f"; there are {', '.join(shown(e.name) for e in entries[:10])}" if entries else "; there are none"
 
-    def _write(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+    def _write(self, arguments: Mapping[str, Any], workspace: Workspace) -> str:
         path, content = arguments["path"], arguments["content"].encode("utf-8", "replace")
         if len(content) > self._max_bytes:
             raise PathRefused(f"{len(content)} bytes; a file has at most {self._max_bytes}")
-        write_beneath(environment.workspace, path, content, max_files=self._max_files)
+        write_within(workspace.path, path, content, max_files=self._max_files)
         return f"{len(content)} bytes written to {'/'.join(parts_of(path))}"
 
-    def _list(self, arguments: Mapping[str, Any], environment: Environment) -> str:
-        entries = list_beneath(environment.workspace, arguments.get("path", "."), max_entries=self._max_files)
+    def _list(self, arguments: Mapping[str, Any], workspace: Workspace) -> str:
+        entries = list_within(workspace.path, arguments.get("path", "."), max_entries=self._max_files)
         return "\n".join(_row(e) for e in entries) or "no files"
 
-    def _look_up(self, arguments: Mapping[str, Any], environment: Environment) -> str:
+    def _look_up(self, arguments: Mapping[str, Any], workspace: Workspace) -> str:
         limits = {"max_bytes": self._max_bytes, "max_entries": self._max_files}
-        return look_up(environment.workspace, arguments["table"], arguments["key"], **limits)
+        return look_up(workspace.path, arguments["table"], arguments["key"], **limits)
 
 
 def _row(entry: DirectoryEntry) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.workers import WorkerCrashed, Workers
 
 # --- A typed Python function as a ToolSpec: its schema from the annotations, its words from the docstring.
@@ -187,11 +187,11 @@ class FunctionTool:
             memory_mb=memory_mb,
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        seed = json.dumps([environment.key, self.spec.name, arguments], sort_keys=True)
-        workspace = str(environment.workspace) if self.exclusive else None
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        seed = json.dumps([workspace.seed, self.spec.name, arguments], sort_keys=True)
+        folder = str(workspace.path) if self.exclusive else None
         try:
-            reply = await self._workers.call({"arguments": dict(arguments), "workspace": workspace, "seed": seed})
+            reply = await self._workers.call({"arguments": dict(arguments), "workspace": folder, "seed": seed})
         except WorkerCrashed as e:
             return ToolResult.failed(str(e))
         if "error" in reply:

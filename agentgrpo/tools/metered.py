@@ -15,7 +15,7 @@ from agentgrpo.core.types import Outcome
 from agentgrpo.retrieval.metered import PAGE_FACTS
 from agentgrpo.services.budget import OVER_BUDGET
 from agentgrpo.services.meter import Form, Meter
-from agentgrpo.tools.base import Environment, Tool, ToolResult, Toolset
+from agentgrpo.tools.base import Tool, ToolResult, Toolset, Workspace
 
 
 class _Passing(ToolError):
@@ -57,11 +57,17 @@ class MeteredTool:
         """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
         return getattr(self._real, name)
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def prepare(self, workspace: Workspace) -> None:
+        """What is only replayed needs nothing."""
+        prepare = getattr(self._real, "prepare", None)
+        if prepare is not None and not self._meter.replays_only:
+            await prepare(workspace)
+
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """Raises ToolError; BudgetSpent and CassetteMiss end the run."""
 
         async def live() -> ToolResult:
-            result = await self._real.call(arguments, environment)
+            result = await self._real.call(arguments, workspace)
             if self._passes(result):
                 raise _Passing(result)
             return result

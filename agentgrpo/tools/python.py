@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,24 @@ from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
-from agentgrpo.tools.base import Environment, ToolResult
-from agentgrpo.tools.directory import FileProblem, PathRefused, list_beneath, read_beneath, write_beneath
+from agentgrpo.tools.base import ToolResult, Workspace
+from agentgrpo.tools.directory import FileProblem, PathRefused, list_within, read_within, write_within
 from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
-from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 
 MAX_FILES = 1000
 """Of a workspace that a program sees."""
 _KILLED = 128 + signal.SIGKILL
+_ESCAPES = re.compile(
+    "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
+    "|\x1b[\\]PX^_][^\x07\x1b]*+(?:\x07|\x1b\\\\)?"  # OSC and other strings: titles, links, the clipboard
+    "|\x1b[ -/]*+[0-~]?"
+)
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+"""Control characters but tab and line feed, bidirectional controls, separators, and what has no width."""
 _Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
 
 
@@ -90,7 +99,7 @@ class PythonTool:
             },
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         code = str(arguments["code"])
         try:
             code.encode("utf-8")
@@ -98,7 +107,7 @@ class PythonTool:
             return ToolResult.refused("the program is not valid Unicode")
         if self._workspace == "none":
             return self._told(await self._run(code, {}))
-        root = environment.workspace
+        root = workspace.path
         try:
             files = await asyncio.to_thread(files_in, root, self._limits.disk_mb * MIB)
         except FileProblem as e:
@@ -149,19 +158,26 @@ class PythonTool:
         return ToolResult(outcome=outcome, text="\n".join(filter(None, (printed, f"error: {why}"))))
 
 
+def plain_text(printed: bytes) -> str:
+    """What a program printed, as text that is safe to read: without escape sequences, control characters and invisible
+    ones; what is not UTF-8 becomes U+FFFD."""
+    text = printed.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return _INVISIBLE.sub("", _ESCAPES.sub("", text))
+
+
 def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
-    """All regular files beneath `root`; links are left out. Raises FileProblem where it is too much, counted in pages,
+    """All regular files within `root`; links are left out. Raises FileProblem where it is too much, counted in pages,
     as the sandbox's file system does: what it has no room for would look like the machine's failure."""
     files: dict[str, bytes] = {}
     folders = [""]
     while folders:
         folder = folders.pop()
-        for entry in list_beneath(root, folder, max_entries=MAX_FILES):
+        for entry in list_within(root, folder, max_entries=MAX_FILES):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_folder:
                 folders.append(name)
             elif entry.num_bytes is not None:
-                files[name], is_cut = read_beneath(root, name, max_bytes=max_bytes)
+                files[name], is_cut = read_within(root, name, max_bytes=max_bytes)
                 max_bytes -= -(-len(files[name]) // PAGESIZE) * PAGESIZE
                 if is_cut or max_bytes < 0 or len(files) > MAX_FILES:
                     raise FileProblem("the workspace is too large for a program to see")
@@ -176,7 +192,7 @@ def keep_files(root: Path, before: Mapping[str, bytes], after: Mapping[str, byte
     for name, content in after.items():
         if before.get(name) != content:
             try:
-                write_beneath(root, name, content, max_files=MAX_FILES)
+                write_within(root, name, content, max_files=MAX_FILES)
             except (PathRefused, FileProblem) as e:
                 return f"not all files of the program are kept: {e}"
     return None

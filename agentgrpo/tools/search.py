@@ -10,7 +10,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome, Passage
 from agentgrpo.retrieval.base import Retriever
 from agentgrpo.services.budget import OVER_BUDGET
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 
 
 class SearchTool:
@@ -55,7 +55,7 @@ class SearchTool:
             },
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         query = _single_line(arguments["query"])
         if not query:
             return ToolResult.refused("the query is empty")

@@ -1,6 +1,7 @@
 """The one place that calls tools: whatever a tool does, a call ends in time and as one of five outcomes.
 
-    call -> unknown? malformed? arguments fit? -> a slot -> deadline( Tool.call ) -> cut to length -> (reply, record)
+    call -> unknown? malformed? arguments fit? -> Tool.prepare -> a slot -> deadline( Tool.call ) -> cut to length
+         -> (reply, record)
 
 The policy's mistakes and the tool's own failures are told to the policy. What is neither (ToolError, or any exception
 that a tool lets out) is tried again with the same arguments and then raised: an infrastructure failure of the episode.
@@ -18,7 +19,7 @@ from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
 
 # --- Text cut to a number of tokens.
@@ -103,7 +104,7 @@ class Toolbox:
         return tuple(self._tools)
 
     async def call_all(
-        self, calls: Sequence[AnyCall], environment: Environment, *, turn: int, parallel: bool = True
+        self, calls: Sequence[AnyCall], workspace: Workspace, *, turn: int, parallel: bool = True
     ) -> list[Answer]:
         """The calls of one turn side by side, answers in their order; not parallel: one after the other. Calls of tools
         that say `exclusive` are always made one after the other, as the policy wrote them. Raises the first failure
@@ -112,7 +113,7 @@ class Toolbox:
 
         async def run(chain: Sequence[int]) -> None:
             for i in chain:
-                answers[i] = await self.call(calls[i], environment, turn=turn)
+                answers[i] = await self.call(calls[i], workspace, turn=turn)
 
         alone = [i for i, call in enumerate(calls) if not parallel or self._is_exclusive(call)]
         try:
@@ -124,15 +125,12 @@ class Toolbox:
             raise failed.exceptions[0] from None
         return [answers[i] for i in range(len(calls))]
 
-    async def call(self, call: AnyCall, environment: Environment, *, turn: int) -> Answer:
+    async def call(self, call: AnyCall, workspace: Workspace, *, turn: int) -> Answer:
         """The reply for the policy and the record for everybody else. Raises ToolError, or another EpisodeError that
         the tool's backend raises."""
         result, seconds = self._refusal(call), 0.0
         if result is None and isinstance(call, ToolCall):
-            async with self._limiters[call.name]:
-                began = time.perf_counter()
-                result = await self._attempts(call, environment)
-                seconds = time.perf_counter() - began
+            result, seconds = await self._attempts(call, workspace)
         assert result is not None
         text, was_cut = cut(result.text, self._max_output_tokens, self._count_tokens)
         record = ToolRecord(
@@ -185,21 +183,32 @@ class Toolbox:
         problem = self._schemas[call.name].problem(call.arguments)
         return None if problem is None else ToolResult.refused(problem)
 
-    async def _attempts(self, call: ToolCall, environment: Environment) -> ToolResult:
+    async def _attempts(self, call: ToolCall, workspace: Workspace) -> tuple[ToolResult, float]:
+        """And the seconds that the attempts took, without those that they waited for their turn."""
+        tool, seconds = self._tools[call.name], 0.0
+        prepare = getattr(tool, "prepare", None)
         for attempt in range(self._retries + 1):
             try:
                 with boundary(ToolError, f"tool {call.name}"):
-                    return await self._within_deadline(call, environment)
+                    if prepare is not None:  # it holds no slot meanwhile, which those may need for whom it waits
+                        await prepare(workspace)
+                    async with self._limiters[call.name]:
+                        began = time.perf_counter()
+                        try:
+                            result = await self._within_deadline(call, workspace)
+                        finally:
+                            seconds += time.perf_counter() - began
+                    return result, seconds
             except EpisodeError as e:
                 if attempt == self._retries:
                     raise
                 _LOG.info("tool %s failed (%s: %s): attempt %d", call.name, e.kind, e, attempt + 2)
         raise AssertionError("unreachable")
 
-    async def _within_deadline(self, call: ToolCall, environment: Environment) -> ToolResult:
+    async def _within_deadline(self, call: ToolCall, workspace: Workspace) -> ToolResult:
         """One attempt, in a task of its own: not even a tool that swallows its cancellation can hold up the episode."""
         task = asyncio.get_running_loop().create_task(
-            self._tools[call.name].call(call.arguments, environment), name=f"tool {call.name}"
+            self._tools[call.name].call(call.arguments, workspace), name=f"tool {call.name}"
         )
         task.add_done_callback(self._forget)
         try:

@@ -1,7 +1,7 @@
-"""One episode's own directory: made when a tool first asks for it, gone when the episode is over, however it ends.
+"""One attempt's own directory: made when a tool first asks for it, gone when the attempt is over, however it ends.
 
     <temporary directory>/agentgrpo-tools-<pid>-<start time>-<random>/    0700, one per process that has needed one
-        00000000/                                                        one per episode that has needed one
+        00000000/                                                        one per attempt that has needed one
 
 A process holds a lock on its root, which the kernel frees when the process dies, however it dies: roots without a
 holder are swept at the next start. Neither a pid that is used again nor one of another container can deceive it.
@@ -17,14 +17,15 @@ import os
 import stat
 import tempfile
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from agentgrpo.core.errors import DataError, ToolError
 from agentgrpo.core.types import Task
 from agentgrpo.tasks.files import FILES, problem_of
+from agentgrpo.tools.resources import AttemptResources
 
 # --- A directory that a policy's programs have filled, removed whatever they did in it.
 #
@@ -83,64 +84,84 @@ def _open_up(mode: int, name: Path | str, directory: int | None) -> None:
 
 
 PREFIX = "agentgrpo-tools-"
+T = TypeVar("T")
 _ATTEMPTS = 100
 _LOG = logging.getLogger(__name__)
 
 
-class Workspace:
-    """Implements tools.base.Environment for one episode; `async with` it. Not made by hand: Environments.open."""
+class EpisodeWorkspace:
+    """Implements tools.base.Workspace for one attempt; `async with` it. Not made by hand: Workspaces.open."""
 
-    def __init__(self, environments: Environments, task: Task, key: str, files: Mapping[str, str]) -> None:
-        self.task, self.key = task, key
-        self._environments, self._files = environments, files
+    def __init__(self, workspaces: Workspaces, task: Task, seed: str, attempt: int, files: Mapping[str, str]) -> None:
+        self.task, self.seed, self.key = task, seed, f"{seed}|{attempt}"
+        self._workspaces, self._files = workspaces, files
         self._path: Path | None = None
         self._is_over = False
+        self._resources = AttemptResources(self.key)
+        self._ending: asyncio.Task[None] | None = None
 
     @property
-    def workspace(self) -> Path:
+    def path(self) -> Path:
         """Raises ToolError where it cannot be made, and when the episode is over."""
         if self._is_over:
             raise ToolError(f"episode {self.key} is over: its workspace is gone")
         if self._path is None:
-            path = self._environments.new_directory()
+            path = self._workspaces.new_directory()
             try:
                 _write(path, self._files)
             except OSError as e:
-                _remove(path)
+                clear_away(path)
                 raise ToolError(f"workspace {path}: {e.strerror}; is the temporary directory full?") from e
             self._path = path
         return self._path
+
+    @property
+    def keeps_any(self) -> bool:
+        return bool(self._resources)
+
+    async def resource(self, owner: object, open: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        return await self._resources.get(owner, open)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """In a thread: a program may have left so many files that other episodes would wait for them. It is done when
-        the episode is cancelled too, and even if that happens here."""
-        self._is_over = True
-        if self._path is not None:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, _remove, self._path))
+        """Done when the episode is cancelled too, and even if that happens here."""
+        if self._path is None and not self._resources:
+            self._is_over = True
+            return
+        self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        """The directory in a thread: a program may have left so many files that other episodes would wait for them."""
+        try:
+            await self._resources.close()
+        finally:
+            self._is_over = True
+            if self._path is not None:
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, clear_away, self._path))
 
 
-class Environments:
-    """Makes the environments of a run's episodes; sweeps at once what dead processes left in `parent` (null = the
-    directory for temporary files). `close` it."""
+class Workspaces:
+    """Makes the workspaces of a run's episodes, one for every attempt; sweeps at once what dead processes left in
+    `parent` (null = the directory for temporary files). `close` it."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = parent or Path(tempfile.gettempdir())
         self._root: Path | None = None
         self._pid = os.getpid()
-        self._clear: weakref.finalize[..., Environments] | None = None
+        self._clear: weakref.finalize[..., Workspaces] | None = None
         self._numbers = itertools.count()
         sweep(self._parent)
 
-    def open(self, task: Task, *, key: str) -> Workspace:
-        """The environment of one episode. Raises DataError where metadata.files of the task is no mapping of names
-        inside the workspace to texts."""
-        return Workspace(self, task, key, _checked_files(task))
+    def open(self, task: Task, *, seed: str, attempt: int = 0) -> EpisodeWorkspace:
+        """The workspace of one attempt at the episode that `seed` names; attempt: 1 for the first retry. Raises
+        DataError where metadata.files of the task is no mapping of names inside the workspace to texts."""
+        return EpisodeWorkspace(self, task, seed, attempt, _checked_files(task))
 
     def new_directory(self) -> Path:
-        """An empty directory, mode 0700, for one episode. Raises ToolError."""
+        """An empty directory, mode 0700, for one attempt. Raises ToolError."""
         try:
             if self._root is None or self._pid != os.getpid():  # a forked child has none
                 self._pid = os.getpid()
@@ -170,7 +191,7 @@ def sweep(parent: Path) -> None:
             if os.fstat(fd).st_uid != os.geteuid():
                 continue
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path)
+            clear_away(path)
         except OSError:
             continue  # its process lives
         finally:
@@ -203,11 +224,12 @@ def _start_time() -> str:
 
 def _clear(root: Path, lock: int, pid: int) -> None:
     if pid == os.getpid():
-        _remove(root)
+        clear_away(root)
         os.close(lock)
 
 
-def _remove(path: Path) -> None:
+def clear_away(path: Path) -> None:
+    """Remove `path` and all in it, now or at the next start."""
     try:
         remove_tree(path)
     except OSError as e:

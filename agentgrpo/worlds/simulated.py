@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.worlds.workshop.world import value_of
 
 _PRINTED = re.compile(r"print\((.*)\)")
@@ -30,12 +30,12 @@ class SimulatedPython:
         """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
         return getattr(self._real, name)
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         printed = _PRINTED.fullmatch(arguments["code"])
         try:
             return ToolResult.ok(str(value_of(printed[1] if printed else "")))
         except ValueError:
-            return await self._real.call(arguments, environment)
+            return await self._real.call(arguments, workspace)
 
     async def close(self) -> None:
         """The real tool belongs to the run."""

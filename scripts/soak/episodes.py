@@ -39,7 +39,7 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from scripts.soak.troubles import DEADLINE_S, END, HANGS, KEEPS_PROCESSES, called, draw, fate_of, tools
 
 BLOCK = 100
@@ -73,7 +73,7 @@ class Soak:
         texts = [written("calculator", {"expression": "12*3"}) * 30, "Final Answer: What is the result of it? user"]
         self.renderer = renderer = ReactRenderer(tokenizer=train_tokenizer(texts, control_strings=(), words=()))
         self.tools = tools()
-        self.workspaces = Environments(self.parent)
+        self.workspaces = Workspaces(self.parent)
         self.runner = PolicyRunner(
             environment=ToolEnvironments(
                 renderer=renderer,

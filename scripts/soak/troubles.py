@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgrpo.core.errors import ToolError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.functions import FunctionTool
@@ -74,9 +74,9 @@ class Unreliable:
             parameters={"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
         )
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         kind = arguments["kind"]
-        (environment.workspace / "begun").write_text(kind)
+        (workspace.path / "begun").write_text(kind)
         await asyncio.sleep(0)
         if kind == "tool_exception":
             raise RuntimeError("a bug of the tool")
@@ -98,7 +98,7 @@ class Awaiting:
         self.spec = ToolSpec(name=name, description="Awaits.", parameters={"type": "object"})
         self._stubborn = stubborn
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         for _ in range(self._stubborn):
             try:
                 await asyncio.get_running_loop().create_future()

@@ -14,7 +14,7 @@ from agentgrpo.judges.base import AnswerJudge, Grade
 from agentgrpo.retrieval.base import Retriever
 from agentgrpo.rewards.base import RewardTerm
 from agentgrpo.rewards.reward import Reward
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
@@ -87,11 +87,11 @@ class RandomNumbers:
     def __init__(self, tool: Tool) -> None:
         self.spec, self._tool = tool.spec, tool
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        result = await self._tool.call(arguments, environment)
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        result = await self._tool.call(arguments, workspace)
         if result.outcome is not Outcome.SUCCESS:
             return result
-        other = re.sub(r"\d+", lambda n: str(11 + _draw(environment.key, arguments, n.start()) % 89), result.text)
+        other = re.sub(r"\d+", lambda n: str(11 + _draw(workspace.seed, arguments, n.start()) % 89), result.text)
         return replace(result, text=other)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgrpo.core.errors import ToolError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 
@@ -25,14 +25,14 @@ class Doubler:
         self._faults, self._lost = faults, lost
         self._attempts: Counter[tuple[str, int]] = Counter()
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         number = int(arguments["number"])
-        self._attempts[environment.key, number] += 1
-        if unit(environment.key, number, self._attempts[environment.key, number]) < self._faults:
+        self._attempts[workspace.seed, number] += 1
+        if unit(workspace.seed, number, self._attempts[workspace.seed, number]) < self._faults:
             raise ToolError("the doubling server answered 500", kind="http_500")
-        if unit(environment.key) < self._lost:
+        if unit(workspace.seed) < self._lost:
             raise ToolError("the doubling server is gone", kind="transport")
-        (environment.workspace / "doubled.txt").write_text(str(2 * number))
+        (workspace.path / "doubled.txt").write_text(str(2 * number))
         return ToolResult.ok(str(2 * number))
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.run.equipment import by_name
 from agentgrpo.tools.mcp.toolset import Mcp
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests.e2e.conftest import rows
 from tests.engines.tiny import encode, model, tokenizer
 from tests.runners import tool_runner
@@ -56,7 +56,7 @@ def demonstrations() -> list[Episode]:
     servers = {"small": Mcp(command=tuple(SMALL)), "time": Mcp(command=tuple(TIME))}
     renderer = ReactRenderer(tokenizer=tokenizer())
     engine = ScriptedEngine(encode=encode, decode=renderer.decode, script=script, max_context=512)
-    agent = tool_runner(engine=engine, renderer=renderer, tools=by_name(servers), workspaces=Environments(), **LIMITS)
+    agent = tool_runner(engine=engine, renderer=renderer, tools=by_name(servers), workspaces=Workspaces(), **LIMITS)
 
     async def act() -> list[Episode]:
         tasks = [

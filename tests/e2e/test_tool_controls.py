@@ -28,7 +28,7 @@ from agentgrpo.tools.base import Tool
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from agentgrpo.worlds.workshop.dataset import Workshop
 from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, next_turn
 from agentgrpo.worlds.workshop.world import NOTE, Problem, draw_problem, kinds
@@ -143,7 +143,7 @@ async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Sc
     demonstrators = {task.id: make(task) for task in tasks}
     tools: dict[str, Tool] = {"calculator": Calculator(), "python": PythonTool()}
     tools |= {tool.spec.name: tool for tool in Files(offered=("lookup", "read_file"), max_lines=3).tools}
-    environments = Environments()
+    workspaces = Workspaces()
     judge = ExactMatch()
     prices = {"calculator": -0.1, "lookup": -0.1, "read_file": -0.2, "python": -0.3}
     terms = {"correctness": TERMS["correctness"](weight=1.0), "cost": TERMS["tool_cost"](prices=prices, other=-0.1)}
@@ -153,7 +153,7 @@ async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Sc
                 engine=scripted(renderer, demonstrators.__getitem__),
                 renderer=renderer,
                 tools=tools,
-                workspaces=environments,
+                workspaces=workspaces,
             ),
             judge=judge,
             reward=Reward(judge=judge, terms=terms, cost_when_wrong=0.0),
@@ -166,7 +166,7 @@ async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Sc
             max_error_fraction=0.0,
         )
     finally:
-        await environments.close()
+        await workspaces.close()
         for tool in tools.values():
             await tool.close()
     return made

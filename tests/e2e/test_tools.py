@@ -18,7 +18,7 @@ from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.renderers.react import STOP, ReactRenderer
 from agentgrpo.renderers.train_tokenizer import EOS, train_tokenizer
-from agentgrpo.tools.workspace import PREFIX, Environments
+from agentgrpo.tools.workspace import PREFIX, Workspaces
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import WeightedSample, train_supervised
 from tests.e2e.conftest import rows
@@ -71,7 +71,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script),
         renderer=renderer,
         tools={"double": Doubler()},
-        workspaces=Environments(folder),
+        workspaces=Workspaces(folder),
     )
 
     async def demonstrate() -> list[WeightedSample]:

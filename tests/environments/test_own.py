@@ -18,7 +18,7 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.tools.workspace import Environments as Workspaces
+from agentgrpo.tools.workspace import Workspaces
 from tests.environments.scripted import ScriptedEngine, tokenizer
 
 TASK = Task(
@@ -84,7 +84,7 @@ class Counting(ToolEnvironment):
     """Scores what lies in the workspace, which still stands."""
 
     async def score(self, episode: Episode) -> dict[str, float]:
-        return {"words": float(len((self.workspace.workspace / "list.txt").read_text().split()))}
+        return {"words": float(len((self.workspace.path / "list.txt").read_text().split()))}
 
 
 class Forgetful:

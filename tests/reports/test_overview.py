@@ -20,7 +20,9 @@ from agentgrpo.records.run_dir import RunDir, stop_sentence, write_stop
 from agentgrpo.records.screen import Screen
 from agentgrpo.reports.overview import overview
 
-CONFIG = "task: {name: almanac}\nenvironment: {name: search}\nalgorithm: {max_staleness: 0}\nrun: {max_steps: 4, seed: 7}\n"
+CONFIG = (
+    "task: {name: almanac}\nenvironment: {name: search}\nalgorithm: {max_staleness: 0}\nrun: {max_steps: 4, seed: 7}\n"
+)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import pytest
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import ToolCall
 from agentgrpo.run.diagnostics import Diagnostics, LoopLag
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.toolbox import Toolbox
 from tests.environments.tools.scripted import Saying
 from tests.tools.places import Place
@@ -187,12 +187,12 @@ async def call_tool(tool: Saying, tmp_path: Path) -> None:
     await asyncio.sleep(0.1)
 
 
-def blocking(text: str, environment: Environment) -> ToolResult:
+def blocking(text: str, workspace: Workspace) -> ToolResult:
     time.sleep(0.6)
     return ToolResult.ok(text)
 
 
-async def patient(text: str, environment: Environment) -> ToolResult:
+async def patient(text: str, workspace: Workspace) -> ToolResult:
     await asyncio.sleep(0.6)
     return ToolResult.ok(text)
 

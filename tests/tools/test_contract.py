@@ -18,7 +18,7 @@ from agentgrpo.cli.main import configs_dir
 from agentgrpo.config.build import REGISTRY, admit_user_code, build_node
 from agentgrpo.core.errors import EpisodeError
 from agentgrpo.core.types import Outcome, Passage, ToolCall
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
 from agentgrpo.tools.toolbox import Toolbox
 from tests.tools.leftovers import new_processes
@@ -106,7 +106,7 @@ class Recorder:
         self.spec = tool.spec
         self.got: list[Mapping[str, Any]] = []
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         self.got.append(arguments)
         return ToolResult.ok("")
 
@@ -154,9 +154,9 @@ async def test_arguments_of_wrong_types_never_reach_a_tool(name: str, place: Pla
 @pytest.mark.parametrize("name", LISTED)
 async def test_equal_calls_have_equal_results(name: str, place: Place, tmp_path: Path) -> None:
     results = []
-    for environment in (place, fresh(tmp_path / "second")):
+    for workspace in (place, fresh(tmp_path / "second")):
         async with tools_of(name) as tools:
-            results.append([await tools[t].call(CALLS[name][t], environment) for t in CALLS[name] for _ in range(2)])
+            results.append([await tools[t].call(CALLS[name][t], workspace) for t in CALLS[name] for _ in range(2)])
     assert results[0] == results[1]
     outcome = Outcome.INVALID_ARGS if name == "fetch" else Outcome.SUCCESS  # a private address
     assert {r.outcome for r in results[0]} == {outcome}

@@ -28,7 +28,7 @@ from agentgrpo.tools.fetch import Fetch
 from tests.services.web import PRIVATE, PUBLIC, Names, Web, page, redirect
 
 NOWHERE: Any = None
-"""The environment: fetch reads nothing of it."""
+"""The workspace: fetch reads nothing of it."""
 
 
 def fetch(*ports: int, names: Names | None = None, max_chars: int = 20_000, **settings: Any) -> Fetch:

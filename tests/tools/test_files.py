@@ -50,9 +50,9 @@ def test_read_file(place: Place) -> None:
     )
     assert read("sub/price.txt") == ToolResult.failed("no file sub/price.txt")
     assert read("../prices.txt") == ToolResult.refused("../prices.txt has .. in it; paths stay in the workspace")
-    (place.workspace / "bytes").write_bytes(b"a\0b")
-    (place.workspace / "latin").write_bytes(b"caf\xe9")
-    (place.workspace / "empty").write_bytes(b"")
+    (place.path / "bytes").write_bytes(b"a\0b")
+    (place.path / "latin").write_bytes(b"caf\xe9")
+    (place.path / "empty").write_bytes(b"")
     assert [read(p) for p in ("bytes", "latin", "empty")] == [
         ToolResult.failed("bytes is no text"),
         ToolResult.ok("caf\ufffd"),
@@ -66,19 +66,19 @@ def test_write_file(place: Place) -> None:
 
     assert write("out/a.txt", "h\u00e9llo\n") == ToolResult.ok("7 bytes written to out/a.txt")
     assert write(" ./out//a.txt", "again") == ToolResult.ok("5 bytes written to out/a.txt")
-    assert (place.workspace / "out" / "a.txt").read_text() == "again"
+    assert (place.path / "out" / "a.txt").read_text() == "again"
     assert write("b", "12345", max_bytes=4) == ToolResult.refused("5 bytes; a file has at most 4")
     assert write("c", "\ud800") == ToolResult.ok("1 bytes written to c")
     assert write("/etc/new", "") == ToolResult.refused("/etc/new is absolute; paths are relative to the workspace")
     assert write("d", "", max_files=8) == ToolResult.failed("the workspace is full: at most 8 files")
-    assert not (place.workspace / "b").exists()
-    assert not (place.workspace / "d").exists()
+    assert not (place.path / "b").exists()
+    assert not (place.path / "d").exists()
 
 
 def test_list_files(place: Place) -> None:
-    (place.workspace / "sub").mkdir()
-    os.mkfifo(place.workspace / "pipe")
-    (place.workspace / "line\nbreak").write_text("")
+    (place.path / "sub").mkdir()
+    os.mkfifo(place.path / "pipe")
+    (place.path / "line\nbreak").write_text("")
     rows = ["imports.txt 41", "'line\\nbreak' 0", "pairs.csv 23", "pipe (no file)", "prices.txt 56", "rates.json 79"]
     assert call(place, "list_files", {}) == ToolResult.ok("\n".join([*rows, "stock.csv 64", "sub/"]))
     assert call(place, "list_files", {"path": "sub"}) == ToolResult.ok("no files")

@@ -130,9 +130,9 @@ async def test_a_call_that_has_its_process_killed_is_at_fault_itself(tmp_path: P
             (("killed", KILLED), ("keeper killed", KILLED), ("killed once", ToolResult.ok("2")))
         ):
             place = Place(tmp_path / str(n))
-            place.workspace.mkdir()
+            place.path.mkdir()
             assert await tool.call({"how": how}, place) == result
-            assert (place.workspace / "attempts").read_text() == "xx"
+            assert (place.path / "attempts").read_text() == "xx"
 
 
 @pytest.mark.parametrize("which", ["keeper", "worker"])
@@ -183,7 +183,7 @@ async def test_the_workspace_is_passed(tmp_path: Path) -> None:
 
 
 async def test_draws_depend_on_the_episode_and_not_on_the_process() -> None:
-    episodes = [Place(Path("/nowhere"), key=key) for key in ("a", "b", "a")]
+    episodes = [Place(Path("/nowhere"), seed=seed) for seed in ("a", "b", "a")]
     async with opened(samples.draw, processes=1) as tool:
         first = [(await tool.call({}, e)).text for e in episodes]
     async with opened(samples.draw, processes=1, recycle_after=1) as tool:

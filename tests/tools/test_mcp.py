@@ -27,7 +27,7 @@ from agentgrpo.tools.mcp.toolset import Mcp, _found
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))
 NOWHERE: Any = None
-"""The environment: a server knows nothing of episodes."""
+"""The workspace: a server knows nothing of episodes."""
 
 
 def raw(how: str) -> tuple[str, ...]:
@@ -45,8 +45,9 @@ def caller(toolset: Mcp) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def connected(**settings: Any) -> AsyncIterator[Callable[..., Any]]:
-    """`await call(tool, **arguments)` gives a ToolResult."""
-    toolset = await asyncio.to_thread(Mcp, **settings)
+    """`await call(tool, **arguments)` gives a ToolResult. Of one session that all share; those of an episode's own are
+    in test_mcp_sessions.py."""
+    toolset = await asyncio.to_thread(Mcp, **{"shared": True, **settings})
     try:
         yield caller(toolset)
     finally:
@@ -84,7 +85,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Mcp]:
-    toolset = Mcp(command=SMALL, timeout_s=3.0, deny=("shout",), prefix="small.")
+    toolset = Mcp(command=SMALL, shared=True, timeout_s=3.0, deny=("shout",), prefix="small.")
     yield toolset
     asyncio.run(toolset.close())
 
@@ -146,7 +147,7 @@ async def test_a_cancelled_call_ends_at_once_and_at_the_server_too(ask: Callable
 
 
 def test_one_connection_serves_consecutive_loops() -> None:
-    toolset = Mcp(command=raw("answers"))
+    toolset = Mcp(command=raw("answers"), shared=True)
     [tool] = toolset.tools
     pids = {asyncio.run(tool.call({}, NOWHERE)).text for _ in range(3)}
     assert len(pids) == 1
@@ -361,10 +362,10 @@ async def test_what_a_server_started_ends_with_it() -> None:
 def test_a_server_ends_with_the_trainer_however_that_dies(number: signal.Signals) -> None:
     program = f"""
         import asyncio, time
-        from agentgrpo.tools.mcp import Mcp
-        servers = [Mcp(command={raw("hangs and heeds nothing")!r}) for _ in range(2)]
+        from agentgrpo.tools.mcp.toolset import Mcp
+        servers = [Mcp(command={raw("hangs and heeds nothing")!r}, shared=True) for _ in range(2)]
         for how in ("answers", "starts a process"):
-            print(*(asyncio.run(server.ask("act", {{"how": how}})).text for server in servers), flush=True)
+            print(*(asyncio.run(server.ask("act", {{"how": how}}, None)).text for server in servers), flush=True)
         time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", dedent(program)], stdout=subprocess.PIPE, text=True) as trainer:
@@ -379,7 +380,7 @@ def test_a_server_ends_with_the_trainer_however_that_dies(number: signal.Signals
 
 
 def test_a_program_that_forgets_to_close_it_ends_in_time() -> None:
-    program = f"from agentgrpo.tools.mcp import Mcp\nx = Mcp(command={raw('answers')!r})\nprint(len(x.tools))"
+    program = f"from agentgrpo.tools.mcp.toolset import Mcp\nx = Mcp(command={raw('answers')!r})\nprint(len(x.tools))"
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
@@ -484,6 +485,7 @@ def test_a_url_where_nobody_listens() -> None:
         ({"url": "http://b", "api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),
         ({"command": "a", "timeout_s": 0.0}, "timeout_s=0.0"),
         ({"command": "a", "max_restarts": -1}, "max_restarts=-1"),
+        ({"command": "a", "max_sessions": 0}, "max_sessions=0; 1 or more are allowed"),
         ({"command": raw("answers"), "allow": ("akt",)}, "has no tool akt; it has act. Did you mean 'act'?"),
         ({"command": raw("answers"), "deny": ("other",)}, "has no tool other; it has act."),
         ({"command": raw("answers"), "deny": ("act",)}, "brings no tools; it has act"),
@@ -503,6 +505,8 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_the_package_loads_only_where_a_server_is_connected_to() -> None:
-    program = "import sys, agentgrpo.tools.mcp; print([n for n in sys.modules if n.split('.')[0] in ('mcp', 'httpx2')])"
+    program = (
+        "import sys, agentgrpo.tools.mcp.toolset; print({n.split('.')[0] for n in sys.modules} & {'mcp', 'httpx2'})"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "set()\n"

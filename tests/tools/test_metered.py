@@ -34,7 +34,7 @@ class Scripted:
         self.is_closed = False
         self._results = results
 
-    async def call(self, arguments: Mapping[str, Any], environment: Any) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Any) -> ToolResult:
         self.asked.append(arguments)
         await asyncio.sleep(0)
         result = self._results[min(len(self.asked), len(self._results)) - 1]

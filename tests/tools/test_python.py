@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.core.types import Outcome, Task
+from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Tool, ToolResult
 from agentgrpo.tools.python import PythonTool, keep_files
 from agentgrpo.tools.sandbox.base import End, Finished, Sandbox, SandboxProgram
-from tests import builders
 from tests.tools.bubblewrap import PROBLEM
-
-
-@dataclass
-class Place:
-    """An environment whose workspace is there already."""
-
-    workspace: Path
-    task: Task
-    key: str = "test"
+from tests.tools.places import Place
 
 
 class Counting:
@@ -49,7 +39,7 @@ def place(tmp_path: Path) -> Place:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("3\n4\n", encoding="utf-8")
     (tmp_path / "secret").symlink_to("/etc/hostname")
-    return Place(tmp_path, builders.task())
+    return Place(tmp_path)
 
 
 def tool(**keywords: Any) -> PythonTool:
@@ -111,7 +101,7 @@ async def test_it_reads_copies_of_the_workspace_and_no_links(place: Place) -> No
     python = tool(workspace="read_only")
     code = "import os\nprint(sum(map(int, open('data/a.txt'))), os.listdir())\nopen('data/a.txt', 'w').write('9')"
     assert await run(python, code, place) == (OK, "7 ['data']")
-    assert (place.workspace / "data" / "a.txt").read_text() == "3\n4\n"
+    assert (place.path / "data" / "a.txt").read_text() == "3\n4\n"
 
 
 async def test_what_it_writes_is_kept_where_that_is_allowed(place: Place) -> None:
@@ -119,7 +109,7 @@ async def test_what_it_writes_is_kept_where_that_is_allowed(place: Place) -> Non
     code = "import os\nopen('data/a.txt', 'a').write('5\\n')\nopen('new.txt', 'w').write('n')\nos.symlink('/etc', 'l')"
     assert await run(python, code, place) == (OK, "nothing was printed")
     assert await run(python, "print(sum(map(int, open('data/a.txt'))), open('new.txt').read())", place) == (OK, "12 n")
-    assert sorted(p.name for p in place.workspace.iterdir()) == ["data", "new.txt", "secret"]
+    assert sorted(p.name for p in place.path.iterdir()) == ["data", "new.txt", "secret"]
     assert (python.exclusive, tool().exclusive) == (True, False)
 
 
@@ -127,7 +117,7 @@ async def test_what_it_cannot_keep_it_says(place: Place) -> None:
     python = tool(workspace="read_write", timeout_s=0.5)
     text = "error: not done within 0.5 s"
     assert await run(python, "open('f', 'w').write('x')\nwhile True: pass", place) == (Outcome.TIMEOUT, text)
-    assert not (place.workspace / "f").exists()
+    assert not (place.path / "f").exists()
     many = "for n in range(1100): open(str(n), 'w').close()"
     outcome, text = await run(tool(workspace="read_write"), many, place)
     assert (outcome, text[:46]) == (FAILED, "error: not all files of the program are kept: ")
@@ -135,15 +125,15 @@ async def test_what_it_cannot_keep_it_says(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["../out", "/out", "data/../../out", "secret/x", "a\0b", "x" * 300, ""])
 def test_names_that_a_program_makes_up_stay_inside(place: Place, name: str) -> None:
-    before = sorted(p.name for p in place.workspace.parent.iterdir())
-    problem = keep_files(place.workspace, {}, {name: b"x"})
+    before = sorted(p.name for p in place.path.parent.iterdir())
+    problem = keep_files(place.path, {}, {name: b"x"})
     assert problem is not None
     assert problem.startswith("not all files of the program are kept: ")
-    assert sorted(p.name for p in place.workspace.parent.iterdir()) == before
+    assert sorted(p.name for p in place.path.parent.iterdir()) == before
 
 
 async def test_a_workspace_too_large_for_it(place: Place) -> None:
-    (place.workspace / "big").write_bytes(bytes(1 << 20))
+    (place.path / "big").write_bytes(bytes(1 << 20))
     python = tool(workspace="read_only", disk_mb=1)
     assert await run(python, "print(1)", place) == (FAILED, "error: the workspace is too large for a program to see")
 
@@ -151,7 +141,7 @@ async def test_a_workspace_too_large_for_it(place: Place) -> None:
 async def test_many_small_files_take_a_page_each(place: Place) -> None:
     """Of the sandbox's disk, which has 256 of them here; else the policy could make the machine seem to fail."""
     for i in range(300):
-        (place.workspace / str(i)).write_bytes(b"x")
+        (place.path / str(i)).write_bytes(b"x")
     python = tool(workspace="read_only", disk_mb=1)
     assert await run(python, "print(1)", place) == (FAILED, "error: the workspace is too large for a program to see")
 
@@ -170,7 +160,7 @@ async def test_equal_programs_run_again_where_the_files_differ_or_are_written(pl
     python = tool(workspace="read_only")
     python._sandbox = counting = Counting()
     for content in ("1", "2", "2"):
-        (place.workspace / "data" / "a.txt").write_text(content, encoding="utf-8")
+        (place.path / "data" / "a.txt").write_text(content, encoding="utf-8")
         await python.call({"code": "a"}, place)
     assert counting.programs == ["a", "a"]
     writing = tool(workspace="read_write")
@@ -202,7 +192,7 @@ async def test_more_files_than_are_told_of_are_no_output(place: Place) -> None:
     code = "for n in range(6): open(str(n), 'wb').write(bytes(2 ** 20))\nprint('done')"
     text = "done\nerror: too many files, or too large ones; none of the program's are kept"
     assert await run(python, code, place) == (FAILED, text)
-    assert sorted(p.name for p in place.workspace.iterdir()) == ["data", "secret"]
+    assert sorted(p.name for p in place.path.iterdir()) == ["data", "secret"]
     await python.close()
 
 
@@ -228,7 +218,7 @@ async def test_no_more_at_a_time_than_allowed(place: Place) -> None:
 async def test_the_unsafe_way_runs_the_same_program(place: Place) -> None:
     python = PythonTool(sandbox="unsafe_subprocess", workspace="read_write")
     assert await run(python, "print(open('data/a.txt').read())\nopen('x', 'w').write('y')", place) == (OK, "3\n4")
-    assert (place.workspace / "x").read_text() == "y"
+    assert (place.path / "x").read_text() == "y"
     await python.close()
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.tools.python import plain_text
 from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter
-from agentgrpo.tools.sandbox.plain import plain_text
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
-from agentgrpo.tools.workspace import PREFIX, Environments
+from agentgrpo.tools.workspace import PREFIX, Workspaces
 from tests.tools.bubblewrap import PROBLEM, needs_bubblewrap
 from tests.tools.leftovers import new_processes
 
@@ -224,10 +224,11 @@ def test_programs_die_with_a_killed_driver(tmp_path: Path) -> None:
     nonce = f"nonce{os.urandom(8).hex()}"
     driver = f"""
 import asyncio
-from agentgrpo.tools.sandbox import BubblewrapSandbox, Limits, Program
+from agentgrpo.tools.sandbox.base import SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
 sleep = "[sys.executable, '-S', '-c', 'import time; time.sleep(60)', '{nonce}']"
 code = f"import os, sys; os.execv(sys.executable, {{sleep}})"
-asyncio.run(BubblewrapSandbox(Limits(timeout_s=60)).run(Program(code=code)))
+asyncio.run(BubblewrapSandbox(SandboxLimits(timeout_s=60)).run(SandboxProgram(code=code)))
 """
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT)
     try:
@@ -242,9 +243,10 @@ asyncio.run(BubblewrapSandbox(Limits(timeout_s=60)).run(Program(code=code)))
 def test_what_an_unsafe_program_of_a_killed_driver_left_is_swept(tmp_path: Path) -> None:
     driver = """
 import asyncio
-from agentgrpo.tools.sandbox import Limits, Program, UnsafeSubprocess
+from agentgrpo.tools.sandbox.base import SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 code = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'started'); time.sleep(60)"
-asyncio.run(UnsafeSubprocess(Limits(timeout_s=60)).run(Program(code=code)))
+asyncio.run(UnsafeSubprocess(SandboxLimits(timeout_s=60)).run(SandboxProgram(code=code)))
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL)
@@ -256,7 +258,7 @@ asyncio.run(UnsafeSubprocess(Limits(timeout_s=60)).run(Program(code=code)))
         process.kill()
         process.wait()
     os.kill(program, signal.SIGKILL)  # nothing holds it but its name
-    Environments(tmp_path)
+    Workspaces(tmp_path)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -15,11 +15,11 @@ from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.run.warm_start import demonstrate
-from agentgrpo.tools.base import Environment, Tool, ToolResult
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from agentgrpo.worlds.simulated import SimulatedPython, simulated
 from agentgrpo.worlds.workshop.dataset import Workshop
 from tests.runners import tool_runner
@@ -31,9 +31,9 @@ class Counting:
     def __init__(self, python: Tool) -> None:
         self.spec, self._python, self.calls = python.spec, python, 0
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         self.calls += 1
-        return await self._python.call(arguments, environment)
+        return await self._python.call(arguments, workspace)
 
     async def close(self) -> None:
         await self._python.close()
@@ -42,14 +42,14 @@ class Counting:
 def test_the_stand_in_answers_as_the_sandbox_does() -> None:
     """210 demonstrations twice: the same tokens, the same records."""
     python = Counting(PythonTool())
-    environments = Environments()
+    workspaces = Workspaces()
     tools: dict[str, Tool] = {"calculator": Calculator(), "python": python}
     tools |= {tool.spec.name: tool for tool in Files(offered=("lookup", "read_file"), max_lines=3).tools}
     stand_ins = simulated(tools)
 
     def make_runner(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]) -> Runner:
         assert isinstance(renderer, ReactRenderer)
-        return tool_runner(engine=engine, renderer=renderer, tools=chosen, workspaces=environments)
+        return tool_runner(engine=engine, renderer=renderer, tools=chosen, workspaces=workspaces)
 
     dataset = Workshop(train_tasks=1, dev_tasks=1, test_tasks=1)
     tokenizer = train_tokenizer((), vocab_size=400, control_strings=dataset.language.control_strings or (), words=())
@@ -67,12 +67,12 @@ def test_the_stand_in_answers_as_the_sandbox_does() -> None:
             assert [e.tool_records for e in quick] == [e.tool_records for e in real]
             assert {e.exit for e in real} == {Exit.ANSWERED}
     finally:
-        asyncio.run(environments.close())
+        asyncio.run(workspaces.close())
         asyncio.run(python.close())
 
 
 class Shouting(Counting):
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         return ToolResult.failed(arguments["code"].upper())
 
 

@@ -13,7 +13,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests import builders
 from tests.environments.tools.scripted import Saying, echo
 
@@ -34,7 +34,7 @@ def test_a_tool_is_called_by_the_name_that_the_policy_is_told() -> None:
 async def test_calls_of_all_episodes_share_the_slots(tmp_path: Path) -> None:
     live, most = 0, 0
 
-    async def watched(text: str, environment: object) -> ToolResult:
+    async def watched(text: str, workspace: object) -> ToolResult:
         nonlocal live, most
         live += 1
         most = max(most, live)
@@ -43,9 +43,9 @@ async def test_calls_of_all_episodes_share_the_slots(tmp_path: Path) -> None:
         return ToolResult.ok(text)
 
     tools = box(Saying(watched), max_concurrent=3)
-    environments = Environments(tmp_path)
+    workspaces = Workspaces(tmp_path)
     episodes = [
-        tools.call_all(calls("a", "b", "c", "d"), environments.open(builders.task(), key=str(i)), turn=0)
+        tools.call_all(calls("a", "b", "c", "d"), workspaces.open(builders.task(), seed=str(i)), turn=0)
         for i in range(5)
     ]
     answers = await asyncio.gather(*episodes)
@@ -54,45 +54,45 @@ async def test_calls_of_all_episodes_share_the_slots(tmp_path: Path) -> None:
 
 
 async def test_calls_that_hang_take_no_slot_from_other_tools(tmp_path: Path) -> None:
-    async def hang(text: str, environment: object) -> ToolResult:
+    async def hang(text: str, workspace: object) -> ToolResult:
         await asyncio.get_running_loop().create_future()
         return ToolResult.ok(text)
 
     hanging, said = Saying(hang, name="hang"), Saying(echo)
     tools = Toolbox({"hang": hanging, "say": said}, count_tokens=len, max_concurrent=1, timeout_s=0.3)
-    environment = Environments(tmp_path).open(builders.task(), key="a")
+    workspace = Workspaces(tmp_path).open(builders.task(), seed="a")
     stuck = [
-        asyncio.create_task(tools.call(ToolCall(name="hang", arguments={"text": "x"}), environment, turn=0))
+        asyncio.create_task(tools.call(ToolCall(name="hang", arguments={"text": "x"}), workspace, turn=0))
         for _ in range(2)
     ]
     await asyncio.sleep(0.05)
     began = time.monotonic()
-    reply, _ = await tools.call(ToolCall(name="say", arguments={"text": "a"}), environment, turn=0)
+    reply, _ = await tools.call(ToolCall(name="say", arguments={"text": "a"}), workspace, turn=0)
     assert (reply.text, time.monotonic() - began < 0.2) == ("a", True)
     assert [(await task)[1].outcome for task in stuck] == [Outcome.TIMEOUT] * 2
 
 
 async def test_the_queue_of_a_small_tool_is_not_counted_against_the_deadline(tmp_path: Path) -> None:
-    async def slow(text: str, environment: object) -> ToolResult:
+    async def slow(text: str, workspace: object) -> ToolResult:
         async with alone:
             await asyncio.sleep(0.08)
         return ToolResult.ok(text)
 
     alone, tool = asyncio.Semaphore(1), Saying(slow)
     tool.at_once = 1  # type: ignore[attr-defined]
-    environment = Environments(tmp_path).open(builders.task(), key="a")
-    answers = await box(tool, timeout_s=0.2).call_all(calls("a", "b", "c", "d"), environment, turn=0)
+    workspace = Workspaces(tmp_path).open(builders.task(), seed="a")
+    answers = await box(tool, timeout_s=0.2).call_all(calls("a", "b", "c", "d"), workspace, turn=0)
     assert [record.outcome for _, record in answers] == [Outcome.SUCCESS] * 4
 
 
 async def test_waiting_for_a_slot_is_not_counted_against_the_deadline(tmp_path: Path) -> None:
-    async def slow(text: str, environment: object) -> ToolResult:
+    async def slow(text: str, workspace: object) -> ToolResult:
         await asyncio.sleep(0.08)
         return ToolResult.ok(text)
 
     tools = box(Saying(slow), max_concurrent=1, timeout_s=0.2)
-    environment = Environments(tmp_path).open(builders.task(), key="a")
-    answers = await tools.call_all(calls("a", "b", "c", "d"), environment, turn=0)
+    workspace = Workspaces(tmp_path).open(builders.task(), seed="a")
+    answers = await tools.call_all(calls("a", "b", "c", "d"), workspace, turn=0)
     assert [reply.text for reply, _ in answers] == ["a", "b", "c", "d"]
     assert all(0.07 < record.seconds < 0.2 for _, record in answers), "and the record's seconds are the call's own"
 
@@ -100,7 +100,7 @@ async def test_waiting_for_a_slot_is_not_counted_against_the_deadline(tmp_path: 
 async def test_exclusive_calls_are_made_in_order_beside_the_others(tmp_path: Path) -> None:
     order: list[str] = []
 
-    async def noted(text: str, environment: object) -> ToolResult:
+    async def noted(text: str, workspace: object) -> ToolResult:
         order.append(f"{text} begins")
         await asyncio.sleep(0.01)
         order.append(f"{text} ends")
@@ -108,7 +108,7 @@ async def test_exclusive_calls_are_made_in_order_beside_the_others(tmp_path: Pat
 
     tools = box(Saying(noted, name="write", exclusive=True), Saying(noted))
     asked = [*calls("w1", name="write"), *calls("s"), *calls("w2", name="write")]
-    answers = await tools.call_all(asked, Environments(tmp_path).open(builders.task(), key="a"), turn=0)
+    answers = await tools.call_all(asked, Workspaces(tmp_path).open(builders.task(), seed="a"), turn=0)
     assert [reply.text for reply, _ in answers] == ["w1", "s", "w2"]
     assert [o for o in order if o != "s begins" and o != "s ends"] == ["w1 begins", "w1 ends", "w2 begins", "w2 ends"]
     assert order.index("s begins") < order.index("w1 ends")
@@ -116,9 +116,9 @@ async def test_exclusive_calls_are_made_in_order_beside_the_others(tmp_path: Pat
 
 async def test_what_a_tool_says_of_its_result_is_recorded(tmp_path: Path) -> None:
     result = ToolResult.ok("ü")
-    tools = box(Saying(lambda text, environment: result), prices={"say": 0.5})
+    tools = box(Saying(lambda text, workspace: result), prices={"say": 0.5})
     [call] = calls("a")
-    _, record = await tools.call(call, Environments(tmp_path).open(builders.task(), key="a"), turn=4)
+    _, record = await tools.call(call, Workspaces(tmp_path).open(builders.task(), seed="a"), turn=4)
     assert record == ToolRecord(
         name="say", arguments={"text": "a"}, outcome=result.outcome, turn=4, num_bytes=2, cost=0.5
     )

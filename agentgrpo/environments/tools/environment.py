@@ -21,7 +21,7 @@ from agentgrpo.environments.tools.state import ToolState, episode_metrics, tool_
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.toolbox import Toolbox
-from agentgrpo.tools.workspace import Environments, Workspace
+from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
 NO_ACTION = "No tool call and no final answer was found. Call a tool or give the final answer."
 _AT_LEAST = {
@@ -49,7 +49,7 @@ class ToolEnvironments(EnvironmentDefaults):
     renderer: ToolRenderer
     tools: Mapping[str, Tool]
     """By the names that the policy calls them by; there may be none."""
-    workspaces: Environments
+    workspaces: Workspaces
     prices: Mapping[str, float] = field(default_factory=dict)
     """Of one call, by tool, in place of the environment's own (see figures)."""
 
@@ -140,7 +140,9 @@ class ToolEnvironment:
 
     def __init__(self, options: ToolEnvironments, attempt: Attempt) -> None:
         self.options, self.attempt = options, attempt
-        self.workspace: Workspace = options.workspaces.open(attempt.task, key=f"{attempt.seed}")
+        self.workspace: EpisodeWorkspace = options.workspaces.open(
+            attempt.task, seed=attempt.seed, attempt=attempt.number
+        )
         """The attempt's own: its directory is made when it is first asked for, with the task's files in it."""
         self.state = ToolState()
 

@@ -12,7 +12,7 @@ from agentgrpo.core.types import Outcome, Task
 from agentgrpo.preflight.doctor.case import Case, told
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 
 _WHY = "programs that the policy writes would run where they can see and change what is yours, or not at all"
 
@@ -40,12 +40,12 @@ async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
 
 
 async def _run(tool: PythonTool, key: str, found: CheckNotes) -> None:
-    environments = Environments()
+    workspaces = Workspaces()
     task = Task(id="doctor", messages=(), references=())
     try:
-        async with environments.open(task, key="doctor") as environment:
-            result = await tool.call({"code": "print(6 * 7)"}, environment)
+        async with workspaces.open(task, seed="doctor") as workspace:
+            result = await tool.call({"code": "print(6 * 7)"}, workspace)
     finally:
-        await environments.close()
+        await workspaces.close()
     if (result.outcome, result.text) != (Outcome.SUCCESS, "42"):
         found.problem(f"print(6 * 7) comes to {result.outcome}: {result.text[:200]!r}", why=_WHY, key=key)

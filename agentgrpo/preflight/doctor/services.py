@@ -166,7 +166,7 @@ async def look_at_tools(case: Case, found: CheckNotes) -> None:
         for variant in range(len(TEXTS)):
             call = ToolCall(name=name, arguments=arguments_of(tool.spec.parameters, variant))
             try:
-                async with environment.workspaces.open(task, key=f"doctor|{name}|{variant}") as workspace:
+                async with environment.workspaces.open(task, seed=f"doctor|{name}|{variant}") as workspace:
                     _, record = await environment.toolbox.call(call, workspace, turn=0)
             except CassetteMiss:  # a made-up call is on none
                 outcomes["not on the cassette"] += 1

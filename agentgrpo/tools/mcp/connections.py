@@ -7,8 +7,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from agentgrpo.services.client import host_of, is_loopback
 from agentgrpo.services.secret import Secret
+from agentgrpo.tools.workspace import clear_away
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _HUNG_S = 0.3
 """The same, for one that has not answered: it may have ended just now, and say how."""
 _KILL_S = 5.0
 _POLL_S = 0.01
+SESSION = "{session}"
 MAX_GARBAGE = 1000
 """Lines of a program's output that are no messages; past them it is not a server."""
 _STDERR_BYTES = 2048
@@ -63,11 +65,21 @@ class ServerProgram:
     """A server that is a program: one JSON message a line on its standard input and output.
 
     It runs under guard.py, so that it ends with everything it has started when the connection is closed and when this
-    process dies. Its environment is a short list of harmless variables and those named in `secrets`, no others."""
+    process dies. Its environment is a short list of harmless variables and those named in `secrets`, no others.
+    new_folder: makes what {session} stands for in the command, which is removed when the program is gone."""
 
-    def __init__(self, command: Sequence[str], secrets: Sequence[Secret], *, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        secrets: Sequence[Secret],
+        *,
+        max_message_bytes: int,
+        new_folder: Callable[[], Path],
+    ) -> None:
         self.ended = asyncio.Event()
         self._command = list(command)
+        self._new_folder = new_folder
+        self._folder: Path | None = None
         self._secrets = list(secrets)
         self._max_message_bytes = max_message_bytes
         self._end = ""
@@ -89,14 +101,29 @@ class ServerProgram:
         self._abandoned = True
 
     async def __aenter__(self) -> Streams:
+        starting = asyncio.create_task(self._start())
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # there is a program by now, or soon
+            await starting
+            self.abandon()
+            await self.__aexit__()
+            raise
+
+    async def _start(self) -> Streams:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {secret.env: os.environ[secret.env] for secret in self._secrets}
+        command = self._command
+        if any(SESSION in word for word in command):
+            self._folder = self._new_folder()
+            command = [word.replace(SESSION, str(self._folder)) for word in command]
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
-        with theirs:
+        with ExitStack() as undo, theirs:
+            undo.callback(self._control.close)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_GUARD), str(theirs.fileno())),
-                *self._command,
+                *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -105,6 +132,7 @@ class ServerProgram:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+            undo.pop_all()
         received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
         self._streams = (received, read, write, to_send)
@@ -137,6 +165,8 @@ class ServerProgram:
         transport = getattr(self._process, "_transport", None)  # it stays open while a pipe of a survivor is
         if transport is not None:
             transport.close()
+        if self._folder is not None:
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, clear_away, self._folder))
 
     async def _gone(self, seconds: float) -> bool:
         # Not process.wait(): it also waits for pipes, which others may hold open.

@@ -15,14 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentgrpo.core.concurrency import uncounted
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.services.client import host_of
 from agentgrpo.services.secret import Secret
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
+from agentgrpo.tools.workspace import Workspaces
 
 if TYPE_CHECKING:
     from agentgrpo.tools.mcp.connections import Connection
+    from agentgrpo.tools.mcp.server import Lease, SharedServer
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
@@ -33,10 +36,14 @@ _A_KEY = 8
 
 
 class Mcp:
-    """One server for all episodes: it should keep nothing of one call that another could see.
+    """A session with the server for every attempt at an episode: for a command a process of its own, so that nobody
+    sees what another one has left there; for a url a session as the protocol has it, which is as much as the server
+    makes of it. They are started ahead, closed when the attempt is over, and never used by two. shared: one for all,
+    for a server that keeps nothing of one call that another could see.
 
     A result that says it is an error -> runtime_error; arguments that the server refuses -> invalid_args. A server that
-    hangs, crashes or talks nonsense raises ToolError and is started anew, at most max_restarts times in a row."""
+    hangs, crashes or talks nonsense raises ToolError. The attempt then is lost with what the server kept for it; a
+    shared server is started anew."""
 
     def __init__(
         self,
@@ -48,16 +55,20 @@ class Mcp:
         allow: tuple[str, ...] | None = None,
         deny: tuple[str, ...] = (),
         prefix: str = "",
+        shared: bool = False,
+        max_sessions: int = 16,
         timeout_s: float = 20.0,
         start_timeout_s: float = 30.0,
         max_restarts: int = 5,
         max_message_bytes: int = 4 * 2**20,
     ) -> None:
-        """Either command, the program to start (a text is split as a shell does), or url, of a server that runs.
+        """Either command, the program to start (a text is split as a shell does), or url, of a server that runs. In
+        the command {session} stands for a directory that each session has to itself, and that is removed with it.
 
         env: names of environment variables that the program gets. api_key_env: name of the one that holds the url's
         key. allow, deny: names of tools, as the server calls them; None = all. prefix: before the names that the policy
-        calls them by. Raises ConfigError, also where the server cannot be had."""
+        calls them by. max_sessions: at once, where they are not shared; other episodes wait. max_restarts: in a row, of
+        a server that fails. Raises ConfigError, also where the server cannot be had."""
         if importlib.util.find_spec("mcp") is None:
             raise ConfigError("tools of an MCP server need the package mcp; install it: pip install 'agentgrpo[mcp]'")
         if not (timeout_s > 0 and start_timeout_s > 0 and max_restarts >= 0 and max_message_bytes > 0):
@@ -65,16 +76,32 @@ class Mcp:
                 f"timeout_s={timeout_s}, start_timeout_s={start_timeout_s}, max_restarts={max_restarts}, "
                 f"max_message_bytes={max_message_bytes}; allowed are more than 0 s, 0 restarts or more, 1 byte or more"
             )
-        from agentgrpo.tools.mcp.session import McpSession
+        if max_sessions < 1:
+            raise ConfigError(f"max_sessions={max_sessions}; 1 or more are allowed")
+        from agentgrpo.tools.mcp.server import McpServer, Patience, PooledServer, SharedServer
 
         self._secrets = [Secret(name) for name in (*env, *([] if api_key_env is None else [api_key_env]))]
-        connect, shown = _way(command, url, env, api_key_env, max_message_bytes)
-        self._session = McpSession(
-            connect, shown=shown, timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts
+        self._folders = Workspaces()
+        connect, shown = _way(command, url, env, api_key_env, max_message_bytes, self._folders)
+        patience = Patience(timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts)
+        self._shared = SharedServer(connect, shown=shown, patience=patience) if shared else None
+        # Behind a URL only the handshake of 2025-11 and before makes sessions; what came after it has none.
+        mode = "legacy" if url else "auto"
+        self._pooled = (
+            PooledServer(connect, shown=shown, patience=patience, mode=mode, max_sessions=max_sessions)
+            if self._shared is None
+            else None
         )
+        server = self._shared or self._pooled
+        assert server is not None
+        self._server: McpServer = server
         # For those who never come to close it: their configuration was wrong elsewhere, or they crashed.
-        weakref.finalize(self, self._session.stop)
-        listed = {tool.name: tool for tool in self._session.start()}
+        weakref.finalize(self, self._server.stop)
+        try:
+            listed = {tool.name: tool for tool in self._server.start()}
+        except ConfigError as e:
+            hint = "; where it makes no sessions, let all episodes share one: shared=true"
+            raise ConfigError(f"{e}{hint if url and not shared else ''}") from e
         try:
             names = _chosen(sorted(listed), allow, deny, shown)
             self.tools: Sequence[McpTool] = [
@@ -82,24 +109,39 @@ class Mcp:
                 for name in names
             ]
         except ConfigError:
-            self._session.stop()
+            self._server.stop()
             raise
 
-    async def ask(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def prepare(self, workspace: Workspace) -> None:
+        """Wait until the attempt has its session, which takes nothing of the episode's time. Raises ToolError."""
+        with uncounted():
+            await self._session(workspace)
+
+    async def _session(self, workspace: Workspace) -> SharedServer | Lease:
+        """Whom an attempt calls."""
+        server = self._pooled
+        if server is None:
+            assert self._shared is not None
+            return self._shared
+        can_wait = not workspace.keeps_any
+        return await workspace.resource(self, lambda: server.leased(can_wait=can_wait))
+
+    async def ask(self, name: str, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """Calls the tool that the server calls `name`. A key of the server's that it quotes is told to nobody. Raises
         ToolError."""
         try:
             json.dumps(arguments, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:  # no connection takes it, and the server would never hear of the call
             return ToolResult.refused("a text is not valid Unicode: it has half a surrogate pair")
-        result = await self._session.call(name, dict(arguments))
+        result = await (await self._session(workspace)).call(name, dict(arguments))
         text = result.text
         for secret in self._secrets:
             text = secret.hidden_in(text) if len(os.environ.get(secret.env, "")) >= _A_KEY else text
         return replace(result, text=text)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._server.close()
+        await self._folders.close()
 
 
 class McpTool:
@@ -110,8 +152,11 @@ class McpTool:
         self._server = server
         self._name = name
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        return await self._server.ask(self._name, arguments)
+    async def prepare(self, workspace: Workspace) -> None:
+        await self._server.prepare(workspace)
+
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        return await self._server.ask(self._name, arguments, workspace)
 
     async def close(self) -> None:
         """The toolset closes the server."""
@@ -123,6 +168,7 @@ def _way(
     env: Sequence[str],
     api_key_env: str | None,
     max_message_bytes: int,
+    folders: Workspaces,
 ) -> tuple[Callable[[], Connection], str]:
     """How to connect to the server, and what it is called in messages: no arguments, which may hold keys."""
     from agentgrpo.tools.mcp.connections import Endpoint, ServerProgram
@@ -149,7 +195,7 @@ def _way(
             raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
     program = [_found(words[0]), *words[1:]]
     return lambda: ServerProgram(
-        program, secrets, max_message_bytes=max_message_bytes
+        program, secrets, max_message_bytes=max_message_bytes, new_folder=folders.new_directory
     ), f"MCP server {Path(words[0]).name}"
 
 

@@ -8,7 +8,7 @@ import sys
 
 from agentgrpo.tools.sandbox.base import Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.process import INSIDE, Process, order
-from agentgrpo.tools.workspace import Environments, remove_tree
+from agentgrpo.tools.workspace import Workspaces, remove_tree
 
 _LOG = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class UnsafeSubprocess:
 
     def __init__(self, limits: SandboxLimits, *, python: str | None = None) -> None:
         self._limits = limits
-        self._folders = Environments()  # of which the next start sweeps what this process leaves when it is killed
+        self._folders = Workspaces()  # of which the next start sweeps what this process leaves when it is killed
         self._run_inside = [python or os.path.realpath(sys.executable), "-s", "-S", "-B", "-c", INSIDE]
         _LOG.warning(
             "sandbox=unsafe_subprocess: programs that the model writes run as user %d, with its files, its network and "

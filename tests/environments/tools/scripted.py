@@ -13,8 +13,8 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Episode, Message, Outcome, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.renderers.react import ReactRenderer
-from agentgrpo.tools.base import Environment, Tool, ToolResult
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.base import Tool, ToolResult, Workspace
+from agentgrpo.tools.workspace import Workspaces
 from tests.environments.scripted import ScriptedEngine, tokenizer
 from tests.runners import tool_runner
 
@@ -44,8 +44,8 @@ class Adder:
     calls: list[tuple[Mapping[str, Any], str]] = field(default_factory=list)
     closed: int = 0
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        self.calls.append((arguments, environment.key))
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        self.calls.append((arguments, workspace.seed))
         await asyncio.sleep(0)
         return ToolResult.ok(str(arguments["a"] + arguments["b"]))
 
@@ -57,25 +57,25 @@ class Adder:
 class Saying:
     """say: whatever `answer` makes of the text that it is given."""
 
-    answer: Callable[[str, Environment], Any]
+    answer: Callable[[str, Workspace], Any]
     name: str = "say"
     exclusive: bool = False
 
     def __post_init__(self) -> None:
         self.spec = spec(self.name, text="string")
 
-    async def call(self, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        result = self.answer(arguments["text"], environment)
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        result = self.answer(arguments["text"], workspace)
         return await result if asyncio.iscoroutine(result) else result  # type: ignore[no-any-return]
 
     async def close(self) -> None: ...
 
 
-def echo(text: str, environment: Environment) -> ToolResult:
+def echo(text: str, workspace: Workspace) -> ToolResult:
     return ToolResult.ok(text)
 
 
-def fail(text: str, environment: Environment) -> ToolResult:
+def fail(text: str, workspace: Workspace) -> ToolResult:
     return ToolResult.failed(text)
 
 
@@ -133,7 +133,7 @@ async def play(
         engine=engine,
         renderer=ReactRenderer(tokenizer=tokenizer()),
         tools={tool.spec.name: tool for tool in (adder, *tools)},
-        workspaces=Environments(tmp_path),
+        workspaces=Workspaces(tmp_path),
         **options,
     )
     episode = await agent.run(task, sample_index=2, stream="train/3", sampling=SamplingParams(max_tokens=max_tokens))

@@ -85,7 +85,7 @@ async def test_parallel_calls_are_answered_in_order(tmp_path: Path) -> None:
     order: list[str] = []
     released: list[asyncio.Event] = []
 
-    async def take_turns(text: str, environment: object) -> ToolResult:
+    async def take_turns(text: str, workspace: object) -> ToolResult:
         order.append(f"{text} begins")
         if text == "first":
             released.append(asyncio.Event())
@@ -112,7 +112,7 @@ async def test_parallel_calls_are_answered_in_order(tmp_path: Path) -> None:
 async def test_calls_wait_for_each_other_where_they_must(tmp_path: Path, how: str) -> None:
     order: list[str] = []
 
-    async def slow(text: str, environment: object) -> ToolResult:
+    async def slow(text: str, workspace: object) -> ToolResult:
         order.append(f"{text} begins")
         await asyncio.sleep(0.01)
         order.append(f"{text} ends")
@@ -202,7 +202,7 @@ async def test_long_output_is_cut_and_says_so(tmp_path: Path) -> None:
         say("x"),
         answer("5"),
         tmp_path=tmp_path,
-        tools=(Saying(lambda text, environment: ToolResult.ok("0123456789" * 100)),),
+        tools=(Saying(lambda text, workspace: ToolResult.ok("0123456789" * 100)),),
         max_tool_output_tokens=50,
     )
     assert played.told == [" 01234567890123456789012\n[... output truncated ...]\n"]

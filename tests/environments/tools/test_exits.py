@@ -15,7 +15,7 @@ from agentgrpo.environments.tools.environment import NO_ACTION
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.tools.base import ToolResult
-from agentgrpo.tools.workspace import Environments, Workspace
+from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 from tests.environments.scripted import ScriptedEngine, tokenizer
 from tests.environments.tools.scripted import EOS, QUESTION, STOP, TASK, Adder, Saying, add, answer, play, say
 from tests.renderers import families
@@ -61,7 +61,7 @@ async def test_no_turn_begins_in_the_last_tokens_of_the_context(tmp_path: Path) 
 
 
 async def test_a_reply_that_does_not_fit_is_dropped_whole(tmp_path: Path) -> None:
-    tools = (Saying(lambda text, environment: ToolResult.ok("y" * 100)),)
+    tools = (Saying(lambda text, workspace: ToolResult.ok("y" * 100)),)
     room = len(f"{QUESTION}\n{say('x')}") + 102  # " ", 100 letters, "\n", and no token to answer with
     options = {"tools": tools, "min_context_left": 1, "tmp_path": tmp_path}
     played = await play(say("x"), max_context=room, **options)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ async def test_a_turn_is_cut_short_by_the_end_of_the_context(tmp_path: Path) -> 
 async def test_a_tool_error_is_tried_again_with_the_same_arguments(tmp_path: Path) -> None:
     seen: list[str] = []
 
-    def twice_down(text: str, environment: object) -> ToolResult:
+    def twice_down(text: str, workspace: object) -> ToolResult:
         seen.append(text)
         if len(seen) < 3:
             raise ToolError("the server is down", kind="http_500")
@@ -104,7 +104,7 @@ async def test_a_tool_error_is_tried_again_with_the_same_arguments(tmp_path: Pat
 
 @pytest.mark.parametrize("fault", ["raises", "returns a str", "cancels itself"])
 async def test_whatever_a_tool_lets_out_is_a_tool_error(tmp_path: Path, fault: str) -> None:
-    def broken(text: str, environment: object) -> object:
+    def broken(text: str, workspace: object) -> object:
         if fault == "raises":
             raise KeyError("typo")
         if fault == "cancels itself":
@@ -135,7 +135,7 @@ async def test_a_failing_engine_leaves_nothing_behind(tmp_path: Path) -> None:
 async def test_a_call_past_its_deadline_is_told_and_stopped(tmp_path: Path) -> None:
     ends: list[str] = []
 
-    async def hang(text: str, environment: object) -> ToolResult:
+    async def hang(text: str, workspace: object) -> ToolResult:
         try:
             await asyncio.sleep(60)
         finally:
@@ -152,7 +152,7 @@ async def test_a_call_past_its_deadline_is_told_and_stopped(tmp_path: Path) -> N
 async def test_a_tool_that_swallows_its_cancellation_holds_up_nobody(tmp_path: Path) -> None:
     awake = asyncio.Event()
 
-    async def deaf(text: str, environment: object) -> ToolResult:
+    async def deaf(text: str, workspace: object) -> ToolResult:
         while not awake.is_set():
             try:
                 await awake.wait()
@@ -174,8 +174,8 @@ async def test_a_cancelled_episode_leaves_nothing_behind(tmp_path: Path) -> None
     both = asyncio.Event()
     places: list[Path] = []
 
-    async def hang(text: str, environment: Workspace) -> ToolResult:
-        places.append(environment.workspace)
+    async def hang(text: str, workspace: EpisodeWorkspace) -> ToolResult:
+        places.append(workspace.path)
         under_way.append(text)
         if len(under_way) == 2:
             both.set()
@@ -203,7 +203,7 @@ async def test_a_cancelled_episode_leaves_nothing_behind(tmp_path: Path) -> None
 async def test_one_failing_call_stops_the_others(tmp_path: Path) -> None:
     stopped: list[str] = []
 
-    async def one_fails(text: str, environment: object) -> ToolResult:
+    async def one_fails(text: str, workspace: object) -> ToolResult:
         if text == "b":
             raise ToolError("down")
         try:
@@ -242,13 +242,13 @@ def test_an_episode_that_could_not_begin_is_refused_before_any(tmp_path: Path) -
 
 
 def test_a_tool_whose_schema_forges_control_tokens_is_refused_before_any_episode(tmp_path: Path) -> None:
-    tool = Saying(lambda text, environment: ToolResult.ok(text))
+    tool = Saying(lambda text, workspace: ToolResult.ok(text))
     tool.spec = replace(tool.spec, parameters={"type": "object", "properties": {"<|im_end|>": {"type": "string"}}})
     made = tool_runner(
         engine=ScriptedEngine([]),
         renderer=families.renderer("chatml"),
         tools={"say": tool},
-        workspaces=Environments(tmp_path),
+        workspaces=Workspaces(tmp_path),
     )
     with pytest.raises(ConfigError, match=r"tool: the name '<\|im_end\|>' spells a control token .*; rename it"):
         made.rehearse(TASK)
@@ -259,7 +259,7 @@ def agent(engine: ScriptedEngine, tmp_path: Path, *tools: Saying, **options: obj
         engine=engine,
         renderer=ReactRenderer(tokenizer=tokenizer()),
         tools={tool.spec.name: tool for tool in (Adder(), *tools)},
-        workspaces=Environments(tmp_path),
+        workspaces=Workspaces(tmp_path),
         **options,  # type: ignore[arg-type]
     )
 

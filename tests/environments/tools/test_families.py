@@ -12,7 +12,7 @@ from agentgrpo.core.types import Exit, Outcome, ToolCall
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.tools.base import ToolResult
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests.environments.tools.scripted import TASK, Adder, Saying
 from tests.renderers import families
 from tests.runners import tool_runner
@@ -38,7 +38,7 @@ async def test_parallel_calls_a_format_error_and_an_answer(tmp_path: Path, name:
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=say, max_context=50_000),
         renderer=renderer,
         tools={"add": Adder(), "say": Saying(lambda text, environment: ToolResult.failed("no <|im_end|>"))},
-        workspaces=Environments(tmp_path),
+        workspaces=Workspaces(tmp_path),
         max_context=None,
     )
     episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=2000))
@@ -75,7 +75,7 @@ async def test_a_result_costs_no_more_than_it_may_however_it_is_written(tmp_path
         ),
         renderer=renderer,
         tools={"say": Saying(lambda text, environment: ToolResult.ok('\x01"\n' * 5000))},
-        workspaces=Environments(tmp_path),
+        workspaces=Workspaces(tmp_path),
         max_context=None,
         max_tool_output_tokens=500,
     )

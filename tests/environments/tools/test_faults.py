@@ -21,7 +21,7 @@ from agentgrpo.rewards.registry import TERMS, Reward
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import Drop, keep_informative, score_groups
 from agentgrpo.tools.base import ToolResult
-from agentgrpo.tools.workspace import Environments, Workspace
+from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 from tests.environments.scripted import tokenizer
 from tests.environments.tools.scripted import Adder, Saying, add, answer, say
 from tests.runners import tool_runner
@@ -45,9 +45,9 @@ class Flaky:
     attempts: dict[tuple[str, str], int] = field(default_factory=dict)
     failures: int = 0
 
-    def __call__(self, text: str, environment: Workspace) -> ToolResult:
-        number = self.attempts[environment.key, text] = self.attempts.get((environment.key, text), 0) + 1
-        if self.fails(environment.key, text, number):
+    def __call__(self, text: str, workspace: EpisodeWorkspace) -> ToolResult:
+        number = self.attempts[workspace.seed, text] = self.attempts.get((workspace.seed, text), 0) + 1
+        if self.fails(workspace.seed, text, number):
             self.failures += 1
             raise ToolError("the server is down", kind="http_500")
         return ToolResult.ok(text.upper())
@@ -68,16 +68,16 @@ async def rollout(
 ) -> tuple[list[EpisodeGroup], Flaky]:
     flaky = Flaky(fails)
     renderer = ReactRenderer(tokenizer=tokenizer())
-    environments = Environments(tmp_path)
+    workspaces = Workspaces(tmp_path)
     agent = tool_runner(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=policy),
         renderer=renderer,
         tools={"say": Saying(flaky), "add": Adder()},
-        workspaces=environments,
+        workspaces=workspaces,
         **options,
     )
     groups = await run_groups(agent, TASKS, group_size=6, stream="train/0", sampling=SamplingParams(max_tokens=200))
-    await environments.close()
+    await workspaces.close()
     return groups, flaky
 
 

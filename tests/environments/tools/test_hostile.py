@@ -26,7 +26,7 @@ async def test_it_changes_nothing_but_the_text(tmp_path: Path, hostile: str) -> 
     """The same episode with a benign output of as many tokens: parser state, mask, calls and exit are equal."""
 
     async def told(output: str) -> tuple[object, ...]:
-        tools = (Saying(lambda text, environment: ToolResult.ok(output)),)
+        tools = (Saying(lambda text, workspace: ToolResult.ok(output)),)
         played = await play(say("x"), add(2, 3), answer("5"), tmp_path=tmp_path, tools=tools)
         [branch] = played.episode.branches
         after = branch.segments[3:]
@@ -53,6 +53,6 @@ async def test_it_changes_nothing_but_the_text(tmp_path: Path, hostile: str) -> 
 
 async def test_its_text_is_kept(tmp_path: Path) -> None:
     for hostile in HOSTILE[:-1]:
-        tools = (Saying(lambda text, environment, hostile=hostile: ToolResult.ok(hostile)),)
+        tools = (Saying(lambda text, workspace, hostile=hostile: ToolResult.ok(hostile)),)
         played = await play(say("x"), answer("5"), tmp_path=tmp_path, tools=tools)
         assert played.told == [f" {hostile}\n"]

@@ -29,7 +29,6 @@ from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.base import Grade
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.tools.base import Environment as ToolEnvironment
 from agentgrpo.tools.base import ToolResult
 from tests.engines.tiny import tokenizer
 
@@ -175,7 +174,7 @@ class Unplugged:
         parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
     )
 
-    async def call(self, arguments: Mapping[str, Any], environment: ToolEnvironment) -> ToolResult:
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         raise ConnectionError("connection refused")
 
     async def close(self) -> None: ...

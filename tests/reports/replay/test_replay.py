@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from agentgrpo.cli.main import main
 from agentgrpo.core.types import Branch
 from agentgrpo.records.trajectories import pack
-from agentgrpo.tools.base import Environment, ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from tests.e2e.doubler import Doubler
 from tests.reports.replay import runs
 from tests.reports.replay.runs import TOOL, edit, next_logprob, other_token, records, replay, sampled, with_turns
@@ -145,8 +145,8 @@ def test_another_reply_of_a_tool_is_found(
     number = call["arguments"]["number"]
     right = Doubler.call
 
-    async def wrong(self: Doubler, arguments: Mapping[str, Any], environment: Environment) -> ToolResult:
-        found = await right(self, arguments, environment)
+    async def wrong(self: Doubler, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
+        found = await right(self, arguments, workspace)
         return ToolResult.ok(f"{found.text}0") if arguments["number"] == number else found
 
     monkeypatch.setattr(Doubler, "call", wrong)

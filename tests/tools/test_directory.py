@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgrpo.tools import directory as beneath
+from agentgrpo.tools import directory
 from agentgrpo.tools.directory import (
     DirectoryEntry,
     FileProblem,
     PathRefused,
     has_openat2,
-    list_beneath,
+    list_within,
     parts_of,
-    read_beneath,
-    write_beneath,
+    read_within,
+    write_within,
 )
 from tests.tools import swapper
 
@@ -37,7 +37,7 @@ def lookup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both ways; has_openat2 is true on any Linux since 5.6."""
     if request.param == "openat2" and not has_openat2():
         pytest.skip("this kernel has no openat2")
-    monkeypatch.setattr(beneath, "has_openat2", lambda: request.param == "openat2")
+    monkeypatch.setattr(directory, "has_openat2", lambda: request.param == "openat2")
     return str(request.param)
 
 
@@ -50,14 +50,14 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 def read(workspace: Path, path: str, max_bytes: int = 100) -> bytes | str:
     try:
-        return read_beneath(workspace, path, max_bytes=max_bytes)[0]
+        return read_within(workspace, path, max_bytes=max_bytes)[0]
     except (PathRefused, FileProblem) as e:
         return f"{type(e).__name__}: {e}"
 
 
 def write(workspace: Path, path: str, content: bytes = b"new", max_files: int = 100) -> str:
     try:
-        write_beneath(workspace, path, content, max_files=max_files)
+        write_within(workspace, path, content, max_files=max_files)
     except (PathRefused, FileProblem) as e:
         return f"{type(e).__name__}: {e}"
     return "written"
@@ -132,7 +132,7 @@ def test_reading(lookup: str, places: tuple[Path, Path]) -> None:
 def test_a_file_is_read_up_to_its_limit(places: tuple[Path, Path]) -> None:
     workspace, _ = places
     (workspace / "a").write_bytes(b"0123456789")
-    assert [read_beneath(workspace, "a", max_bytes=n) for n in (4, 9, 10, 11)] == [
+    assert [read_within(workspace, "a", max_bytes=n) for n in (4, 9, 10, 11)] == [
         (b"0123", True),
         (b"012345678", True),
         (b"0123456789", False),
@@ -201,7 +201,7 @@ def test_a_write_that_fails_leaves_what_was(places: tuple[Path, Path], monkeypat
 def test_listing(lookup: str, places: tuple[Path, Path]) -> None:
     workspace, outside = places
     swapper.prepare(workspace, outside)
-    assert list_beneath(workspace, ".", max_entries=6) == [
+    assert list_within(workspace, ".", max_entries=6) == [
         DirectoryEntry("d", None, True),
         DirectoryEntry("d-link", None, False),
         DirectoryEntry("f", 6, False),
@@ -209,10 +209,10 @@ def test_listing(lookup: str, places: tuple[Path, Path]) -> None:
         DirectoryEntry("p", 6, False),
         DirectoryEntry("p-pipe", None, False),
     ]
-    assert list_beneath(workspace, "d", max_entries=6) == [DirectoryEntry("secret", 6, False)]
+    assert list_within(workspace, "d", max_entries=6) == [DirectoryEntry("secret", 6, False)]
     for path, why in (("d-link", "leads over"), (".", "holds more than 5"), ("no", "no file no"), ("f", "leads over")):
         with pytest.raises(FileProblem, match=why):
-            list_beneath(workspace, path, max_entries=5)
+            list_within(workspace, path, max_entries=5)
 
 
 def test_no_descriptor_is_left(lookup: str, places: tuple[Path, Path]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.core.errors import DataError, ToolError
-from agentgrpo.tools.workspace import PREFIX, Environments, remove_tree, sweep
+from agentgrpo.tools.workspace import PREFIX, Workspaces, remove_tree, sweep
 from tests import builders
 
 FILES = {"prices.txt": "nut 4\n", "data/deep/a.csv": "x,y\n"}
@@ -26,47 +26,58 @@ def left(parent: Path) -> list[str]:
 
 
 async def test_made_when_asked_for_and_gone_after(tmp_path: Path) -> None:
-    environments = Environments(tmp_path)
+    workspaces = Workspaces(tmp_path)
     task = builders.task(files=FILES)
-    async with environments.open(task, key="train/0|t0|1") as environment:
-        assert (environment.task, environment.key) == (task, "train/0|t0|1")
+    async with workspaces.open(task, seed="train/0|t0|1") as workspace:
+        assert (workspace.task, workspace.seed, workspace.key) == (task, "train/0|t0|1", "train/0|t0|1|0")
         assert left(tmp_path) == [], "nothing is made for an episode that needs nothing"
-        workspace = environment.workspace
-        assert environment.workspace is workspace
-        files = {str(p.relative_to(workspace)): p.read_text() for p in workspace.rglob("*") if p.is_file()}
+        path = workspace.path
+        assert workspace.path is path
+        files = {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}
         assert files == FILES
-        root = workspace.parent
+        root = path.parent
         assert left(tmp_path) == [root.name]
         assert root.name.startswith(f"{PREFIX}{os.getpid()}-")
-        assert [stat.S_IMODE(p.stat().st_mode) for p in (root, workspace)] == [0o700, 0o700]
-    assert not workspace.exists()
+        assert [stat.S_IMODE(p.stat().st_mode) for p in (root, path)] == [0o700, 0o700]
+    assert not path.exists()
     with pytest.raises(ToolError, match="is over"):
-        _ = environment.workspace
-    await environments.close()
+        _ = workspace.path
+    await workspaces.close()
     assert left(tmp_path) == []
 
 
 async def test_two_episodes_share_nothing(tmp_path: Path) -> None:
-    environments = Environments(tmp_path)
-    async with environments.open(builders.task(), key="a") as a, environments.open(builders.task(), key="b") as b:
-        assert a.workspace != b.workspace
-        assert (left(a.workspace), left(b.workspace)) == ([], [])
-    await environments.close()
+    workspaces = Workspaces(tmp_path)
+    async with workspaces.open(builders.task(), seed="a") as a, workspaces.open(builders.task(), seed="b") as b:
+        assert a.path != b.path
+        assert (left(a.path), left(b.path)) == ([], [])
+    await workspaces.close()
+
+
+async def test_a_second_attempt_has_another_key_and_the_same_seed(tmp_path: Path) -> None:
+    """Whatever a tool keeps by the key, the second attempt finds nothing of it; what it draws is the same."""
+    workspaces, kept = Workspaces(tmp_path), dict[str, str]()
+    for attempt in (0, 1):
+        async with workspaces.open(builders.task(), seed="train/0|t0|1", attempt=attempt) as workspace:
+            assert (workspace.seed, kept.get(workspace.key)) == ("train/0|t0|1", None)
+            kept[workspace.key] = "the table of this attempt"
+    assert list(kept) == ["train/0|t0|1|0", "train/0|t0|1|1"]
+    await workspaces.close()
 
 
 @pytest.mark.parametrize("end", [KeyError, asyncio.CancelledError, KeyboardInterrupt])
 def test_gone_however_the_episode_ends(tmp_path: Path, end: type[BaseException]) -> None:
-    environments = Environments(tmp_path)
+    workspaces = Workspaces(tmp_path)
     made: list[Path] = []
 
     async def episode() -> None:
-        async with environments.open(builders.task(files=FILES), key="a") as environment:
-            made.append(environment.workspace)
+        async with workspaces.open(builders.task(files=FILES), seed="a") as workspace:
+            made.append(workspace.path)
             raise end
 
     with pytest.raises(end):
         asyncio.run(episode())
-    assert [workspace.exists() for workspace in made] == [False]
+    assert [path.exists() for path in made] == [False]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,7 @@ def test_gone_however_the_episode_ends(tmp_path: Path, end: type[BaseException])
 )
 def test_no_name_leads_out_of_the_workspace(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="a relative path inside the workspace is allowed"):
-        Environments(tmp_path).open(builders.task(files={name: "text"}), key="a")
+        Workspaces(tmp_path).open(builders.task(files={name: "text"}), seed="a")
     assert left(tmp_path) == []
 
 
@@ -89,7 +100,7 @@ def test_no_name_leads_out_of_the_workspace(tmp_path: Path, name: str) -> None:
 )
 def test_files_of_another_shape_are_refused(tmp_path: Path, files: object, problem: str) -> None:
     with pytest.raises(DataError) as caught:
-        Environments(tmp_path).open(builders.task(files=files), key="a")
+        Workspaces(tmp_path).open(builders.task(files=files), seed="a")
     assert problem in str(caught.value)
 
 
@@ -99,14 +110,14 @@ async def test_a_full_disk_is_no_fault_of_the_policy(tmp_path: Path, monkeypatch
 
     write = Path.write_bytes
     monkeypatch.setattr(Path, "write_bytes", full)
-    environments = Environments(tmp_path)
-    async with environments.open(builders.task(files=FILES), key="a") as environment:
+    workspaces = Workspaces(tmp_path)
+    async with workspaces.open(builders.task(files=FILES), seed="a") as workspace:
         with pytest.raises(ToolError, match="No space left on device"):
-            _ = environment.workspace
+            _ = workspace.path
         [root] = left(tmp_path)
         assert left(tmp_path / root) == [], "what was begun is removed"
         monkeypatch.setattr(Path, "write_bytes", write)
-        assert (environment.workspace / "prices.txt").read_text() == FILES["prices.txt"], "and begun anew"
+        assert (workspace.path / "prices.txt").read_text() == FILES["prices.txt"], "and begun anew"
 
 
 # --- after a kill
@@ -114,12 +125,12 @@ async def test_a_full_disk_is_no_fault_of_the_policy(tmp_path: Path, monkeypatch
 CHILD = """
 import sys, time
 from pathlib import Path
-from agentgrpo.tools.workspace import Environments
+from agentgrpo.tools.workspace import Workspaces
 from tests import builders
-environments = Environments(Path(sys.argv[1]))
-environment = environments.open(builders.task(files={"a/b.txt": "x"}), key="k")
-print(environment.workspace, flush=True)
-(environment.workspace / "locked").mkdir(mode=0)
+workspaces = Workspaces(Path(sys.argv[1]))
+workspace = workspaces.open(builders.task(files={"a/b.txt": "x"}), seed="k")
+print(workspace.path, flush=True)
+(workspace.path / "locked").mkdir(mode=0)
 if sys.argv[2] == "exits":
     raise SystemExit
 time.sleep(60)
@@ -139,13 +150,13 @@ def test_what_a_killed_process_left_is_swept_at_the_next_start(tmp_path: Path) -
     process, workspace = child(tmp_path)
     try:
         assert (workspace / "a/b.txt").read_text() == "x"
-        Environments(tmp_path)
+        Workspaces(tmp_path)
         assert workspace.is_dir(), "its process lives"
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert workspace.is_dir()
-    Environments(tmp_path)
+    Workspaces(tmp_path)
     assert left(tmp_path) == []
 
 
@@ -195,12 +206,12 @@ def test_a_process_that_just_exits_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_leaves_its_parents_workspace_alone(tmp_path: Path) -> None:
-    environments = Environments(tmp_path)
-    workspace = environments.open(builders.task(), key="a").workspace
+    workspaces = Workspaces(tmp_path)
+    workspace = workspaces.open(builders.task(), seed="a").path
     pid = os.fork()
     if pid == 0:
-        ok = environments.new_directory().parent != workspace.parent
-        asyncio.run(environments.close())
+        ok = workspaces.new_directory().parent != workspace.parent
+        asyncio.run(workspaces.close())
         os._exit(0 if ok else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert workspace.is_dir()
