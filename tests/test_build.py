@@ -211,8 +211,8 @@ def test_hardware() -> None:
     assert refusal("hardware", {"dtype": "float8"}).startswith("hardware.dtype='float8'; float32 or bfloat16 is")
     precision = refusal("hardware", {"mixed_precision": "fp16"})
     assert precision == "hardware.mixed_precision='fp16'; no or bf16 is allowed. Did you mean 'bf16'?"
-    for key in ("tokens_per_micro_batch", "head_chunk_tokens", "threads"):
-        assert refusal("hardware", {key: 0}) == f"hardware.{key}=0; 1 or more is allowed"
+    for key, null in {"tokens_per_micro_batch": ", or null", "head_chunk_tokens": "", "threads": ", or null"}.items():
+        assert refusal("hardware", {key: 0}) == f"hardware.{key}=0; a whole number >= 1{null} is allowed"
 
 
 def test_every_built_object_is_finished() -> None:

@@ -1,8 +1,8 @@
 """Values of a configuration against the annotations of those who take them: types, bounds, names of arguments.
 
-An annotation says what is allowed: `Literal["a", "b"]`, `int | None`, `Annotated[float, Field(gt=0, le=1)]`. Pydantic
-checks it, strictly: "1" is no number, 1.5 no whole number, true neither, null is allowed only where None is. What is
-refused is one line: what was given, what is allowed.
+An annotation says what is allowed: `Literal["a", "b"]`, `int | None`, `Annotated[float, Gt(0), Le(1)]`. Pydantic checks
+it, strictly: "1" is no number, 1.5 no whole number, true neither, null is allowed only where None is. What is refused
+is one line: what was given, what is allowed. Pydantic is imported with the first value: `agentgrpo --help` needs none.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from annotated_types import Ge, Gt, Le, Predicate
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Finite = Predicate(math.isfinite)
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0), Finite]
+PositiveOrZero = Annotated[float, Ge(0), Finite]
+Share = Annotated[float, Ge(0), Le(1)]
 
 _UNIONS = (typing.Union, types.UnionType)
 _WORDS: Mapping[Any, str] = {
@@ -56,6 +59,8 @@ def is_plain(hint: Any) -> bool:
 def fit(path: str, value: Any, hint: Any) -> Any:
     """`value` of the key `path` as a parameter of type `hint` wants it: whole numbers as floats, lists as tuples, texts
     as paths. Raises ConfigError where it cannot be."""
+    from pydantic import ValidationError
+
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)  # what YAML can say, JSON can
     except (ValidationError, TypeError) as e:
@@ -67,6 +72,13 @@ def check(group: str, settings: Any) -> None:
     for name, hint in _hints(settings.__class__).items():
         if is_plain(hint):
             fit(f"{group}.{name}", getattr(settings, name), hint)
+
+
+def check_arguments(group: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """The same with the arguments of a call, by name."""
+    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+        if name in given and is_plain(hint):
+            fit(f"{group}.{name}", given[name], hint)
 
 
 def fit_arguments(
@@ -107,11 +119,9 @@ def describe(hint: Any) -> str:
     """What is allowed, in words: a whole number >= 1, or null."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        bounds = _bounds(arguments[1:])
-        words = describe(arguments[0])
-        if bounds.pop("allow_inf_nan", True) is False:
+        words, limits = describe(arguments[0]), _limits(arguments[1:])
+        if Finite in arguments[1:]:
             words = words.replace("a number", "a finite number")
-        limits = " and ".join(f"{sign} {bounds[key]:g}" for key, sign in _BOUNDS.items() if key in bounds)
         return f"{words} {limits}".rstrip()
     if origin in _UNIONS:
         return ", or ".join(describe(a) for a in arguments)
@@ -132,13 +142,11 @@ def _many(hint: Any) -> str:
     return words.removeprefix("a ").replace("number", "numbers").replace("text", "texts").replace("path", "paths")
 
 
-def _bounds(metadata: Iterable[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in metadata:
-        for part in entry.metadata if isinstance(entry, FieldInfo) else [entry]:
-            names = [*_BOUNDS, "allow_inf_nan"]
-            found |= {k: v for k in names if (v := getattr(part, k, None)) is not None}
-    return found
+def _limits(metadata: Iterable[Any]) -> str:
+    """> 0 and <= 1; also of pydantic's Field, which holds such entries."""
+    entries = [part for entry in metadata for part in getattr(entry, "metadata", [entry])]
+    found = [(sign, getattr(entry, key, None)) for key, sign in _BOUNDS.items() for entry in entries]
+    return " and ".join(f"{sign} {bound:g}" for sign, bound in found if bound is not None)
 
 
 def _meant(value: Any, hint: Any) -> str:
@@ -166,6 +174,8 @@ def _hints(settings: Callable[..., Any]) -> dict[str, Any]:
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter
+
     try:
         return TypeAdapter(hint)
     except PydanticSchemaGenerationError as e:

@@ -8,12 +8,13 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from agentgrpo.config.values import fit_arguments
+from agentgrpo.config.values import Count, CountOrZero, Finite, PositiveOrZero, check, fit_arguments
 from agentgrpo.core.errors import ConfigError, TrainingError, did_you_mean
 from agentgrpo.grpo.advantages import (
     ADVANTAGES,
@@ -49,16 +50,16 @@ class Algorithm:
     """A name of advantages.ADVANTAGES, or a function like those; in YAML one of your own is module:function."""
     advantage_args: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of an advantage of your own, by name."""
-    advantage_eps: float = 1e-6
+    advantage_eps: PositiveOrZero = 1e-6
     """Added to the standard deviation where the advantage divides by one."""
     credit: str = "episode"
     """episode = one advantage for all tokens; turn = one for each turn, from what it and those after it brought;
     branch = one for each branch, against all branches of its group; position = against those of the same place."""
     aggregation: str = "sequence_mean"
     """A name of aggregation.AGGREGATIONS."""
-    max_sampled_tokens: int | None = None
+    max_sampled_tokens: Count | None = None
     """The constant aggregation's denominator: the tokens an episode may sample at most. Only for that aggregation."""
-    kl_coef: float = 0.0
+    kl_coef: PositiveOrZero = 0.0
     """Weight of the KL term; 0 = no reference is kept and no KL computed."""
     kl: str = "k3"
     """A name of kl.KL_ESTIMATORS."""
@@ -69,34 +70,34 @@ class Algorithm:
     reference: str = "frozen"
     """What the KL is measured against: the start weights (frozen), or a copy that follows the policy: their moving
     average (ema), or the weights of some steps ago (periodic)."""
-    reference_decay: float | None = None
+    reference_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Of the moving average, per step. Only for reference=ema."""
-    reference_every: int | None = None
+    reference_every: Count | None = None
     """Steps between two copies. Only for reference=periodic."""
     correction: str = "sequence_mask"
     """A name of correction.CORRECTIONS; it applies where the sampler is not the trainer."""
-    correction_cap: float = 3.0
-    max_staleness: int = 0
+    correction_cap: Annotated[float, Ge(1), Finite] = 3.0
+    max_staleness: Literal[0, 1] = 0
     """Updates that a rollout's weights may be behind: 1 = the next rollout runs during the update, from a copy of what
     trains."""
-    num_epochs: int = 1
+    num_epochs: Count = 1
     """Passes over each batch of samples."""
-    mini_batches: int = 1
+    mini_batches: Count = 1
     """Optimizer steps per pass; groups stay whole."""
-    entropy_coef: float = 0.0
+    entropy_coef: PositiveOrZero = 0.0
     """Weight of each token's entropy as a bonus in its loss."""
-    top_entropy_fraction: float | None = None
+    top_entropy_fraction: Annotated[float, Gt(0), Le(1)] | None = None
     """Only the tokens with the highest entropy of the optimizer step, this share of all, have a policy loss."""
     mask_truncated: bool = False
     """Do not train on episodes that ran into a limit of tokens; they count in their group's statistics."""
-    replay_groups: int = 0
+    replay_groups: CountOrZero = 0
     """How many groups that taught something are kept, the newest, to fill up steps that have too few of their own."""
 
     def __post_init__(self) -> None:
         for name, known in _NAMES.items():
             _require_name(name, getattr(self, name), known)
+        check("algorithm", self)
         self._fit_arguments()
-        self._check_ranges()
         self._check_mixes()
 
     def _fit_arguments(self) -> None:
@@ -130,32 +131,9 @@ class Algorithm:
         if not found.loss.requires_grad:
             raise ConfigError(f"{where} returned a loss without a gradient; it must come from x.logprobs, not detached")
 
-    def _check_ranges(self) -> None:
-        for name in ("advantage_eps", "kl_coef", "entropy_coef"):
-            _require(name, getattr(self, name), "a finite number >= 0", 0 <= getattr(self, name) < math.inf)
-        _require("correction_cap", self.correction_cap, "a finite number >= 1", 1 <= self.correction_cap < math.inf)
-        _require("max_staleness", self.max_staleness, "0 or 1", self.max_staleness in (0, 1))
-        fraction = self.top_entropy_fraction
-        allowed = "null or 0 < top_entropy_fraction <= 1"
-        _require("top_entropy_fraction", fraction, allowed, fraction is None or 0 < fraction <= 1)
-        for name in ("num_epochs", "mini_batches"):
-            _require(name, getattr(self, name), "a whole number >= 1", _is_count(getattr(self, name)))
-        _require("replay_groups", self.replay_groups, "a whole number >= 0", _is_count(self.replay_groups, least=0))
-
     def _check_mixes(self) -> None:
-        n, decay, every = self.max_sampled_tokens, self.reference_decay, self.reference_every
-        _require_only(
-            "max_sampled_tokens", n, "aggregation", self.aggregation, "constant",
-            "the most tokens an episode may sample", _is_count(n),
-        )  # fmt: skip
-        _require_only(
-            "reference_decay", decay, "reference", self.reference, "ema",
-            "a number between 0 and 1, such as 0.99", decay is not None and 0 < decay < 1,
-        )  # fmt: skip
-        _require_only(
-            "reference_every", every, "reference", self.reference, "periodic",
-            "a whole number of steps >= 1", _is_count(every),
-        )  # fmt: skip
+        for key, (name, user, needed) in _ONLY.items():
+            _require_only(key, getattr(self, key), name, getattr(self, name), user, needed)
         if self.credit != "episode" and self.advantage not in _ADVANTAGES[self.credit]:
             raise ConfigError(
                 f"algorithm.credit={self.credit} with advantage={_name(self.advantage)}: by {self.credit} there are "
@@ -289,13 +267,12 @@ _FUNCTIONS = ("loss", "advantage")
 """Keys that may hold a function."""
 
 
-def _is_count(value: object, *, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _require(name: str, given: object, allowed: str, ok: bool) -> None:
-    if not ok:
-        raise ConfigError(f"algorithm.{name}={given}: allowed is {allowed}")
+_ONLY: Mapping[str, tuple[str, str, str]] = {
+    "max_sampled_tokens": ("aggregation", "constant", "the most tokens an episode may sample"),
+    "reference_decay": ("reference", "ema", "a number between 0 and 1, such as 0.99"),
+    "reference_every": ("reference", "periodic", "a whole number of steps >= 1"),
+}
+"""key -> (key, its value that the first belongs to, what the first then is)"""
 
 
 def _require_name(name: str, given: object, known: Sequence[str]) -> None:
@@ -335,11 +312,11 @@ def _refuse_misfits(name: str, groups: Sequence[GroupRewards], found: Sequence[S
                 )
 
 
-def _require_only(name: str, given: object, key: str, chosen: str, user: str, allowed: str, ok: bool) -> None:
+def _require_only(name: str, given: object, key: str, chosen: str, user: str, needed: str) -> None:
     """`given` belongs to `key`=`user`: needed there, and null everywhere else."""
-    if chosen == user:
-        _require(name, given, f"with {key}={user}, {allowed}", ok)
-    elif given is not None:
+    if chosen == user and given is None:
+        raise ConfigError(f"algorithm.{name}=null with {key}={user}: it is needed there: {needed}")
+    if chosen != user and given is not None:
         raise ConfigError(
             f"algorithm.{name}={given} with {key}={chosen}: only {key}={user} uses it; set it to null or choose that "
             f"{key}"

@@ -25,14 +25,14 @@ import math
 from collections.abc import Callable
 from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
-from pydantic import Field
+from annotated_types import Gt, Le
 from torch import Tensor
 
-from agentgrpo.config.values import Positive
+from agentgrpo.config.values import Finite, Positive
 
-ClipLow = Annotated[float, Field(gt=0, le=1)]
+ClipLow = Annotated[float, Gt(0), Le(1)]
 """The ratio is clipped below 1 - clip_low; 1 = no lower bound."""
-ClipDual = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+ClipDual = Annotated[float, Gt(1), Finite]
 """Where the advantage is negative, the ratio counts as this at most."""
 LOG_RATIO_CLAMP = 20.0
 """|log ratio| past this counts as this (and has no gradient): exp() stays finite in fp32."""
