@@ -99,18 +99,21 @@ def test_values_arrive_as_their_parameters_want_them() -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"ratio": "high"}, "judge.ratio='high'; float is allowed"),
-        ({"ratio": True}, "judge.ratio=True; float is allowed"),
-        ({"ratio": None}, "judge.ratio=None; float is allowed"),
-        ({"count": 1.5}, "judge.count=1.5; int is allowed"),
-        ({"count": False}, "judge.count=False; int is allowed"),
-        ({"label": 3}, "judge.label=3; str | None is allowed"),
-        ({"mode": "c"}, "judge.mode='c'; Literal['a', 'b'] is allowed"),
-        ({"betas": [1]}, "judge.betas=[1]; tuple[float, float] is allowed"),
-        ({"names": "x"}, "judge.names='x'; tuple[str, ...] is allowed"),
-        ({"names": ["x", 1]}, "judge.names=['x', 1]; tuple[str, ...] is allowed"),
-        ({"prices": {"web": "1"}}, "judge.prices={'web': '1'}; collections.abc.Mapping[str, float] | None is allowed"),
-        ({"flag": "yes"}, "judge.flag='yes'; bool is allowed"),
+        ({"ratio": "high"}, "judge.ratio='high'; a number is allowed"),
+        ({"ratio": True}, "judge.ratio=true; a number is allowed"),
+        ({"ratio": None}, "judge.ratio=null; a number is allowed"),
+        ({"count": 1.5}, "judge.count=1.5; a whole number is allowed"),
+        ({"count": False}, "judge.count=false; a whole number is allowed"),
+        ({"label": 3}, "judge.label=3; a text, or null is allowed"),
+        ({"mode": "c"}, "judge.mode='c'; a or b is allowed"),
+        ({"betas": [1]}, "judge.betas=[1]; a list of 2: a number, a number is allowed"),
+        ({"names": "x"}, "judge.names='x'; a list of texts is allowed"),
+        ({"names": ["x", 1]}, "judge.names=['x', 1]; a list of texts is allowed"),
+        (
+            {"prices": {"web": "1"}},
+            "judge.prices={'web': '1'}; a mapping of names to numbers, or null is allowed",
+        ),
+        ({"flag": "yes"}, "judge.flag='yes'; true or false is allowed"),
     ],
 )
 def test_a_value_of_the_wrong_type(keys: dict[str, Any], expected: str) -> None:
@@ -164,7 +167,7 @@ def test_a_dictionary_of_terms() -> None:
     [
         ({"retriever_cost": {"webb": -1.0}}, "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb."),
         ({"retriever_cost": {"web": -1.0}}, "reward.terms.retriever_cost.vdb has no value; give it one: "),
-        ({"format": {"weight": "1"}}, "reward.terms.format.weight='1'; float is allowed"),
+        ({"format": {"weight": "1"}}, "reward.terms.format.weight='1'; a number is allowed"),
         ({"format": 1.0}, "reward.terms.format=1.0; a mapping of keys is needed there"),
         ({"formt": {"weight": 1.0}}, "reward.terms.formt.name=formt; registered are correctness, "),
         (None, "reward.terms=None; a mapping by name is needed there"),
@@ -205,10 +208,11 @@ def test_hardware() -> None:
     hardware = build_node("hardware", {"device": "cpu", "dtype": "float32", "threads": 3})
     assert (hardware, hardware.num_threads) == (Hardware(threads=3), 3)
     assert Hardware().num_threads in (1, 2)
-    assert refusal("hardware", {"dtype": "float8"}).startswith("hardware.dtype='float8'; Literal[")
-    assert refusal("hardware", {"mixed_precision": "fp16"}).startswith("hardware.mixed_precision='fp16'; Literal[")
-    for key in ("tokens_per_micro_batch", "head_chunk_tokens", "threads"):
-        assert refusal("hardware", {key: 0}) == f"hardware.{key}=0; 1 or more is allowed"
+    assert refusal("hardware", {"dtype": "float8"}).startswith("hardware.dtype='float8'; float32 or bfloat16 is")
+    precision = refusal("hardware", {"mixed_precision": "fp16"})
+    assert precision == "hardware.mixed_precision='fp16'; no or bf16 is allowed. Did you mean 'bf16'?"
+    for key, null in {"tokens_per_micro_batch": ", or null", "head_chunk_tokens": "", "threads": ", or null"}.items():
+        assert refusal("hardware", {key: 0}) == f"hardware.{key}=0; a whole number >= 1{null} is allowed"
 
 
 def test_every_built_object_is_finished() -> None:

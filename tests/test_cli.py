@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.compose import read_snapshot
 from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
 from agentgrpo.core.errors import ConfigError, Preempted, RunDirectoryError
+from agentgrpo.grpo.advantages import GroupRewards
+from agentgrpo.grpo.losses import LossInputs, TokenLoss, clipped
 
 HERE = "tests.test_cli"
 ROOT = Path(cli.__file__).parents[2]
@@ -46,6 +48,16 @@ class Mine:
 
     def __init__(self, *, strength: float) -> None:
         self.strength = strength
+
+
+def own_loss(x: LossInputs, *, strength: float = 1.0) -> TokenLoss:
+    """A user's loss."""
+    return clipped(x, clip_high=strength)
+
+
+def own_advantage(groups: Sequence[GroupRewards]) -> list[list[float | None]]:
+    """A user's advantage."""
+    return [list(g.totals) for g in groups]
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +154,7 @@ def test_sweeps(spelling: str, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert [d.name for d in directories] == ["0", "1"]
     assert re.fullmatch(r"almanac-\d{8}-\d{6}-[0-9a-f]{8}", directories[0].parent.name)
     assert directories[0].parent == directories[1].parent
-    assert directories[0].parents[2] == tmp_path / "runs"
+    assert directories[0].parents[1] == tmp_path / "runs"
     assert capsys.readouterr().err.splitlines() == [
         f"agentgrpo: {directories[0]}: reward=shaped run.seed=7",
         f"agentgrpo: {directories[1]}: reward=search_r1 run.seed=7",
@@ -302,8 +314,8 @@ TYPOS = [
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
     ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, tiny."),
-    ("train optimizer.lr=high", "optimizer.lr='high'; float is allowed"),
-    ("train run.max_steps=1.5", "run.max_steps=1.5; int is allowed"),
+    ("train optimizer.lr=high", "optimizer.lr='high'; a number is allowed"),
+    ("train run.max_steps=1.5", "run.max_steps=1.5; a whole number is allowed"),
     ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),
     ("train judge.name=no_such:Judge", "judge.name=no_such:Judge: No module named 'no_such'; it must be installed, *"),
     ("train experiment=none", "task.questions has no value; give it one: task.questions=..."),
@@ -486,6 +498,74 @@ def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.Cap
     assert "is code from outside" in capsys.readouterr().err
     config, _ = job("resume", str(run_dir), f"judge.name={HERE}:Mine")
     assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
+
+
+LOSS = f"algorithm.loss={HERE}:own_loss"
+
+
+def test_a_loss_of_your_own_is_named_on_the_command_line_and_again(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its arguments, to which no + belongs; a run directory alone runs nothing."""
+    own = (LOSS, "algorithm.loss_args.strength=0.5", f"algorithm.advantage={HERE}:own_advantage")
+    config, command = job("train", "run.dir=x", *own)
+    algorithm = build.build_node("algorithm", config["algorithm"])
+    assert (algorithm.loss, algorithm.loss_args, algorithm.advantage) == (own_loss, {"strength": 0.5}, own_advantage)
+    assert build.user_code(config) == {f"{HERE}:own_loss", f"{HERE}:own_advantage"}
+
+    (run_dir / "config.yaml").write_text(command.snapshot, encoding="utf-8")
+    build._admitted.clear()
+    for given, missing in (((), "loss"), (own[:1], "advantage"), (own[2:], "loss")):
+        assert main(["resume", str(run_dir), *given]) == 2
+        error = f"agentgrpo: algorithm.{missing}={HERE}:own_{missing} is code from outside; to run it, name it on this"
+        assert capsys.readouterr().err == f"{error} command line\n"
+        build._admitted.clear()
+    snapshot = read_snapshot(run_dir / "config.yaml")
+    assert needed_overrides(snapshot, build.user_code(snapshot)) == [own[0], own[2]]
+    for resumed in (("resume", str(run_dir)), ("eval", "--ckpt", str(run_dir / "checkpoints" / "step-000001"))):
+        build._admitted.clear()
+        assert job(*resumed, own[0], own[2])[0]["algorithm"] == config["algorithm"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            "loss=cipso",
+            "algorithm.loss=cipso; registered are clipped, sequence_clipped, cispo, sapo, vespo, reinforce; ",
+        ),
+        ("loss=cipso", "; a function of your own is package.module:function. Did you mean 'cispo'?"),
+        ("loss=my.mine", "function of your own is package.module:function. Did you mean 'my:mine', with a colon?"),
+        ("advantage=zscore", "algorithm.advantage=zscore; registered are group_zscore, group_mean, "),
+        ("loss=null", "algorithm.loss=None; registered are clipped, "),
+        (f"loss={HERE}:own_los", "it must be installed, or importable from here. Did you mean 'own_loss'?"),
+        ("loss_arg.clip_low=0.1", "unknown key algorithm.loss_arg; allowed are name, loss, loss_args, "),
+    ],
+)
+def test_a_loss_that_is_not_there(given: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", f"algorithm.{given}"]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_a_snapshot_of_an_older_version_is_read_with_its_loss(run_dir: Path) -> None:
+    path = run_dir / "config.yaml"
+    old = "{name: dapo, loss: clipped, clip_low: 0.2, clip_high: 0.28, clip_dual: null, vespo_k_positive: null}"
+    kept = re.sub(r"^algorithm:.*?(?=^\w)", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    path.write_text(f"{kept}algorithm: {old}\n", encoding="utf-8")
+    expected = {"name": "dapo", "loss": "clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.28}}
+    assert job("resume", str(run_dir))[0]["algorithm"] == expected
+    old = "{name: vespo, loss: vespo, clip_low: null, vespo_k_positive: 2.0, vespo_lambda_negative: 1.5}"
+    path.write_text(f"{kept}algorithm: {old}\n", encoding="utf-8")
+    assert read_snapshot(path)["algorithm"]["loss_args"] == {"k_positive": 2.0, "lambda_negative": 1.5}
+
+
+def test_keys_that_a_preset_leaves_to_the_default_are_set_without_a_plus() -> None:
+    config, _ = job("train", "algorithm=bnpo", "algorithm.num_epochs=2", "algorithm.loss_args.clip_high=0.3")
+    assert (config["algorithm"]["num_epochs"], config["algorithm"]["loss_args"]) == (2, {"clip_high": 0.3})
+    config, _ = job("train", "algorithm=dapo", "~algorithm.loss_args.clip_high", "hardware=fsdp", "hardware.threads=3")
+    assert (config["algorithm"]["loss_args"], config["hardware"]["threads"]) == ({}, 3)
 
 
 PROGRAMS = [

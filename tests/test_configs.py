@@ -17,8 +17,8 @@ import pytest
 import agentgrpo
 from agentgrpo.cli.main import configs_dir, main, presets
 from agentgrpo.config import build
-from agentgrpo.config.build import is_plain
 from agentgrpo.config.compose import to_plain
+from agentgrpo.config.values import is_plain
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 
 OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
@@ -167,7 +167,8 @@ def nodes(child: build.Child) -> Iterator[tuple[Any, set[str], set[str]]]:
     inner = list(build._children(child.kind, child.node, child.path))
     nested = {c.key for c in inner}
     hidden = build.PROVIDED.get(child.kind, frozenset())
-    keys = {k for k, p in parameters.items() if k not in hidden and (k in nested or is_plain(p.annotation))}
+    sayable = nested | build.FUNCTIONS.get(child.kind, {}).keys()
+    keys = {k for k, p in parameters.items() if k not in hidden and (k in sayable or is_plain(p.annotation))}
     yield target, keys, set(child.node) - {"name"} - (nested - set(parameters))
     for c in inner:
         yield from nodes(c)

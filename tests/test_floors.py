@@ -14,8 +14,8 @@ import agentgrpo
 PACKAGE = Path(agentgrpo.__file__).parent
 FLOORS = (
     {"core"},
-    {"config", "grpo", "records", "renderers", "services"},
-    {"engines", "retrieval", "tasks"},
+    {"config", "records", "renderers", "services"},
+    {"engines", "grpo", "retrieval", "tasks"},
     {"judges", "tools", "training"},
     {"environments", "models", "rewards", "worlds"},
     {"rollout"},

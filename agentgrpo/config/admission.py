@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.config.registry import PROGRAMS
+from agentgrpo.config.registry import FUNCTIONS, PROGRAMS, ROOT
 from agentgrpo.core.errors import ConfigError
 
 PLACES = ("url", "urls", "base_url", "web_url", "dsn", "user_agent")
@@ -20,6 +20,9 @@ ALWAYS = ("dsn",)
 """Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
 FOLDERS = (("qdrant", "path"),)
 """(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
+CODE = frozenset(f"{group}.{key}" for group, kind in ROOT.items() for key in FUNCTIONS.get(kind, ()))
+"""Keys that name code, beside every `name`."""
+USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
 _BARE = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?(?:/[^@?#]*)?", re.IGNORECASE)
 """host, host:port, host/path, with neither a scheme before it nor anything in it that may be a secret."""
@@ -87,10 +90,18 @@ def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mappin
         )
 
 
+def named_code(tree: Any) -> Iterator[tuple[str, str]]:
+    """(key, name) of everything in it that names code of the user's: package.module:Class, package.module:function."""
+    for path, value in _walk(tree):
+        names_code = path.rpartition(".")[2] == "name" or path in CODE
+        if names_code and isinstance(value, str) and USER_CODE.fullmatch(value):
+            yield path, value
+
+
 def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) -> list[str]:
     """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
     it. user_code: the names in it that lead to code from outside."""
-    code = [(p, v) for p, v in _walk(unresolved) if p.endswith(".name") and isinstance(v, str) and v in user_code]
+    code = [(path, name) for path, name in named_code(unresolved) if name in user_code]
     parts = (_code(unresolved), _programs(unresolved), _folders(unresolved), _secrets(unresolved, unresolved))
     needed = dict((*code, *chain.from_iterable(parts)))
     return [override(path, value) for path, value in needed.items()]

@@ -13,61 +13,17 @@ import importlib
 import inspect
 import re
 import sys
-import types
-import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from agentgrpo.config.registry import ADAPTERS, FROZEN, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
+from agentgrpo.config.admission import USER_CODE, named_code
+from agentgrpo.config.registry import ADAPTERS, FROZEN, FUNCTIONS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.config.settings import LoraSettings
+from agentgrpo.config.values import fit, is_plain, parameters_of
 from agentgrpo.core.errors import ConfigError, did_you_mean
-
-# --- Values of a configuration, as a constructor's parameters want them.
-
-
-def is_plain(hint: Any) -> bool:
-    """Whether YAML can say a value of this type."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType, tuple, list, dict, Sequence, Mapping):
-        return all(is_plain(a) for a in arguments if a is not Ellipsis)
-    return origin is Literal or hint in (str, int, float, bool, Path, type(None), Any, tuple, list, dict)
-
-
-def fit(path: str, value: Any, hint: Any) -> Any:
-    """`value` of the key `path` as a parameter of type `hint` wants it. Raises ConfigError where it cannot be."""
-    try:
-        return _fit(value, hint)
-    except TypeError as e:
-        raise ConfigError(f"{path}={value!r}; {inspect.formatannotation(hint)} is allowed") from e
-
-
-def _fit(value: Any, hint: Any) -> Any:
-    """`value` as its parameter wants it: whole numbers as floats, lists as tuples, texts as paths. Raises TypeError."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        for option in arguments:
-            with suppress(TypeError):
-                return _fit(value, option)
-    elif hint is Any or (origin is Literal and value in arguments) or type(value) is hint:
-        return value
-    elif hint is float and type(value) is int:
-        return float(value)
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif origin in (list, Sequence) and isinstance(value, list):
-        return [_fit(v, arguments[0]) for v in value]
-    elif (origin or hint) is tuple and isinstance(value, list):
-        wanted = [arguments[0]] * len(value) if arguments[1:] == (Ellipsis,) else arguments or [Any] * len(value)
-        if len(wanted) == len(value):
-            return tuple(_fit(v, h) for v, h in zip(value, wanted, strict=True))
-    elif origin in (dict, Mapping) and isinstance(value, dict):
-        return {_fit(k, arguments[0]): _fit(v, arguments[1]) for k, v in value.items()}
-    raise TypeError
-
 
 _admitted: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -76,7 +32,6 @@ METRIC = "environment."
 _TRAINED = frozenset({"engine", "policy", "model"})
 """Names by which an object of the wiring that changes in training would be asked for."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 T = TypeVar("T")
 Finish = Callable[["Child", Any], Any]
 
@@ -145,15 +100,12 @@ def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /
 
 def takes(kind: str, node: Mapping[str, Any], argument: str, *, name: str | None = None) -> bool:
     """Whether the constructor of `node` has this argument; `name` is that of a node that says none."""
-    return argument in _parameters(resolve(kind, node.get("name", name), kind), kind)
+    return argument in parameters_of(resolve(kind, node.get("name", name), kind), kind)
 
 
 def user_code(tree: Any) -> set[str]:
-    """Every `name: package.module:Class` in the tree."""
-    if not isinstance(tree, Mapping):
-        return set()
-    found = {tree["name"]} if isinstance(tree.get("name"), str) and _USER_CODE.fullmatch(tree["name"]) else set()
-    return found.union(*(user_code(child) for child in tree.values()))
+    """Every package.module:Class or :function that the tree names."""
+    return {name for _, name in named_code(tree)}
 
 
 def admit_user_code(names: Iterable[str]) -> None:
@@ -230,12 +182,13 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     if child.name is not None and not {"name", child.name} & {*child.node, *_registered(kind)}:
         refuse_unknown([key for key in child.node if did_you_mean(str(key), ["name"])], ["name"], path)  # misspelt
     target = resolve(kind, child.node.get("name", child.name), path)
-    parameters = _parameters(target, path)
+    parameters = parameters_of(target, path)
     if kind in FROZEN:
         _refuse_trained(parameters, kind, path)
     nested = [k for k in NESTED.get(kind, {}) if k in parameters or kind in UNNAMED]
     hidden = PROVIDED.get(kind, frozenset()).union(nested, injected)
-    keys = {k: p for k, p in parameters.items() if k not in hidden and is_plain(p.annotation)}
+    sayable = {k for k, p in parameters.items() if is_plain(p.annotation)} | FUNCTIONS.get(kind, {}).keys()
+    keys = {k: p for k, p in parameters.items() if k in sayable - hidden}
     given = {k: v for k, v in child.node.items() if k != "name" or kind in UNNAMED}
     for key in NESTED.get(kind, {}).keys() - parameters.keys():
         if given.get(key) == {"name": "none"}:  # of a preset, for a class of the user's own that has no such part
@@ -245,7 +198,21 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
     for key in needed:
         if key not in given:
             raise ConfigError(f"{path}.{key} has no value; give it one: {path}.{key}=...")
-    return target, {k: fit(f"{path}.{k}", given[k], keys[k].annotation) for k in keys if k in given}, parameters
+    return target, {k: _fitted(child, k, given[k], p.annotation) for k, p in keys.items() if k in given}, parameters
+
+
+def _fitted(child: Child, key: str, value: Any, hint: Any) -> Any:
+    """The value of a key as its parameter wants it; of a key that names a function the user's, or the name of ours."""
+    where, functions = f"{child.path}.{key}", FUNCTIONS.get(child.kind, {})
+    return _function(functions[key], where, value) if key in functions else fit(where, value, hint)
+
+
+def _function(kind: str, where: str, name: object) -> Any:
+    """The name of one that is registered, which whoever is given it knows, or the user's function."""
+    known = _registered(kind)
+    if isinstance(name, str) and name in known:
+        return name
+    return _of_user(name, known, where, "a function of your own is package.module:function")
 
 
 def _refuse_trained(parameters: Mapping[str, inspect.Parameter], kind: str, path: str) -> None:
@@ -267,24 +234,27 @@ def resolve(kind: str, name: object, path: str) -> Any:
         return _load(known[name]) if isinstance(known[name], str) else known[name]
     if kind == "term" and isinstance(name, str) and name.startswith(METRIC):
         return partial(_load(WRAPPERS["environment_term"]), name.removeprefix(METRIC))
-    if not isinstance(name, str) or not _USER_CODE.fullmatch(name):
-        own = "a class or function" if kind in WRAPPERS else "a class"
-        raise ConfigError(
-            f"{path}.name={name}; registered are {', '.join(known) or 'none'}; {own} of your own is "
-            f"package.module:Class.{did_you_mean(str(name), known) or _with_colon(name)}"
-        )
-    if name not in _admitted:
-        raise ConfigError(f"{path}.name={name} is code from outside; to run it, name it on this command line")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        found = _load(name)
-    except (ImportError, AttributeError) as e:
-        near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
-        raise ConfigError(f"{path}.name={name}: {e}; it must be installed, or importable from here{near}") from e
+    own = f"{'a class or function' if kind in WRAPPERS else 'a class'} of your own is package.module:Class"
+    found = _of_user(name, known, f"{path}.name", own)
     if kind == "environment":  # whose objects are made for each attempt
         return _load(WRAPPERS[kind])(found)
     return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
+
+
+def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> Any:
+    """What the user's name at the key `where` leads to. own: how such a name is written. Raises ConfigError."""
+    if not isinstance(name, str) or not USER_CODE.fullmatch(name):
+        near = did_you_mean(str(name), known) or _with_colon(name)
+        raise ConfigError(f"{where}={name}; registered are {', '.join(known) or 'none'}; {own}.{near}")
+    if name not in _admitted:
+        raise ConfigError(f"{where}={name} is code from outside; to run it, name it on this command line")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return _load(name)
+    except (ImportError, AttributeError) as e:
+        near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
+        raise ConfigError(f"{where}={name}: {e}; it must be installed, or importable from here{near}") from e
 
 
 def _registered(kind: str) -> Mapping[str, Any]:
@@ -297,7 +267,7 @@ def _with_colon(name: object) -> str:
     """What a name with a dot before its last part may have meant."""
     module, dot, attribute = str(name).rpartition(".")
     meant = f"{module}:{attribute}"
-    return f" Did you mean '{meant}', with a colon?" if dot and _USER_CODE.fullmatch(meant) else ""
+    return f" Did you mean '{meant}', with a colon?" if dot and USER_CODE.fullmatch(meant) else ""
 
 
 def _did_you_mean_in(location: str) -> str:
@@ -311,13 +281,3 @@ def _did_you_mean_in(location: str) -> str:
 def _load(location: str) -> Any:
     module, _, attribute = location.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def _parameters(target: Any, path: str) -> dict[str, inspect.Parameter]:
-    maker = target.func if isinstance(target, partial) else target
-    try:
-        hints = typing.get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
-    except NameError as e:
-        raise ConfigError(f"{path}: the annotations of {maker.__qualname__} cannot be read: {e}") from e
-    parameters = inspect.signature(target).parameters
-    return {name: p.replace(annotation=hints.get(name, Any)) for name, p in parameters.items()}

@@ -48,6 +48,10 @@ SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
 _NEWER = ("cassette", "budget", "counterfactual")
 """Groups that runs of older versions do not have."""
+_LOSS_ARGS = {key: key for key in ("clip_low", "clip_high", "clip_dual")}
+_LOSS_ARGS |= {f"sapo_{key}": key for key in ("temperature_positive", "temperature_negative")}
+_LOSS_ARGS |= {f"vespo_{key}": key for key in ("k_positive", "lambda_positive", "k_negative", "lambda_negative")}
+"""Keys of the algorithm that runs of older versions have -> what they are in algorithm.loss_args."""
 _OF_EVALUATIONS = ("counterfactual",)
 """Groups whose presets go with a run's own configuration: it is evaluated with one, and is what it was otherwise."""
 
@@ -106,6 +110,16 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     refuse_unknown(config, list(ROOT), str(path))
     refuse_resolvers(config)
     refuse_targets(config, path)
+    return _renamed(config)
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """As it is written today: a run of older versions has its loss's parameters beside `algorithm.loss`."""
+    algorithm = config.get("algorithm")
+    if isinstance(algorithm, dict):
+        of_loss = {new: algorithm.pop(old) for old, new in _LOSS_ARGS.items() if old in algorithm}
+        if given := {key: value for key, value in of_loss.items() if value is not None}:
+            algorithm["loss_args"] = {**given, **algorithm.get("loss_args", {})}
     return config
 
 
@@ -166,9 +180,7 @@ def rerun_hydra(
             presets.append({group: snapshot.pop(group)["name"]})
     node = {"defaults": [*presets, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}
     ConfigStore.instance().store("resumed", node)
-    admit_user_code(
-        user_code({o.key_or_group: {"name": o.value()} for o in parse(overrides) if o.key_or_group.endswith(".name")})
-    )
+    admit_user_code(user_code(by_key(overrides)))
 
     def make(cfg: DictConfig) -> Job:
         config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from agentgrpo.config.values import Count, Positive, check
 from agentgrpo.core.errors import ConfigError
 
 
@@ -27,40 +28,29 @@ class Hardware:
     activation_checkpointing: bool = False
     """Compute each decoder layer a second time for its gradient instead of keeping what it computed: a third more work,
     far less memory."""
-    tokens_per_micro_batch: int | None = None
+    tokens_per_micro_batch: Count | None = None
     """Input tokens of one forward and backward pass of the trainer; a longer sample has a pass of its own. null = as
     many as keep about a GiB for the backward pass, from 1024 to 4096."""
-    head_chunk_tokens: int = 256
+    head_chunk_tokens: Count = 256
     """Trained tokens whose logits exist at a time: so many times the vocabulary numbers."""
-    threads: int | None = None
+    threads: Count | None = None
     """null = one per CPU, at most 2."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Of several processes. Each rolls out its share of a step's tasks and computes its share of the gradient; all
     take the same step. ddp: each with all of the weights and of the optimizer's state. fsdp: each with its share of
     them for the decoder layers (FSDP2), and with all the weights once more to sample from."""
-    memory_gib: float | None = None
+    memory_gib: Positive | None = None
     """Of one device, for `agentgrpo plan` alone; null = what this machine has."""
-    peak_tflops: float | None = None
+    peak_tflops: Positive | None = None
     """Of one device in bfloat16, as its maker states it, for `agentgrpo plan` alone; null = measured, in `dtype`, where
     the device is here."""
-    bandwidth_gib_s: float | None = None
+    bandwidth_gib_s: Positive | None = None
     """Of its memory, likewise."""
-    process_timeout_s: float = 60.0
+    process_timeout_s: Positive = 60.0
     """Without a sign of life for so long a process counts as lost, and the run ends on all of them."""
 
     def __post_init__(self) -> None:
-        for key in ("tokens_per_micro_batch", "head_chunk_tokens", "threads"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(f"hardware.{key}={value}; 1 or more is allowed")
-        for key in ("memory_gib", "peak_tflops", "bandwidth_gib_s"):
-            value = getattr(self, key)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"hardware.{key}={value}; a finite number above 0, or null is allowed")
-        if not 0 < self.process_timeout_s < float("inf"):
-            raise ConfigError(
-                f"hardware.process_timeout_s={self.process_timeout_s}; a finite number of seconds above 0 is allowed"
-            )
+        check("hardware", self)
 
     @property
     def num_threads(self) -> int:

@@ -15,7 +15,7 @@ from agentgrpo.config.hardware import Launch
 from agentgrpo.config.registry import ROOT
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
-_OPEN = ("run.eval.prices", "task.sources")
+_OPEN = ("run.eval.prices", "task.sources", "algorithm.loss_args", "algorithm.advantage_args")
 """Mappings by the user's own names."""
 
 

@@ -128,6 +128,8 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         ),
         "agentgrpo.grpo.algorithm:Algorithm",
     ),
+    "loss": "agentgrpo.grpo.losses:LOSSES",
+    "advantage": "agentgrpo.grpo.advantages:ADVANTAGES",
     "optimizer": {"adamw": "agentgrpo.training.optimizer:AdamW"},
 }
 """kind -> {name in YAML: "module:attribute"}, imported when chosen; a text is where a package keeps such a mapping."""
@@ -202,6 +204,9 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     "run": {"eval": "eval"},
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
+
+FUNCTIONS: Mapping[str, Mapping[str, str]] = {"algorithm": {"loss": "loss", "advantage": "advantage"}}
+"""kind -> {key that names a function: kind of the function}: one of that kind, or module:function of the user's."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
     "environment": frozenset({"prices", "call_prices", "describe_tools"}),

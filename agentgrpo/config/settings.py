@@ -3,32 +3,28 @@ the node `model.lora`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Lt
+
+from agentgrpo.config.values import Count, CountOrZero, Positive, PositiveOrZero, Share, check
 from agentgrpo.core.errors import ConfigError
 
-
-def _require(group: str, settings: object, **least: float) -> None:
-    """Raise ConfigError for the first key under its least value."""
-    for key, bound in least.items():
-        value = getattr(settings, key)
-        if not value >= bound:
-            raise ConfigError(f"{group}.{key}={value}; {bound} or more is allowed")
+AtLeastTwo = Annotated[int, Ge(2)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
     """The `run.eval` node: how policies are compared on held-out tasks."""
 
-    tasks: int = 500
+    tasks: AtLeastTwo = 500
     """Test tasks, counted from the start of the split."""
-    samples_per_task: int = 1
+    samples_per_task: Count = 1
     """Episodes per task at `temperature` (pass@k needs several)."""
-    temperature: float = 1.0
-    margin: float = 0.02
+    temperature: PositiveOrZero = 1.0
+    margin: PositiveOrZero = 0.02
     """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
     min_discrimination: float = 0.05
     """Correctness that the judge must give the policy's answers beyond what it gives answers to other questions."""
@@ -38,7 +34,7 @@ class EvalSettings:
     the same for every reward preset, so that runs compare."""
 
     def __post_init__(self) -> None:
-        _require("run.eval", self, tasks=2, samples_per_task=1, temperature=0, margin=0)
+        check("run.eval", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +44,17 @@ class RunSettings:
     dir: str
     """Run directory."""
     seed: int = 0
-    max_steps: int = 150
+    max_steps: Count = 150
     """Optimizer updates; skipped steps count."""
-    checkpoint_every: int = 25
+    checkpoint_every: CountOrZero = 25
     """Steps between checkpoints; 0 = none (then the run cannot be resumed)."""
-    keep_last: int = 2
+    keep_last: Count = 2
     """Newest checkpoints kept, at least 1."""
     keep_best: bool = True
     """Also keep the checkpoint with the best dev reward."""
-    eval_every: int = 50
+    eval_every: CountOrZero = 50
     """Steps between evaluations on the dev split; 0 = none."""
-    eval_tasks: int = 100
+    eval_tasks: AtLeastTwo = 100
     """Dev tasks per such evaluation."""
     eval: EvalSettings = field(default_factory=EvalSettings)
     final_eval: bool = True
@@ -69,12 +65,12 @@ class RunSettings:
     """A step that takes longer is asked what it is at, and again each time as long has passed. null = never."""
     max_loop_lag_s: float | None = 1.0
     """A tool, judge or retriever that holds up the event loop of a rollout for longer is named, once. null = never."""
-    max_consecutive_skipped_steps: int = 3
-    max_rollbacks: int = 3
+    max_consecutive_skipped_steps: Count = 3
+    max_rollbacks: CountOrZero = 3
     """Times that guards may send a run back to its last good checkpoint; the next time halts it."""
-    max_error_fraction: float = 0.5
+    max_error_fraction: PositiveOrZero = 0.5
     """Share of a step's episodes that may fail for infrastructure reasons before the run stops."""
-    grace_s: float = 20.0
+    grace_s: PositiveOrZero = 20.0
     """Seconds after SIGTERM or Ctrl-C within which the run checkpoints and leaves."""
     log_with: tuple[str, ...] = ("tensorboard",)
     """accelerate trackers, where installed: tensorboard, wandb, mlflow, ..."""
@@ -87,47 +83,40 @@ class RunSettings:
     end. It changes no result; on a GPU it waits for the device at every border of a stage, which costs a little."""
 
     def __post_init__(self) -> None:
-        _require("run", self, max_steps=1, checkpoint_every=0, keep_last=1, eval_every=0, eval_tasks=2)
-        _require("run", self, max_consecutive_skipped_steps=1, max_rollbacks=0, max_error_fraction=0, grace_s=0)
+        check("run", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
     """The `rollout` group: how many episodes, and how they are sampled."""
 
-    tasks_per_step: int = 16
-    group_size: int = 8
-    temperature: float = 1.0
+    tasks_per_step: Count = 16
+    group_size: AtLeastTwo = 8
+    temperature: PositiveOrZero = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: CountOrZero = 0
     min_p: float = 0.0
-    max_tokens: int = 512
+    max_tokens: Count = 512
     """Sampled tokens per turn."""
-    max_concurrent_episodes: int = 256
-    episode_retries: int = 1
+    max_concurrent_episodes: Count = 256
+    episode_retries: CountOrZero = 1
     """Fresh attempts, with the same seed, at an episode whose infrastructure failed."""
     episode_timeout_s: float | None = None
     """Time limit of one episode; past it the episode fails as infrastructure. null = none."""
     stratify_by: str | None = None
     """Metadata key whose values every batch holds in equal shares, as far as possible."""
-    refill_rounds: int = 0
+    refill_rounds: CountOrZero = 0
     """Dynamic sampling: further rounds of a step at most, each with a task in the place of every one whose group taught
     nothing. 0 = none."""
     curriculum: Literal["none", "difficulty"] = "none"
     """difficulty: tasks are drawn by how often they were answered rightly so far, instead of all in turn."""
-    curriculum_target: float = 0.5
+    curriculum_target: Share = 0.5
     """Mean correctness of the tasks that are drawn most."""
-    curriculum_memory: float = 0.5
+    curriculum_memory: Annotated[float, Ge(0), Lt(1)] = 0.5
     """Weight of what was known of a task when it is measured again; 0 = only the last group counts."""
 
     def __post_init__(self) -> None:
-        _require("rollout", self, tasks_per_step=1, group_size=2, max_tokens=1, max_concurrent_episodes=1)
-        _require("rollout", self, episode_retries=0, temperature=0, top_k=0, refill_rounds=0)
-        if not (0 <= self.curriculum_target <= 1 and 0 <= self.curriculum_memory < 1):
-            raise ConfigError(
-                f"rollout.curriculum_target={self.curriculum_target}, curriculum_memory={self.curriculum_memory}; a "
-                "target from 0 to 1 and a memory from 0 to below 1 are allowed"
-            )
+        check("rollout", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +125,15 @@ class LoraSettings:
 
     There is no dropout: the trainer must score what the engine samples."""
 
-    rank: int | None = None
+    rank: Count | None = None
     """Of each change; null = no adapter."""
-    alpha: float = 32.0
+    alpha: Positive = 32.0
     """A change counts alpha / rank times."""
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the linear layers that are changed, such as [q_proj, v_proj]; all-linear = all but the output layer."""
 
     def __post_init__(self) -> None:
-        if self.rank is not None and self.rank < 1:
-            raise ConfigError(f"model.lora.rank={self.rank}; null (no adapter), or 1 or more is allowed")
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"model.lora.alpha={self.alpha}; a finite number > 0 is allowed")
+        check("model.lora", self)
         if not self.targets or (isinstance(self.targets, str) and self.targets != "all-linear"):
             raise ConfigError(
                 f"model.lora.targets={self.targets!r}; allowed is all-linear, or a list of module names such as "

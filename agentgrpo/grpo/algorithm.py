@@ -4,17 +4,23 @@ Data and pure functions only; `training.trainer` is blind to what is chosen here
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
+import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.config.values import Count, CountOrZero, Finite, PositiveOrZero, check, fit_arguments
+from agentgrpo.core.errors import ConfigError, TrainingError, did_you_mean
 from agentgrpo.grpo.advantages import (
     ADVANTAGES,
     BRANCH_ADVANTAGES,
     TURN_ADVANTAGES,
+    Advantage,
     Branches,
     GroupRewards,
     TurnGroup,
@@ -26,7 +32,7 @@ from agentgrpo.grpo.advantages import BranchGroup as BranchGroup
 from agentgrpo.grpo.aggregation import AGGREGATIONS
 from agentgrpo.grpo.correction import CORRECTIONS, Correction, importance_weights
 from agentgrpo.grpo.kl import KL_ESTIMATORS
-from agentgrpo.grpo.losses import LOSSES, LossInputs, LossSpec, TokenLoss, log_ratio
+from agentgrpo.grpo.losses import CORRECTS_RATIO, LOSSES, PER_TOKEN, Loss, LossInputs, TokenLoss, log_ratio
 
 KL_PLACES = ("loss", "reward")
 REFERENCES = ("frozen", "ema", "periodic")
@@ -36,32 +42,24 @@ REFERENCES = ("frozen", "ema", "periodic")
 class Algorithm:
     """Raises ConfigError for a name that does not exist, a value out of range or a mix that cannot work."""
 
-    loss: str = "clipped"
-    """A name of losses.LOSSES."""
-    advantage: str = "group_zscore"
-    """A name of advantages.ADVANTAGES."""
-    advantage_eps: float = 1e-6
+    loss: str | Loss = "clipped"
+    """A name of losses.LOSSES, or a function like those; in YAML one of your own is module:function."""
+    loss_args: Mapping[str, Any] = field(default_factory=dict)
+    """The loss's parameters, by name, that are not to have its own defaults, which are the published values."""
+    advantage: str | Advantage = "group_zscore"
+    """A name of advantages.ADVANTAGES, or a function like those; in YAML one of your own is module:function."""
+    advantage_args: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of an advantage of your own, by name."""
+    advantage_eps: PositiveOrZero = 1e-6
     """Added to the standard deviation where the advantage divides by one."""
     credit: str = "episode"
     """episode = one advantage for all tokens; turn = one for each turn, from what it and those after it brought;
     branch = one for each branch, against all branches of its group; position = against those of the same place."""
-    clip_low: float | None = None
-    """The ratio is clipped below 1 - clip_low; null = the loss's published value. So for all that only one loss has."""
-    clip_high: float | None = None
-    """The ratio is clipped above 1 + clip_high."""
-    clip_dual: float | None = None
-    """Where the advantage is negative, the ratio counts as this at most; null = no such bound."""
-    sapo_temperature_positive: float | None = None
-    sapo_temperature_negative: float | None = None
-    vespo_k_positive: float | None = None
-    vespo_lambda_positive: float | None = None
-    vespo_k_negative: float | None = None
-    vespo_lambda_negative: float | None = None
     aggregation: str = "sequence_mean"
     """A name of aggregation.AGGREGATIONS."""
-    max_sampled_tokens: int | None = None
+    max_sampled_tokens: Count | None = None
     """The constant aggregation's denominator: the tokens an episode may sample at most. Only for that aggregation."""
-    kl_coef: float = 0.0
+    kl_coef: PositiveOrZero = 0.0
     """Weight of the KL term; 0 = no reference is kept and no KL computed."""
     kl: str = "k3"
     """A name of kl.KL_ESTIMATORS."""
@@ -72,71 +70,73 @@ class Algorithm:
     reference: str = "frozen"
     """What the KL is measured against: the start weights (frozen), or a copy that follows the policy: their moving
     average (ema), or the weights of some steps ago (periodic)."""
-    reference_decay: float | None = None
+    reference_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Of the moving average, per step. Only for reference=ema."""
-    reference_every: int | None = None
+    reference_every: Count | None = None
     """Steps between two copies. Only for reference=periodic."""
     correction: str = "sequence_mask"
     """A name of correction.CORRECTIONS; it applies where the sampler is not the trainer."""
-    correction_cap: float = 3.0
-    max_staleness: int = 0
+    correction_cap: Annotated[float, Ge(1), Finite] = 3.0
+    max_staleness: Literal[0, 1] = 0
     """Updates that a rollout's weights may be behind: 1 = the next rollout runs during the update, from a copy of what
     trains."""
-    num_epochs: int = 1
+    num_epochs: Count = 1
     """Passes over each batch of samples."""
-    mini_batches: int = 1
+    mini_batches: Count = 1
     """Optimizer steps per pass; groups stay whole."""
-    entropy_coef: float = 0.0
+    entropy_coef: PositiveOrZero = 0.0
     """Weight of each token's entropy as a bonus in its loss."""
-    top_entropy_fraction: float | None = None
+    top_entropy_fraction: Annotated[float, Gt(0), Le(1)] | None = None
     """Only the tokens with the highest entropy of the optimizer step, this share of all, have a policy loss."""
     mask_truncated: bool = False
     """Do not train on episodes that ran into a limit of tokens; they count in their group's statistics."""
-    replay_groups: int = 0
+    replay_groups: CountOrZero = 0
     """How many groups that taught something are kept, the newest, to fill up steps that have too few of their own."""
 
     def __post_init__(self) -> None:
         for name, known in _NAMES.items():
             _require_name(name, getattr(self, name), known)
-        for name, value in self._tuned.items():
-            _require_published(name, value, self.loss, self._spec)
-        self._check_ranges()
+        check("algorithm", self)
+        self._fit_arguments()
         self._check_mixes()
 
-    def _check_ranges(self) -> None:
-        positive = "a finite number > 0"
-        for name, value in self._tuned.items():
-            _require(name, value, positive, value is None or 0 < value < math.inf)
-        _require("clip_low", self.clip_low, "0 < clip_low <= 1", self.clip_low is None or self.clip_low <= 1)
-        _require("clip_dual", self.clip_dual, "a number > 1", self.clip_dual is None or self.clip_dual > 1)
-        for name in ("advantage_eps", "kl_coef", "entropy_coef"):
-            _require(name, getattr(self, name), "a finite number >= 0", 0 <= getattr(self, name) < math.inf)
-        _require("correction_cap", self.correction_cap, "a finite number >= 1", 1 <= self.correction_cap < math.inf)
-        _require("max_staleness", self.max_staleness, "0 or 1", self.max_staleness in (0, 1))
-        fraction = self.top_entropy_fraction
-        allowed = "null or 0 < top_entropy_fraction <= 1"
-        _require("top_entropy_fraction", fraction, allowed, fraction is None or 0 < fraction <= 1)
-        for name in ("num_epochs", "mini_batches"):
-            _require(name, getattr(self, name), "a whole number >= 1", _is_count(getattr(self, name)))
-        _require("replay_groups", self.replay_groups, "a whole number >= 0", _is_count(self.replay_groups, least=0))
+    def _fit_arguments(self) -> None:
+        loss, advantage = self._loss, self._advantage
+        losses = fit_arguments("algorithm.loss_args", self.loss_args, loss, called=f"loss={_name(self.loss)}")
+        called = f"advantage={_name(self.advantage)}"
+        advantages = fit_arguments(
+            "algorithm.advantage_args", self.advantage_args, advantage, called=called, provided=("eps",)
+        )
+        object.__setattr__(self, "loss_args", losses)
+        object.__setattr__(self, "advantage_args", advantages)
+        if not isinstance(self.loss, str):
+            self._try_loss()
+
+    def _try_loss(self) -> None:
+        """A loss of the user's own on two tokens, before it costs a rollout."""
+        logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+        inputs = LossInputs(
+            logprobs, torch.tensor([-1.25, -1.75]), torch.tensor([1.0, -0.5]), torch.zeros(2), torch.ones(2)
+        )
+        where = f"algorithm.loss={_name(self.loss)}: tried on two tokens, it"
+        try:
+            found = self._loss(inputs, **self.loss_args)
+        except Exception as e:
+            raise ConfigError(f"{where} raised {type(e).__name__}: {' '.join(str(e).split())}") from e
+        parts = found if isinstance(found, TokenLoss) else ()
+        if not parts or any(not isinstance(part, Tensor) or part.shape != (2,) for part in parts):
+            raise ConfigError(
+                f"{where} returned {_shape(found)}; a TokenLoss of three tensors with a number for each token is needed"
+            )
+        if not found.loss.requires_grad:
+            raise ConfigError(f"{where} returned a loss without a gradient; it must come from x.logprobs, not detached")
 
     def _check_mixes(self) -> None:
-        n, decay, every = self.max_sampled_tokens, self.reference_decay, self.reference_every
-        _require_only(
-            "max_sampled_tokens", n, "aggregation", self.aggregation, "constant",
-            "the most tokens an episode may sample", _is_count(n),
-        )  # fmt: skip
-        _require_only(
-            "reference_decay", decay, "reference", self.reference, "ema",
-            "a number between 0 and 1, such as 0.99", decay is not None and 0 < decay < 1,
-        )  # fmt: skip
-        _require_only(
-            "reference_every", every, "reference", self.reference, "periodic",
-            "a whole number of steps >= 1", _is_count(every),
-        )  # fmt: skip
-        if self.advantage not in _ADVANTAGES[self.credit]:
+        for key, (name, user, needed) in _ONLY.items():
+            _require_only(key, getattr(self, key), name, getattr(self, name), user, needed)
+        if self.credit != "episode" and self.advantage not in _ADVANTAGES[self.credit]:
             raise ConfigError(
-                f"algorithm.credit={self.credit} with advantage={self.advantage}: by {self.credit} there are "
+                f"algorithm.credit={self.credit} with advantage={_name(self.advantage)}: by {self.credit} there are "
                 f"{', '.join(_ADVANTAGES[self.credit])}; choose one of these or credit=episode"
             )
         if self.reference != "frozen" and not self.needs_reference:
@@ -156,23 +156,12 @@ class Algorithm:
             )
 
     @property
-    def _spec(self) -> LossSpec:
-        return LOSSES[self.loss]
+    def _loss(self) -> Loss:
+        return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
 
     @property
-    def _tuned(self) -> dict[str, float | None]:
-        """The keys that belong to some losses only."""
-        return {
-            "clip_low": self.clip_low,
-            "clip_high": self.clip_high,
-            "clip_dual": self.clip_dual,
-            "sapo_temperature_positive": self.sapo_temperature_positive,
-            "sapo_temperature_negative": self.sapo_temperature_negative,
-            "vespo_k_positive": self.vespo_k_positive,
-            "vespo_lambda_positive": self.vespo_lambda_positive,
-            "vespo_k_negative": self.vespo_k_negative,
-            "vespo_lambda_negative": self.vespo_lambda_negative,
-        }
+    def _advantage(self) -> Callable[..., list[list[float | None]]]:
+        return ADVANTAGES[self.advantage] if isinstance(self.advantage, str) else self.advantage
 
     @property
     def is_on_policy(self) -> bool:
@@ -199,12 +188,12 @@ class Algorithm:
     @property
     def has_sample_ratio(self) -> bool:
         """The loss needs the ratio of a whole sample."""
-        return self._spec.per_sample
+        return self._loss not in PER_TOKEN
 
     @property
     def corrects_ratio(self) -> bool:
         """A correction is a factor of a sample's ratio, not of the loss."""
-        return self._spec.corrects_ratio
+        return self._loss in CORRECTS_RATIO
 
     @property
     def corrects_samples(self) -> bool:
@@ -218,17 +207,23 @@ class Algorithm:
         return not self.has_kl_loss and self.entropy_coef == 0 and self.top_entropy_fraction is None
 
     def advantages(self, groups: Sequence[GroupRewards]) -> list[list[float | None]]:
-        """The advantages of a step's groups, one per episode; None where the reward is None."""
-        return ADVANTAGES[self.advantage](groups, eps=self.advantage_eps)
+        """The advantages of a step's groups, one per episode; None where the reward is None. Raises TrainingError for
+        other ones from a function of the user's own."""
+        takes_eps = isinstance(self.advantage, str) or "eps" in inspect.signature(self.advantage).parameters
+        eps = {"eps": self.advantage_eps} if takes_eps else {}
+        found = self._advantage(groups, **eps, **self.advantage_args)
+        if not isinstance(self.advantage, str):
+            _refuse_misfits(_name(self.advantage), groups, found)
+        return found
 
     def turn_advantages(self, groups: Sequence[TurnGroup]) -> list[list[Turns | None]]:
         """Those of a step's groups by turn, from what each turn of each episode brought; None where that is None."""
-        return turn_advantages(groups, advantage=self.advantage, eps=self.advantage_eps)
+        return turn_advantages(groups, advantage=_name(self.advantage), eps=self.advantage_eps)
 
     def branch_advantages(self, groups: Sequence[BranchGroup]) -> list[list[Branches | None]]:
         """Those of a step's groups by branch, from the rewards of each episode's branches; None where that is None."""
-        by_position = self.credit == "position"
-        return branch_advantages(groups, advantage=self.advantage, by_position=by_position, eps=self.advantage_eps)
+        by_position, name = self.credit == "position", _name(self.advantage)
+        return branch_advantages(groups, advantage=name, by_position=by_position, eps=self.advantage_eps)
 
     def token_weights(self, num_tokens: Sequence[int], groups: Sequence[str]) -> list[float]:
         """The weight of each sample's tokens, from the loss-token counts and groups of all samples of the optimizer
@@ -237,9 +232,7 @@ class Algorithm:
 
     def token_loss(self, inputs: LossInputs) -> TokenLoss:
         """The policy loss of each token, before its weight."""
-        given, spec = self._tuned, self._spec
-        chosen = {k: published if given[k] is None else given[k] for k, published in spec.published.items()}
-        return spec.token_loss(inputs, **chosen)
+        return self._loss(inputs, **self.loss_args)
 
     def token_kl(self, logprobs: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         """The KL estimate of each token, before `kl_coef` and its weight; all [M]."""
@@ -270,31 +263,60 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 
 
-def _is_count(value: object, *, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+_FUNCTIONS = ("loss", "advantage")
+"""Keys that may hold a function."""
 
 
-def _require(name: str, given: object, allowed: str, ok: bool) -> None:
-    if not ok:
-        raise ConfigError(f"algorithm.{name}={given}: allowed is {allowed}")
+_ONLY: Mapping[str, tuple[str, str, str]] = {
+    "max_sampled_tokens": ("aggregation", "constant", "the most tokens an episode may sample"),
+    "reference_decay": ("reference", "ema", "a number between 0 and 1, such as 0.99"),
+    "reference_every": ("reference", "periodic", "a whole number of steps >= 1"),
+}
+"""key -> (key, its value that the first belongs to, what the first then is)"""
 
 
-def _require_name(name: str, given: str, known: Sequence[str]) -> None:
+def _require_name(name: str, given: object, known: Sequence[str]) -> None:
+    if name in _FUNCTIONS and callable(given):
+        return
     if given not in known:
-        raise ConfigError(f"algorithm.{name}={given}: allowed are {', '.join(known)}.{did_you_mean(given, known)}")
+        own = "; a function of your own is module:function" if name in _FUNCTIONS else ""
+        raise ConfigError(
+            f"algorithm.{name}={given}: allowed are {', '.join(known)}{own}.{did_you_mean(str(given), known)}"
+        )
 
 
-def _require_published(name: str, given: float | None, loss: str, spec: LossSpec) -> None:
-    if given is not None and name not in spec.published:
-        users = ", ".join(n for n, s in LOSSES.items() if name in s.published)
-        raise ConfigError(f"algorithm.{name}={given} with loss={loss}: only {users} uses it; set it to null")
+def _name(given: Any) -> str:
+    """As the configuration has it."""
+    return given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', given)}"
 
 
-def _require_only(name: str, given: object, key: str, chosen: str, user: str, allowed: str, ok: bool) -> None:
+def _shape(found: object) -> str:
+    """What it is, in a few words."""
+    if isinstance(found, tuple):
+        return f"{type(found).__name__}({', '.join(map(_shape, found))})"
+    return f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+
+
+def _refuse_misfits(name: str, groups: Sequence[GroupRewards], found: Sequence[Sequence[float | None]]) -> None:
+    if [len(g.totals) for g in groups] != [len(values) for values in found]:
+        raise TrainingError(
+            f"algorithm.advantage={name} gave {[len(v) for v in found]} advantages for groups of "
+            f"{[len(g.totals) for g in groups]} episodes; one for each is needed"
+        )
+    for group, values in zip(groups, found, strict=True):
+        for reward, value in zip(group.totals, values, strict=True):
+            if (value is None) != (reward is None) or not math.isfinite(value or 0.0):
+                raise TrainingError(
+                    f"algorithm.advantage={name} gave {value} for a reward of {reward}; a finite number is needed, and "
+                    "None where the reward is None"
+                )
+
+
+def _require_only(name: str, given: object, key: str, chosen: str, user: str, needed: str) -> None:
     """`given` belongs to `key`=`user`: needed there, and null everywhere else."""
-    if chosen == user:
-        _require(name, given, f"with {key}={user}, {allowed}", ok)
-    elif given is not None:
+    if chosen == user and given is None:
+        raise ConfigError(f"algorithm.{name}=null with {key}={user}: it is needed there: {needed}")
+    if chosen != user and given is not None:
         raise ConfigError(
             f"algorithm.{name}={given} with {key}={chosen}: only {key}={user} uses it; set it to null or choose that "
             f"{key}"

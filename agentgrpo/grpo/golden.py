@@ -62,12 +62,12 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "clipped": {"clip_low": 0.2, "clip_high": 0.2},
     "sequence_clipped": {"clip_low": 0.0003, "clip_high": 0.0004},
     "cispo": {"clip_low": 1.0, "clip_high": 4.0},
-    "sapo": {"sapo_temperature_positive": 1.0, "sapo_temperature_negative": 1.05},
+    "sapo": {"temperature_positive": 1.0, "temperature_negative": 1.05},
     "vespo": {
-        "vespo_k_positive": 2.0,
-        "vespo_lambda_positive": 3.0,
-        "vespo_k_negative": 3.0,
-        "vespo_lambda_negative": 2.0,
+        "k_positive": 2.0,
+        "lambda_positive": 3.0,
+        "k_negative": 3.0,
+        "lambda_negative": 2.0,
     },
     "reinforce": {},
 }
@@ -96,15 +96,15 @@ def _share(
     answers: Sequence[GoldenSample], i: int, answer: GoldenSample, algorithm: Algorithm, corrected: bool
 ) -> float:
     """What answer i adds to the objective; `answer` is that answer with other log-probs."""
-    fixed, loss = answers[i], LOSSES[algorithm.loss]
+    name = str(algorithm.loss)
+    fixed, loss = answers[i], LOSSES[name]
     weights = _correction(fixed, algorithm) if corrected and algorithm.correction != "none" else None
-    parameters = dict(PUBLISHED[algorithm.loss])
-    parameters |= {k: v for k in _TUNABLE if (v := getattr(algorithm, k)) is not None}
+    parameters = {k: v for k, v in {**PUBLISHED[name], **algorithm.loss_args}.items() if v is not None}
     total = 0.0
     for t in range(len(answer.policy)):
         if fixed.kept and not fixed.kept[t]:
             own = 0.0
-        elif algorithm.loss == "vespo":
+        elif name == "vespo":
             own = loss(answer, fixed, t, {**parameters, "correction": math.prod(_factors(weights, algorithm))})
         else:
             own = loss(answer, fixed, t, parameters) * (1.0 if weights is None else weights[t])
@@ -114,7 +114,6 @@ def _share(
     return total / denominator(answers, i, algorithm)
 
 
-_TUNABLE = ("clip_dual", *(name for published in PUBLISHED.values() for name in published))
 Parameters = Mapping[str, float]
 
 
@@ -149,7 +148,7 @@ def _cispo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> 
 
 def _sapo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> float:
     advantage = answer.advantages[t]
-    tau = p["sapo_temperature_positive" if advantage > 0 else "sapo_temperature_negative"]
+    tau = p["temperature_positive" if advantage > 0 else "temperature_negative"]
     return -advantage * 4 / tau / (1 + math.exp(-tau * (_ratio(answer, t) - 1)))
 
 
@@ -157,7 +156,7 @@ def _vespo(answer: GoldenSample, fixed: GoldenSample, t: int, p: Parameters) -> 
     advantage = answer.advantages[t]
     sign = "negative" if advantage < 0 else "positive"
     w = p["correction"] * math.prod(_ratio(fixed, s) for s in range(len(fixed.policy)))
-    kernel = math.pow(w, p[f"vespo_k_{sign}"]) * math.exp(p[f"vespo_lambda_{sign}"] * (1 - w))
+    kernel = math.pow(w, p[f"k_{sign}"]) * math.exp(p[f"lambda_{sign}"] * (1 - w))
     return -kernel * advantage * answer.policy[t]
 
 

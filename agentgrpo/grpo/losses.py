@@ -13,18 +13,27 @@ token, s = the geometric mean of r over a sample, w = the product of r over a sa
     reinforce         -A log p                                                           RLOO
 
 A sample's ratio is a constant of the loss: the value is exact, and the gradient comes through each token's own
-log-prob. So tokens can be worked on in any chunks. M = tokens of a chunk. A new loss is one function and one line of
-LOSSES.
+log-prob. So tokens can be worked on in any chunks. M = tokens of a chunk.
+
+A new loss is one function and its name in LOSSES. Its keyword arguments are its parameters, `algorithm.loss_args`:
+their defaults are the published values, their annotations say what is allowed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 
+from annotated_types import Gt, Le
 from torch import Tensor
 
+from agentgrpo.config.values import Finite, Positive
+
+ClipLow = Annotated[float, Gt(0), Le(1)]
+"""The ratio is clipped below 1 - clip_low; 1 = no lower bound."""
+ClipDual = Annotated[float, Gt(1), Finite]
+"""Where the advantage is negative, the ratio counts as this at most."""
 LOG_RATIO_CLAMP = 20.0
 """|log ratio| past this counts as this (and has no gradient): exp() stays finite in fp32."""
 LOG_WEIGHT_LEAST = math.log(1e-8)
@@ -41,8 +50,8 @@ class LossInputs(NamedTuple):
     advantages: Tensor
     """[M]"""
     sequence_log_ratio: Tensor
-    """[M] mean of the log ratios of all loss tokens of the token's sample; zeros on-policy. A loss with
-    `LossSpec.corrects_ratio` gets the correction's log weights added to them."""
+    """[M] mean of the log ratios of all loss tokens of the token's sample; zeros on-policy, and for a loss
+    that is `per_token`. One that `corrects_ratio` gets the correction's log weights added to them."""
     num_tokens: Tensor
     """[M] loss tokens of the token's sample."""
 
@@ -56,6 +65,27 @@ class TokenLoss(NamedTuple):
     """[M] bool: tokens whose gradient a clip has removed or bounded."""
 
 
+Loss: TypeAlias = Callable[..., TokenLoss]
+"""(LossInputs, **parameters)"""
+L = TypeVar("L", bound=Loss)
+PER_TOKEN: set[Loss] = set()
+"""Losses that `per_token` has marked."""
+CORRECTS_RATIO: set[Loss] = set()
+"""Losses that `corrects_ratio` has marked."""
+
+
+def per_token(loss: L) -> L:
+    """Marks a loss that reads no `sequence_log_ratio`, which off-policy costs a forward pass of the whole batch."""
+    PER_TOKEN.add(loss)
+    return loss
+
+
+def corrects_ratio(loss: L) -> L:
+    """Marks a loss for which a correction for the sampler is a factor of a sample's ratio, not of the loss."""
+    CORRECTS_RATIO.add(loss)
+    return loss
+
+
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """log(policy / old probability), clamped; NaN where it is not finite, lest the clamp should hide that. The old
     log-probs are constants, whatever is passed."""
@@ -63,16 +93,22 @@ def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     return difference.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP) + 0.0 * difference.detach()
 
 
-def clipped(x: LossInputs, *, clip_low: float, clip_high: float, clip_dual: float | None) -> TokenLoss:
+@per_token
+def clipped(
+    x: LossInputs, *, clip_low: ClipLow = 0.2, clip_high: Positive = 0.2, clip_dual: ClipDual | None = None
+) -> TokenLoss:
     """PPO's clip (arXiv 1707.06347) per token, as in GRPO (arXiv 2402.03300); clip_high > clip_low is DAPO's
     clip-higher (arXiv 2503.14476, section 3.1), clip_dual the dual clip (arXiv 1912.09729, equation 5)."""
     ratio = log_ratio(x.logprobs, x.old_logprobs).exp()
     return _clipped(ratio, x.advantages, clip_low, clip_high, clip_dual)
 
 
-def sequence_clipped(x: LossInputs, *, clip_low: float, clip_high: float, clip_dual: float | None) -> TokenLoss:
+def sequence_clipped(
+    x: LossInputs, *, clip_low: ClipLow = 3e-4, clip_high: Positive = 4e-4, clip_dual: ClipDual | None = None
+) -> TokenLoss:
     """The clip on a sample's geometric mean ratio: GSPO (arXiv 2507.18071, equation 5) in the form of GSPO-token
-    (equation 13), which has the same value and gradient and allows an advantage for each token."""
+    (equation 13), which has the same value and gradient and allows an advantage for each token. The ratio of a whole
+    answer moves orders of magnitude less than that of a token, and so does its clip (section 5.1)."""
     own = log_ratio(x.logprobs, x.old_logprobs)
     ratio = (x.sequence_log_ratio + (own - own.detach())).exp()
     return _clipped(ratio, x.advantages, clip_low, clip_high, clip_dual)
@@ -92,76 +128,56 @@ def _clipped(
     return TokenLoss(-objective, ratio.detach(), held)
 
 
-def cispo(x: LossInputs, *, clip_low: float, clip_high: float) -> TokenLoss:
-    """The clip bounds a token's weight and removes no token's gradient: MiniMax-M1, arXiv 2506.13585, equation 4."""
+@per_token
+def cispo(x: LossInputs, *, clip_low: ClipLow = 1.0, clip_high: Positive = 4.0) -> TokenLoss:
+    """The clip bounds a token's weight and removes no token's gradient: MiniMax-M1, arXiv 2506.13585, equation 4. No
+    lower bound, as there; the paper has no number for the upper one: 5, from arXiv 2510.13786."""
     ratio = log_ratio(x.logprobs.detach(), x.old_logprobs).exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     return TokenLoss(-weight * x.advantages * x.logprobs, ratio, weight != ratio)
 
 
-def sapo(x: LossInputs, *, sapo_temperature_positive: float, sapo_temperature_negative: float) -> TokenLoss:
+@per_token
+def sapo(x: LossInputs, *, temperature_positive: Positive = 1.0, temperature_negative: Positive = 1.05) -> TokenLoss:
     """A soft gate instead of a clip, its temperature by the sign of the advantage: arXiv 2511.20347, equations 5-6."""
     ratio = log_ratio(x.logprobs, x.old_logprobs).exp()
     positive = x.advantages > 0
-    tau = x.advantages.new_full((), sapo_temperature_positive).where(positive, sapo_temperature_negative)
+    tau = x.advantages.new_full((), temperature_positive).where(positive, temperature_negative)
     gate = (tau * (ratio - 1)).sigmoid() * 4 / tau
     return TokenLoss(-gate * x.advantages, ratio.detach(), positive & False)
 
 
+@corrects_ratio
 def vespo(
     x: LossInputs,
     *,
-    vespo_k_positive: float,
-    vespo_lambda_positive: float,
-    vespo_k_negative: float,
-    vespo_lambda_negative: float,
+    k_positive: Positive = 2.0,
+    lambda_positive: Positive = 3.0,
+    k_negative: Positive = 3.0,
+    lambda_negative: Positive = 2.0,
 ) -> TokenLoss:
     """A sample's whole ratio, to the sampler itself where a correction applies, through a gamma-shaped kernel that is 1
     at 1: arXiv 2602.10693."""
     log_w = (x.sequence_log_ratio * x.num_tokens).clamp(LOG_WEIGHT_LEAST, LOG_RATIO_CLAMP)
     w, not_negative = log_w.exp(), x.advantages >= 0
-    k = x.advantages.new_full((), vespo_k_positive).where(not_negative, vespo_k_negative)
-    scale = x.advantages.new_full((), vespo_lambda_positive).where(not_negative, vespo_lambda_negative)
+    k = x.advantages.new_full((), k_positive).where(not_negative, k_negative)
+    scale = x.advantages.new_full((), lambda_positive).where(not_negative, lambda_negative)
     kernel = (scale * (1 - w) + k * log_w).exp()
     return TokenLoss(-kernel * x.advantages * x.logprobs, w, not_negative & False)
 
 
+@per_token
 def reinforce(x: LossInputs) -> TokenLoss:
     """No ratio at all: REINFORCE, as RLOO (arXiv 2402.14740) uses it."""
     ratio = log_ratio(x.logprobs.detach(), x.old_logprobs).exp()
     return TokenLoss(-x.advantages * x.logprobs, ratio, ratio != ratio)
 
 
-class LossSpec(NamedTuple):
-    token_loss: Callable[..., TokenLoss]
-    """(LossInputs, **parameters)"""
-    published: Mapping[str, float | None]
-    """Its parameters, which are keys of the algorithm node, with their published values."""
-    per_sample: bool = False
-    """Whether it needs the ratio of a whole sample."""
-    corrects_ratio: bool = False
-    """Whether a correction for the sampler is a factor of that ratio, not of the loss."""
-
-
-LOSSES: dict[str, LossSpec] = {
-    "clipped": LossSpec(clipped, {"clip_low": 0.2, "clip_high": 0.2, "clip_dual": None}),
-    # GSPO, section 5.1: the ratio of a whole answer moves orders of magnitude less than that of a token.
-    "sequence_clipped": LossSpec(
-        sequence_clipped, {"clip_low": 3e-4, "clip_high": 4e-4, "clip_dual": None}, per_sample=True
-    ),
-    # No lower bound, as in the paper; it gives no number for the upper one: 5, from arXiv 2510.13786.
-    "cispo": LossSpec(cispo, {"clip_low": 1.0, "clip_high": 4.0}),
-    "sapo": LossSpec(sapo, {"sapo_temperature_positive": 1.0, "sapo_temperature_negative": 1.05}),
-    "vespo": LossSpec(
-        vespo,
-        {
-            "vespo_k_positive": 2.0,
-            "vespo_lambda_positive": 3.0,
-            "vespo_k_negative": 3.0,
-            "vespo_lambda_negative": 2.0,
-        },
-        per_sample=True,
-        corrects_ratio=True,
-    ),
-    "reinforce": LossSpec(reinforce, {}),
+LOSSES: dict[str, Loss] = {
+    "clipped": clipped,
+    "sequence_clipped": sequence_clipped,
+    "cispo": cispo,
+    "sapo": sapo,
+    "vespo": vespo,
+    "reinforce": reinforce,
 }

@@ -30,7 +30,9 @@ def check(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 def _check_numerics(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
     hardware: Hardware = build_node("hardware", config["hardware"])
-    numerics = check_numerics(hardware.device)
+    algorithm = config["algorithm"]
+    own = [f"algorithm.{key}={algorithm[key]}" for key in ("loss", "advantage") if ":" in algorithm[key]]
+    numerics = check_numerics(hardware.device, own)
     print(numerics.json() if as_json else "\n".join(numerics.lines()))
     return VerbResult(exit_code=1 if numerics.unequal else 0)
 

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from agentgrpo.config.admission import override
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.grpo import golden
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards
@@ -66,7 +67,7 @@ class Comparison(NamedTuple):
     @property
     def name(self) -> str:
         """As overrides of the command line."""
-        return " ".join(f"algorithm.{key}={_text(value)}" for key, value in self.keys.items())
+        return " ".join(override(f"algorithm.{key}", value) for key, value in self.keys.items())
 
     def state(self) -> dict[str, Any]:
         """For JSON; an error that is not finite is null."""
@@ -130,16 +131,13 @@ def _number(error: float | None) -> float | None:
 # --- Every loss x aggregation x KL x correction, and every advantage, against the scalar reference of grpo.golden.
 
 CHOSEN: Sequence[Keys] = (
-    {"loss": "clipped", "clip_low": 0.2, "clip_high": 0.28, "clip_dual": 3.0},
-    {"loss": "sequence_clipped", "clip_low": 0.2, "clip_high": 0.3, "clip_dual": 1.5},
-    {"loss": "cispo", "clip_low": 0.4, "clip_high": 0.5},
-    {"loss": "sapo", "sapo_temperature_positive": 0.8, "sapo_temperature_negative": 1.5},
+    {"loss": "clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.28, "clip_dual": 3.0}},
+    {"loss": "sequence_clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.3, "clip_dual": 1.5}},
+    {"loss": "cispo", "loss_args": {"clip_low": 0.4, "clip_high": 0.5}},
+    {"loss": "sapo", "loss_args": {"temperature_positive": 0.8, "temperature_negative": 1.5}},
     {
         "loss": "vespo",
-        "vespo_k_positive": 1.5,
-        "vespo_lambda_positive": 1.0,
-        "vespo_k_negative": 2.5,
-        "vespo_lambda_negative": 0.5,
+        "loss_args": {"k_positive": 1.5, "lambda_positive": 1.0, "k_negative": 2.5, "lambda_negative": 0.5},
     },
 )
 """Losses with other than their published values."""
@@ -245,10 +243,10 @@ def compare_advantages() -> Iterator[Comparison]:
 # for sample ratios) is left out on the plain side; what the loss is comes from grpo.golden.
 
 UPDATES: Sequence[Keys] = (
-    {"loss": "clipped", "clip_dual": 3.0, "aggregation": "sequence_mean", "correction": "sequence_mask"},
+    {"loss": "clipped", "loss_args": {"clip_dual": 3.0}, "aggregation": "sequence_mean", "correction": "sequence_mask"},
     {"loss": "clipped", "aggregation": "token_mean", "kl_coef": 0.2, "kl": "k3", "correction": "token_truncate"},
-    {"loss": "sequence_clipped", "clip_low": 0.1, "clip_high": 0.1, "aggregation": "sequence_sum",
-     "correction": "none"},
+    {"loss": "sequence_clipped", "loss_args": {"clip_low": 0.1, "clip_high": 0.1},
+     "aggregation": "sequence_sum", "correction": "none"},
     {"loss": "cispo", "aggregation": "prompt_mean", "kl_coef": 0.2, "kl": "k2", "correction": "token_mask"},
     {"loss": "sapo", "aggregation": "constant", "max_sampled_tokens": 9, "correction": "sequence_truncate"},
     {"loss": "vespo", "aggregation": "token_mean", "kl_coef": 0.2, "kl": "k1", "kl_importance": True,
@@ -455,6 +453,8 @@ class Numerics(NamedTuple):
     comparisons: Sequence[Comparison]
     device: str
     seconds: float
+    own: Sequence[str] = ()
+    """Functions of the user's in the algorithm: nothing else says what they should give."""
 
     @property
     def unequal(self) -> list[Comparison]:
@@ -468,7 +468,8 @@ class Numerics(NamedTuple):
     def lines(self) -> list[str]:
         named = [f"not equal: {c.part} {c.name}" for c in self.unequal[:NAMED]]
         more = [f"and {len(self.unequal) - NAMED} more; --json has all of them"] if len(self.unequal) > NAMED else []
-        return [*table(self.comparisons), *named, *more, self.verdict]
+        own = [f"not compared: {name} is your own, so there is no reference for it" for name in self.own]
+        return [*table(self.comparisons), *named, *more, *own, self.verdict]
 
     def json(self) -> str:
         return json.dumps(
@@ -477,13 +478,14 @@ class Numerics(NamedTuple):
                 "device": self.device,
                 "torch": torch.__version__,
                 "seconds": round(self.seconds, 3),
+                "not_compared": list(self.own),
                 "variants": [c.state() for c in self.comparisons],
             }
         )
 
 
-def check_numerics(device: str) -> Numerics:
-    """Raises ConfigError for a device that this machine has not."""
+def check_numerics(device: str, own: Sequence[str] = ()) -> Numerics:
+    """own: Numerics.own. Raises ConfigError for a device that this machine has not."""
     start, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)  # for a few numbers at a time, more threads only wait for each other
     try:
@@ -492,4 +494,4 @@ def check_numerics(device: str) -> Numerics:
         losses = list(compare_losses(torch.device(device)))
     finally:
         torch.set_num_threads(threads)
-    return Numerics([*losses, *compare_advantages(), *updates], device, time.perf_counter() - start)
+    return Numerics([*losses, *compare_advantages(), *updates], device, time.perf_counter() - start, own)

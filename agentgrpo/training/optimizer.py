@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import chain
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from agentgrpo.core.errors import CheckpointError, ConfigError
+from agentgrpo.config.values import CountOrZero, Positive, PositiveOrZero, Share, check_arguments
+from agentgrpo.core.errors import CheckpointError
 from agentgrpo.training.sharding import by_sharding, fill, norm
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MASTER = "master"
+Beta = Annotated[float, Ge(0), Lt(1)]
 
 
 class AdamW:
@@ -30,21 +34,15 @@ class AdamW:
         self,
         *,
         model: nn.Module,
-        lr: float = 1e-6,
-        betas: Sequence[float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        eps: float = 1e-8,
-        warmup_steps: int = 5,
-        final_fraction: float = 0.1,
-        max_grad_norm: float = 1.0,
+        lr: Positive = 1e-6,
+        betas: tuple[Beta, Beta] = (0.9, 0.99),
+        weight_decay: PositiveOrZero = 0.0,
+        eps: Positive = 1e-8,
+        warmup_steps: CountOrZero = 5,
+        final_fraction: Share = 0.1,
+        max_grad_norm: Annotated[float, Gt(0)] = 1.0,
     ) -> None:
-        _require("lr", lr, "a finite number > 0", 0 < lr < math.inf)
-        _require("betas", betas, "two numbers in [0, 1)", len(betas) == 2 and all(0 <= b < 1 for b in betas))
-        _require("weight_decay", weight_decay, "a finite number >= 0", 0 <= weight_decay < math.inf)
-        _require("eps", eps, "a finite number > 0", 0 < eps < math.inf)
-        _require("warmup_steps", warmup_steps, "a whole number >= 0", warmup_steps >= 0)
-        _require("final_fraction", final_fraction, "a number in [0, 1]", 0 <= final_fraction <= 1)
-        _require("max_grad_norm", max_grad_norm, "a number > 0 (inf = no clipping)", max_grad_norm > 0)
+        check_arguments("optimizer", AdamW.__init__, locals())
         self.lr = lr
         self.warmup_steps = warmup_steps
         self.final_fraction = final_fraction
@@ -183,8 +181,3 @@ def _orthogonalised(matrix: Tensor) -> Tensor:
 
 def _named(parameter: str, state: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
     return [(f"{parameter}.{key}", state[key]) for key in (*MOMENTS, "step")]
-
-
-def _require(name: str, given: object, allowed: str, ok: bool) -> None:
-    if not ok:
-        raise ConfigError(f"optimizer.{name}={given}: allowed is {allowed}")

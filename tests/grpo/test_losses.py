@@ -119,7 +119,7 @@ def test_sapo_is_a_sigmoid_around_one() -> None:
     old = tensor(-2.0, -2.0, -2.0)
     logprobs = (old + tensor(LN2, LN2, 0.0)).requires_grad_()
     x = inputs(logprobs, old, tensor(1.0, -1.0, 3.0))
-    loss, ratio, held = sapo(x, sapo_temperature_positive=1.0, sapo_temperature_negative=2.0)
+    loss, ratio, held = sapo(x, temperature_positive=1.0, temperature_negative=2.0)
     gate = [4 / (1 + math.exp(-1.0)), 2 / (1 + math.exp(-2.0))]
     assert loss.tolist() == pytest.approx([-gate[0], gate[1], -2.0 * 3])
     assert ratio.tolist() == pytest.approx([2.0, 2.0, 1.0])
@@ -135,9 +135,7 @@ def test_vespo_weighs_with_the_whole_ratio_of_the_sample() -> None:
     old = tensor(-2.0, -1.0, -3.0)
     logprobs = (old + tensor(0.1, 0.2, 0.0)).requires_grad_()
     x = inputs(logprobs, old, tensor(1.0, -1.0, 0.5), tensor(LN2, LN2, 0.0), tensor(2.0, 2.0, 1.0))
-    loss, ratio, _ = vespo(
-        x, vespo_k_positive=2.0, vespo_lambda_positive=3.0, vespo_k_negative=3.0, vespo_lambda_negative=2.0
-    )
+    loss, ratio, _ = vespo(x, k_positive=2.0, lambda_positive=3.0, k_negative=3.0, lambda_negative=2.0)
     kernel = [16 * math.exp(3 * (1 - 4)), 64 * math.exp(2 * (1 - 4)), 1.0]
     assert ratio.tolist() == pytest.approx([4.0, 4.0, 1.0])
     assert loss.tolist() == pytest.approx([-kernel[0] * -1.9, kernel[1] * -0.8, -0.5 * -3.0])
@@ -189,7 +187,7 @@ def test_the_weights_hold_every_denominator() -> None:
 
 
 def published(name: str, x: LossInputs) -> TokenLoss:
-    return LOSSES[name].token_loss(x, **LOSSES[name].published)
+    return LOSSES[name](x)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -50,15 +50,18 @@ LOSSES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"max_completion_length": 9},
         {"loss": "clipped", "aggregation": "constant", "max_sampled_tokens": 9},
     ),
-    "dapo": ({"epsilon_high": 0.28}, {"loss": "clipped", "clip_high": 0.28, "aggregation": "token_mean"}),
+    "dapo": (
+        {"epsilon_high": 0.28},
+        {"loss": "clipped", "loss_args": {"clip_high": 0.28}, "aggregation": "token_mean"},
+    ),
     "bnpo": ({}, {"loss": "clipped", "aggregation": "token_mean"}),
     # its epsilon_high is the largest weight itself
-    "cispo": ({"epsilon_high": 2.0}, {"loss": "cispo", "clip_high": 1.0, "aggregation": "token_mean"}),
+    "cispo": ({"epsilon_high": 2.0}, {"loss": "cispo", "loss_args": {"clip_high": 1.0}, "aggregation": "token_mean"}),
     "sapo": ({}, {"loss": "sapo", "aggregation": "sequence_mean"}),
     "vespo": ({}, {"loss": "vespo", "aggregation": "token_mean"}),
     "luspo": (
         {"importance_sampling_level": "sequence"},
-        {"loss": "sequence_clipped", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "sequence_sum"},
+        {"loss": "sequence_clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.2}, "aggregation": "sequence_sum"},
     ),
     "gspo": (
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
@@ -66,7 +69,7 @@ LOSSES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "gspo, wide": (
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-        {"loss": "sequence_clipped", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "sequence_mean"},
+        {"loss": "sequence_clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.2}, "aggregation": "sequence_mean"},
     ),
 }
 """loss_type -> (TRL's settings, ours)."""
@@ -74,7 +77,7 @@ EXTRAS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "": ({}, {}, {}),
     "kl": ({"beta": 0.3}, {}, {"kl_coef": 0.3}),
     "kl weighed": ({"beta": 0.3}, {"use_bias_correction_kl": True}, {"kl_coef": 0.3, "kl_importance": True}),
-    "dual clip": ({}, {"delta": 2.0}, {"clip_dual": 2.0}),
+    "dual clip": ({}, {"delta": 2.0}, {"loss_args": {"clip_dual": 2.0}}),
     "top entropies": ({"top_entropy_quantile": 0.4, "beta": 0.3}, {}, {"top_entropy_fraction": 0.4, "kl_coef": 0.3}),
     **{
         correction: ({"use_vllm": True, "vllm_importance_sampling_correction": True}, {}, {"correction": correction})
@@ -115,7 +118,9 @@ def entropies_of(answer: GoldenSample) -> tuple[float, ...]:
 
 def algorithm_of(case: tuple[str, str]) -> Algorithm:
     loss, extra = case
-    return Algorithm(**{"correction": "none", **LOSSES[loss][1], **EXTRAS[extra][2]}, mini_batches=2)
+    ours, more = LOSSES[loss][1], EXTRAS[extra][2]
+    loss_args = {**ours.get("loss_args", {}), **more.get("loss_args", {})}
+    return Algorithm(**{"correction": "none", **ours, **more, "loss_args": loss_args}, mini_batches=2)
 
 
 def padded(rows: list[tuple[float, ...]], fill: float) -> list[list[float]]:

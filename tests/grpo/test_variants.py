@@ -66,21 +66,21 @@ def published(algorithm: Algorithm, corrected: bool = True) -> paper.Objective:
     """The same in the words of the reference. A null is what the paper says."""
 
     def value(key: str, default: float | None) -> float | None:
-        given: float | None = getattr(algorithm, key)
+        given: float | None = algorithm.loss_args.get(key)
         return default if given is None else given
 
     low, high = {"clipped": (0.2, 0.2), "sequence_clipped": (3e-4, 4e-4), "cispo": (None, 4.0)}.get(
         algorithm.loss, (None, None)
     )
-    gamma = [value(f"vespo_{n}", d) for n, d in zip(GAMMA, (2.0, 3.0, 3.0, 2.0), strict=True)]
+    gamma = [value(n, d) for n, d in zip(GAMMA, (2.0, 3.0, 3.0, 2.0), strict=True)]
     return paper.Objective(
         loss=algorithm.loss,
         aggregation=algorithm.aggregation,
         clip_low=value("clip_low", low),
         clip_high=value("clip_high", high),
-        clip_dual=algorithm.clip_dual,
-        tau_positive=value("sapo_temperature_positive", 1.0),
-        tau_negative=value("sapo_temperature_negative", 1.05),
+        clip_dual=value("clip_dual", None),
+        tau_positive=value("temperature_positive", 1.0),
+        tau_negative=value("temperature_negative", 1.05),
         gamma_positive=tuple(gamma[:2]),
         gamma_negative=tuple(gamma[2:]),
         kl=algorithm.kl if algorithm.kl_coef else None,
@@ -185,20 +185,26 @@ def by_hand(advantage: float, third_ratio: float, **keys: Any) -> tuple[float, l
     "advantage, third_ratio, keys, value, slopes",
     [
         # A > 0: the first is held at 1.28; the second is below the clip and pushed up again, min keeps its ratio
-        (3.0, 1.0, {"loss": "clipped", "clip_high": 0.28}, -1.28 * 3 - 0.5 * 3 - 3, [0.0, -1.5, -3.0]),
+        (3.0, 1.0, {"loss": "clipped", "loss_args": {"clip_high": 0.28}}, -1.28 * 3 - 0.5 * 3 - 3, [0.0, -1.5, -3.0]),
         # A < 0: the first goes on being pushed down, the second is held at 0.8
-        (-3.0, 1.0, {"loss": "clipped", "clip_high": 0.28}, 2 * 3 + 0.8 * 3 + 3, [6.0, 0.0, 3.0]),
+        (-3.0, 1.0, {"loss": "clipped", "loss_args": {"clip_high": 0.28}}, 2 * 3 + 0.8 * 3 + 3, [6.0, 0.0, 3.0]),
         # the dual clip holds the first at 1.5 |A|
-        (-3.0, 1.0, {"loss": "clipped", "clip_dual": 1.5}, 1.5 * 3 + 0.8 * 3 + 3, [0.0, 0.0, 3.0]),
+        (-3.0, 1.0, {"loss": "clipped", "loss_args": {"clip_dual": 1.5}}, 1.5 * 3 + 0.8 * 3 + 3, [0.0, 0.0, 3.0]),
         # ... and does nothing where A > 0
-        (3.0, 1.0, {"loss": "clipped", "clip_dual": 1.5}, -1.2 * 3 - 0.5 * 3 - 3, [0.0, -1.5, -3.0]),
+        (3.0, 1.0, {"loss": "clipped", "loss_args": {"clip_dual": 1.5}}, -1.2 * 3 - 0.5 * 3 - 3, [0.0, -1.5, -3.0]),
         # the ratios' product is 1.1^3, so s = 1.1 for all three; d(3 s A)/d log p of each = s A
-        (3.0, 1.331, {"loss": "sequence_clipped", "clip_low": 0.2, "clip_high": 0.2}, -9.9, [-3.3] * 3),
+        (3.0, 1.331, {"loss": "sequence_clipped", "loss_args": {"clip_low": 0.2, "clip_high": 0.2}}, -9.9, [-3.3] * 3),
         # the published clip is 4e-4
         (3.0, 1.331, {"loss": "sequence_clipped"}, -3 * 1.0004 * 3, [0.0] * 3),
         (-3.0, 1.331, {"loss": "sequence_clipped"}, 9.9, [3.3] * 3),
         # weights 1.5, 1/2, 1 instead of 2, 1/2, 1, and all three have a gradient
-        (3.0, 1.0, {"loss": "cispo", "clip_high": 0.5}, -3 * (1.5 * P0 + 0.5 * P1 + 1 * -3), [-4.5, -1.5, -3.0]),
+        (
+            3.0,
+            1.0,
+            {"loss": "cispo", "loss_args": {"clip_high": 0.5}},
+            -3 * (1.5 * P0 + 0.5 * P1 + 1 * -3),
+            [-4.5, -1.5, -3.0],
+        ),
         # published: no lower bound, the upper one 5
         (3.0, 6.0, {"loss": "cispo"}, -3 * (2 * P0 + 0.5 * P1 + 5 * (-3 + math.log(6))), [-6.0, -1.5, -15.0]),
         # tau = 1: 4 sigmoid(1) = 2.9242343, 4 sigmoid(-1/2) = 1.5101628, 4 sigmoid(0) = 2; slopes by 4 sigmoid' r:
@@ -303,9 +309,9 @@ def test_every_kl_of_a_token_by_hand(kl: str, weighed: bool, value: float, slope
 Gradients = list[dict[str, Tensor]]
 """Of each optimizer step, by parameter."""
 EVERY_KIND: dict[str, dict[str, Any]] = {
-    "clipped": {"clip_low": 0.05, "clip_high": 0.05, "kl_coef": 0.2, "kl_importance": True},
-    "sequence_clipped": {"clip_low": 0.05, "clip_high": 0.05, "correction": "sequence_truncate"},
-    "cispo": {"clip_high": 0.05, "correction": "token_mask"},
+    "clipped": {"loss_args": {"clip_low": 0.05, "clip_high": 0.05}, "kl_coef": 0.2, "kl_importance": True},
+    "sequence_clipped": {"loss_args": {"clip_low": 0.05, "clip_high": 0.05}, "correction": "sequence_truncate"},
+    "cispo": {"loss_args": {"clip_high": 0.05}, "correction": "token_mask"},
     "sapo": {"kl_coef": 0.2, "kl": "k2", "correction": "token_truncate"},
     "vespo": {"correction": "sequence_truncate"},
     "reinforce": {"correction": "sequence_mask", "kl_coef": 0.2, "kl": "abs"},

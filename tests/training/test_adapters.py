@@ -97,7 +97,7 @@ def test_the_gradient_is_that_of_plain_autograd(
     model = with_adapter(exact_model(family, kv_heads=kv_heads), settings)
     expected = plain_gradient(model, samples)
     assert expected.keys() == adapter_tensors(model).keys()
-    algorithm = Algorithm(aggregation="token_mean", clip_low=1.0, clip_high=1e6)
+    algorithm = Algorithm(aggregation="token_mean", loss_args={"clip_low": 1.0, "clip_high": 1e6})
     trainer = make_trainer(
         model, algorithm, activation_checkpointing=recompute, tokens_per_micro_batch=24, head_chunk_tokens=5
     )

@@ -82,7 +82,7 @@ def test_the_rest_has_the_gradient_of_plain_autograd_and_what_is_frozen_keeps_it
     freeze(model, given)
     expected = plain_gradient(model, samples)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    trainer = make_trainer(model, Algorithm(aggregation="token_mean", clip_low=1.0, clip_high=1e6))
+    trainer = make_trainer(model, Algorithm(aggregation="token_mean", loss_args={"clip_low": 1.0, "clip_high": 1e6}))
     assert distance(gradient_of(trainer, samples), expected) < 1e-12
     moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     assert moved == expected.keys() == {n for n, p in model.named_parameters() if p.requires_grad}

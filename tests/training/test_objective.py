@@ -95,7 +95,9 @@ CORRECTIONS = ["none", "token_truncate", "token_mask", "sequence_truncate", "seq
 def test_an_on_policy_gradient_with_a_correction(loss: str, mode: str) -> None:
     model = exact_model(kv_heads=2)
     samples = sampled_elsewhere(model, random_samples())
-    algorithm = Algorithm(loss=loss, aggregation="token_mean", correction=mode, correction_cap=1.2, **CLIPS[loss])
+    algorithm = Algorithm(
+        loss=loss, aggregation="token_mean", correction=mode, correction_cap=1.2, loss_args=CLIPS[loss]
+    )
     logprobs = plain_logprobs(model, samples)
     old = [x.detach() for x in logprobs]
     total_loss(algorithm, logprobs, old, samples).backward()

@@ -150,8 +150,7 @@ def test_two_epochs_of_two_mini_batches_equal_the_formula_written_out(aggregatio
     samples = random_samples(groups=4, size=2)
     algorithm = Algorithm(
         aggregation=aggregation,
-        clip_low=0.02,
-        clip_high=0.03,
+        loss_args={"clip_low": 0.02, "clip_high": 0.03},
         kl_coef=0.3 if kl else 0.0,
         kl=kl or "k3",
         num_epochs=2,

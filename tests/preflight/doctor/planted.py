@@ -29,7 +29,7 @@ from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.base import Grade
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.tools.base import ToolResult
+from agentgrpo.tools.base import ToolResult, Workspace
 from tests.engines.tiny import tokenizer
 
 STOPS = tuple(text for i in range(0, 256, 4) if len(tokenizer().encode(text := tokenizer().decode([i]))) == 1)
