@@ -1,4 +1,4 @@
-"""Several processes as one World, on torch.distributed, started by `accelerate launch`, torchrun or SLURM.
+"""Several processes as one ProcessGroup, on torch.distributed, started by `accelerate launch`, torchrun or SLURM.
 
     values     pickled, over gloo, in a group of their own
     tensors    in flat buckets, over gloo on a CPU, over NCCL on GPUs
@@ -38,8 +38,8 @@ from agentgrpo.training.sharding import is_sharded
 #     beat by a thread of its own --store--> everybody's signs --judge--> None, or who is lost, and in which phase
 #
 # A process is lost where its signs stay away (killed, frozen, cut off), where its main thread neither computes nor
-# waits
-# for another process (a deadlock), and where all wait for one another. Working long is no reason: nobody is rushed.
+# waits for another process (a deadlock), and where all wait for one another. Working long is no reason: nobody is
+# rushed.
 
 LEAVE_S = 5.0
 """Seconds that a process has to leave in good order once another one is lost; then it is ended."""
@@ -252,9 +252,9 @@ LAST_RESORT = timedelta(minutes=10)
 
 @contextmanager
 def processes(launch: Launch, *, device: str, timeout_s: float) -> Iterator[ProcessGroup]:
-    """All processes of the launch as a World, inside the block; one process is Alone. timeout_s: without a sign of life
-    for so long a process counts as lost. What leaves the block is told to the others, whom it ends; a process that is
-    left by another raises ProcessError here, and should then end without waiting for anything."""
+    """All processes of the launch as a ProcessGroup, inside the block; one process is Alone. timeout_s: without a sign
+    of life for so long a process counts as lost. What leaves the block is told to the others, whom it ends; a process
+    that is left by another raises ProcessError here, and should then end without waiting for anything."""
     if launch.size == 1:
         yield Alone()
         return

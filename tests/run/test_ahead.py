@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from safetensors.torch import load_file
 
 from agentgrpo.core.errors import GuardRollback, Preempted, TrainingError
 from agentgrpo.core.types import Task
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.guards import Guard
 from agentgrpo.run.rollouts import Rollouts
+from agentgrpo.run.train import roll_out
+from agentgrpo.training.process_group import Alone
 from tests.run.tiny_run import Before, TinyRun, recorded, rolled_out, rows, saved_steps, versions
 
 AHEAD = {"max_staleness": 1}
@@ -110,9 +114,11 @@ async def test_updates_compute_in_a_thread_with_as_many_compute_threads(tmp_path
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        ahead, sync = Rollouts(TinyRun(tmp_path, AHEAD).parts()), Rollouts(TinyRun(tmp_path).parts())
-        found = [await rollouts.beside(openmp_threads) for rollouts in (ahead, sync)]
-        await ahead.close()
+        with RunContext(Alone(), "start again", grace_s=60, at_once=lambda: None) as ctx:
+            parts = [TinyRun(tmp_path, algorithm).parts() for algorithm in (AHEAD, {})]
+            early, in_turn = (Rollouts(p, ctx, partial(roll_out, p)) for p in parts)
+            found = [await rollouts.beside(openmp_threads) for rollouts in (early, in_turn)]
+            await early.close()
     finally:
         torch.set_num_threads(before)
     assert found == [(False, before + 1), (True, before + 1)]

@@ -64,7 +64,7 @@ class Inner(Base):
         self.completer = completer
 
 
-HERE = "tests.recipes.test_frozen"
+HERE = "tests.run.test_frozen"
 NAMES = [f"{HERE}:{c.__name__}" for c in [*Base.__subclasses__()]]
 
 
