@@ -70,7 +70,7 @@ def test_a_phase_is_named_and_its_result_is_the_work_s_own() -> None:
 
 @pytest.mark.parametrize(
     ("share", "seconds", "expected"),
-    [(0.0, 0.05, "Preempted"), (0.5, 0.05, "done"), (1.0, 0.05, "done"), (0.0, 0.0, "done")],
+    [(0.0, 0.05, "stopped by SIGTERM; start again"), (0.5, 0.05, "done"), (1.0, 0.05, "done"), (0.0, 0.0, "done")],
 )
 def test_after_a_signal_work_may_be_done_within_its_share_of_the_time(
     share: float, seconds: float, expected: str
