@@ -82,7 +82,7 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
             break
         _, dropped = keep_informative(found, is_degenerate=partial(is_degenerate, algorithm=parts.trainer.algorithm))
         lacking = [group.group.task for group, reason in zip(found, dropped, strict=True) if reason is not None]
-        tasks = parts.order.replace(lacking, step=step, round_number=rounds, taken=_tasks(scored), rates=rates)
+        tasks = parts.order.replace(lacking, step=step, round_number=rounds, taken=_ids(scored), rates=rates)
     tags = {"rollout/rounds": float(rounds), "groups/refilled": float(len(scored) - settings.tasks_per_step)}
     return Rollout(scored=scored, tags=tags if settings.refill_rounds else {}, seconds=seconds)
 
@@ -105,7 +105,7 @@ def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> S
     kept, dropped = keep_informative(
         scored, oldest_version=step - algorithm.max_staleness, is_degenerate=partial(is_degenerate, algorithm=algorithm)
     )
-    replayed = to_replay(state.replay, parts.rollout.tasks_per_step - len(kept), taken=_tasks(kept))
+    replayed = to_replay(state.replay, parts.rollout.tasks_per_step - len(kept), taken=_ids(kept))
     advantages = group_advantages([*scored, *replayed], algorithm)
     tags = {**record_groups(parts, step, rollout, advantages[: len(scored)], dropped), **kl_tags}
     refuse_failures(rollout.scored, max_error_fraction=parts.run.max_error_fraction)
@@ -134,34 +134,13 @@ async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts
     guard(chosen.tags)
     progress.next_state = rollouts.begin_early(step + 1, chosen.state)
     progress.is_unrecorded = True
+    # pack -> forward and backward, micro-batch by micro-batch -> optimizer
     update = await rollouts.beside(partial(parts.trainer.update, chosen.samples, step=step, guard=guard))
     if parts.reference is not None:
         parts.reference.after_update(step)
     tags = {**chosen.tags, **update.tags()}
     record_seconds(parts, step, rollout, tags, update_s=time.monotonic() - began)
     return tags
-
-
-async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: Exception) -> dict[str, float]:
-    """The tags of a step that `error` has ended: it is skipped, or a guard goes back to an earlier checkpoint. Raises
-    what ends the run."""
-    if isinstance(error, TrainingError):
-        progress.is_unrecorded = False  # a refused update has changed nothing
-    if isinstance(error, TooManyFailures | GuardHalt):
-        raise error
-    if isinstance(error, GuardRollback):
-        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
-        progress.next_state = replace(progress.next_state, sampler=None, replay=())
-        return parts.guards.seen | roll_back(parts, progress, error)
-    progress.skipped_in_a_row += 1
-    reason = str(error) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
-    parts.screen.line(f"step {progress.step} skipped: {reason}")
-    if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
-        skipped = progress.skipped_in_a_row
-        raise TrainingError(
-            f"{skipped} steps in a row were skipped; the last one, {progress.step}: {reason}"
-        ) from error
-    return parts.guards.seen | {"skipped": 1.0}
 
 
 async def sync(parts: Parts, ctx: RunContext, version: int) -> dict[str, float]:
@@ -238,6 +217,31 @@ async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     await leave(parts, progress, ctx, rollouts)
 
 
+# --- What is not the rule: a step that is given up, a run that is resumed or left.
+
+
+async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: Exception) -> dict[str, float]:
+    """The tags of a step that `error` has ended: it is skipped, or a guard goes back to an earlier checkpoint. Raises
+    what ends the run."""
+    if isinstance(error, TrainingError):
+        progress.is_unrecorded = False  # a refused update has changed nothing
+    if isinstance(error, TooManyFailures | GuardHalt):
+        raise error
+    if isinstance(error, GuardRollback):
+        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
+        progress.next_state = replace(progress.next_state, sampler=None, replay=())
+        return parts.guards.seen | roll_back(parts, progress, error)
+    progress.skipped_in_a_row += 1
+    reason = str(error) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
+    parts.screen.line(f"step {progress.step} skipped: {reason}")
+    if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
+        skipped = progress.skipped_in_a_row
+        raise TrainingError(
+            f"{skipped} steps in a row were skipped; the last one, {progress.step}: {reason}"
+        ) from error
+    return parts.guards.seen | {"skipped": 1.0}
+
+
 async def begin_again(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
     """In a run that is resumed: roll out again what had been begun early, with the weights it was sampled from."""
     step, sampler = progress.step, progress.state.sampler
@@ -258,6 +262,6 @@ async def leave(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rol
         save(parts, progress, ctx)
 
 
-def _tasks(groups: Sequence[ScoredGroup]) -> set[str]:
-    """Their ids."""
+def _ids(groups: Sequence[ScoredGroup]) -> set[str]:
+    """Of their tasks."""
     return {group.group.task.id for group in groups}
