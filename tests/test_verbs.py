@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,45 +14,37 @@ from agentgrpo.core.errors import BudgetSpent
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.parts import Progress
-from agentgrpo.run.session import TrainingSession
 from agentgrpo.training.process_group import Alone
 
 
-def ended(
-    monkeypatch: pytest.MonkeyPatch, run_dir: Path, *, screen: str = "plain", error: Exception | None = None
-) -> Path:
+def ended(run_dir: Path, *, screen: str = "plain", error: Exception | None = None) -> Path:
     """A run of 2 steps, the last of which left a checkpoint."""
     (run_dir / "checkpoints" / "step-000002").mkdir(parents=True)
     (run_dir / "config.yaml").write_text("run: {}\n")
-
-    async def run_session(session: TrainingSession, progress: Progress) -> None:
+    run = RunSettings(dir=str(run_dir), max_steps=2, screen=screen)
+    parts: Any = SimpleNamespace(run=run, world=Alone(), screen=Screen(screen))
+    progress = Progress()
+    with verbs._ending(parts, progress):
         progress.step = 2
         if error is not None:
             raise error
-
-    monkeypatch.setattr(verbs, "run_session", run_session)
-    run = RunSettings(dir=str(run_dir), max_steps=2, screen=screen)
-    parts: Any = SimpleNamespace(run=run, world=Alone(), screen=Screen(screen))
-    verbs._finish(cast(TrainingSession, SimpleNamespace(parts=parts)), Progress())
     return run_dir
 
 
 def test_what_comes_next_is_one_line_in_plain_mode_and_none_in_quiet_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended(monkeypatch, tmp_path / "quiet", screen="quiet")
+    ended(tmp_path / "quiet", screen="quiet")
     assert capsys.readouterr().out == ""
-    run = ended(monkeypatch, tmp_path / "a run")
+    run = ended(tmp_path / "a run")
     assert capsys.readouterr().out == (
         f"next: agentgrpo view '{run}'; agentgrpo eval --ckpt '{run}/checkpoints/step-000002'\n"
     )
 
 
-def test_why_a_run_was_stopped_is_in_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_run_was_stopped_is_in_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BudgetSpent, match="spent"):
-        ended(monkeypatch, tmp_path / "run", error=BudgetSpent("spent", "budget.per_run.money=2"))
+        ended(tmp_path / "run", error=BudgetSpent("spent", "budget.per_run.money=2"))
     assert capsys.readouterr().out == ""
     assert RunDir(tmp_path / "run").stopped == {
         "step": 2,

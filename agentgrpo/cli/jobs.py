@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgrpo.config.hardware import speaks
-from agentgrpo.core.commands import Command, Verb, VerbResult
+from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import AgentGrpoError, Preempted, ProcessError
-from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, tidy_before
+from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
 
 if TYPE_CHECKING:
     from agentgrpo.config.compose import Job
 
 _OF_HYDRA = "multirun.yaml"
 """What it writes into the directory of a sweep."""
-Call = Callable[[Verb, dict[str, Any], Command], VerbResult]
+Entry = Callable[[dict[str, Any], Command], VerbResult]
+"""What a verb does, of a checked configuration."""
 
 
 def report(error: BaseException, debug: bool = False) -> int:
@@ -43,49 +44,62 @@ def _one_line(error: BaseException, kind: str = "") -> str:
 
 
 class Jobs:
-    """Called once per job, with what composes it."""
+    """`one` is called once per job, with the tree that Hydra has composed; `end` after the last.
+
+    load: imports what the verb `name` does. make: a tree to the checked Job (compose.Composition). is_ours: the
+    directory of a sweep was made for it, and goes where no job has left anything."""
 
     def __init__(
-        self, call: Call, verb: Verb, name: str, arguments: Mapping[str, Any], *, sweep: bool, debug: bool
+        self,
+        load: Callable[[], Entry],
+        name: str,
+        arguments: Mapping[str, Any],
+        make: Callable[[Any], Job],
+        *,
+        sweep: bool,
+        is_ours: bool,
+        debug: bool,
     ) -> None:
-        self.verb, self.arguments, self.sweep = verb, arguments, sweep
-        self._call, self._name, self._debug = call, name, debug
+        self._load, self._name, self._arguments, self._make = load, name, arguments, make
+        self._sweep, self._is_ours, self._debug = sweep, is_ours, debug
         self._codes: list[int] = []
         self._overrides: list[tuple[str, ...]] = []
         self._failed: list[tuple[Path | None, tuple[str, ...], str]] = []
         self._folders: set[Path] = set()
         self._process = os.getpid()
 
-    def __call__(self, make: Callable[[], Job]) -> float | None:
+    def one(self, tree: Any) -> float | None:
         """The objective of a job. A failure is said, so that a sweep goes on; raises SystemExit for a stop that can be
         resumed, KeyboardInterrupt, and in a launcher's worker whatever the job raised."""
         from agentgrpo.config.compose import swept
 
-        folder, overrides = swept() if self.sweep else (None, ())
+        folder, overrides = swept() if self._sweep else (None, ())
         self._overrides.append(overrides)
         try:
-            job = make()
+            job = self._make(tree)
             folder = Path(job.config["run"]["dir"]) if job.is_fresh else folder
             if folder is not None:
                 tidy_before(partial(_remove_empty, folder))
-            if self.sweep:
+            if self._sweep:
                 print(f"agentgrpo: {folder}: {' '.join(overrides)}", file=sys.stderr)
             command = Command(
                 verb=self._name,
-                arguments=self.arguments,
+                arguments=self._arguments,
                 overrides=job.overrides,
                 choices=job.choices,
                 is_fresh=job.is_fresh,
                 snapshot=job.snapshot,
             )
-            code, objective = self._call(self.verb, job.config, command)
+            entry = self._load()
+            raise_again()  # what is under way from here on knows how to end
+            code, objective = entry(job.config, command)
         except (Exception, KeyboardInterrupt) as error:
             self._empty(folder)
             code, objective = self._reported(error), None
             why = _one_line(error) if isinstance(error, AgentGrpoError) else _one_line(error, type(error).__name__)
         else:
             why = f"exit code {code}"
-            if self.verb.keeps_nothing:
+            if VERBS[self._name].keeps_nothing:
                 self._empty(folder)
         self._codes.append(code)
         if code:
@@ -107,12 +121,11 @@ class Jobs:
             self._folders.add(folder)
             _remove_empty(folder)
 
-    def end(self, *, is_ours: bool) -> None:
-        """Say on stderr which jobs of a sweep failed, a line each, with the overrides that not all of them have.
-        is_ours: the directory of the sweep was made for it, and goes where no job has left anything."""
-        if not self.sweep:
+    def end(self) -> None:
+        """Say on stderr which jobs of a sweep failed, a line each, with the overrides that not all of them have."""
+        if not self._sweep:
             return
-        for folder in {folder.parent for folder in self._folders} if is_ours else ():
+        for folder in {folder.parent for folder in self._folders} if self._is_ours else ():
             if folder.is_dir() and [path.name for path in folder.iterdir()] == [_OF_HYDRA]:
                 (folder / _OF_HYDRA).unlink()
             _remove_empty(folder)

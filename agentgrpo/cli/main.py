@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,17 +24,31 @@ import agentgrpo
 from agentgrpo import __version__
 from agentgrpo.cli.jobs import Jobs, report
 from agentgrpo.config.registry import NESTED, ROOT
-from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb, VerbResult
+from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.interrupts import raise_again
 from agentgrpo.core.renamed import overrides_of_today
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line; the exit code, of several jobs that of the first one with another than 0."""
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        code = _main(list(sys.argv[1:] if argv is None else argv), debug)
+        line, code = read(list(sys.argv[1:] if argv is None else argv)), 0
+        if line is not None and line.composes:
+            from agentgrpo.config.compose import run_hydra
+
+            jobs, primary, words = _jobs_of(line, debug=debug)
+            try:
+                run_hydra(jobs.one, primary, words, configs_dir())
+            finally:
+                jobs.end()
+            code = jobs.exit_code
+        elif line is not None:
+            entry = _load(line.verb.entry)
+            raise_again()  # what is under way from here on knows how to end
+            command = Command(verb=line.name, arguments=line.arguments, overrides=(), choices={}, snapshot="")
+            code = entry({}, command).exit_code
         sys.stdout.flush()
         return code
     except SystemExit as e:
@@ -44,31 +60,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(e, debug)
 
 
-def _main(argv: list[str], debug: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """A verb with what was given for it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    """The verb's own."""
+    flags: Sequence[str]
+    """Hydra's."""
+    overrides: Sequence[str]
+    presets: Mapping[str, Sequence[str]]
+    """group -> those that there are."""
+    sweep: bool
+
+    @property
+    def verb(self) -> Verb:
+        return VERBS[self.name]
+
+    @property
+    def composes(self) -> bool:
+        return self.verb.composes
+
+
+def read(argv: list[str]) -> CommandLine | None:
+    """What is to be run; None where there is nothing left to do, as after a help text. Raises ConfigError for a verb, a
+    flag or a word that is not allowed."""
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text(presets()))
-        return 0
+        return None
     if argv[0] == "--version":
         print(f"agentgrpo {__version__}")
-        return 0
+        return None
     if argv[0] in ("-sc", "--shell-completion") and argv[-1].startswith("query="):
         completed = complete(os.environ.get("COMP_LINE", ""))
         if isinstance(completed, list):
             print(" ".join(completed))
-            return 0
+            return None
         os.environ["COMP_LINE"] = completed
     if argv[0] in SHARED_FLAGS or argv[0] == "-sc":
         argv = ["train", *argv]
-    if argv[0] not in VERBS:
-        raise ConfigError(f"verb '{argv[0]}'; allowed are {', '.join(VERBS)}.{did_you_mean(argv[0], VERBS)}")
-    return run(argv[0], argv[1:], debug)
-
-
-def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
-    """One verb: its arguments taken off, Hydra given the rest, its entry called for every job; the exit code, that of
-    the first job with one other than 0."""
+    name = argv[0]
+    if name not in VERBS:
+        raise ConfigError(f"verb '{name}'; allowed are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
     verb = VERBS[name]
-    given, arguments, written = parse(name, argv)
+    given, arguments, written = parse(name, argv[1:])
     overrides, notes = overrides_of_today(written)
     for note in notes:
         print(f"agentgrpo: {note}", file=sys.stderr)
@@ -77,48 +113,38 @@ def run(name: str, argv: Sequence[str], debug: bool = False) -> int:
     known = presets(given["config_dir"])
     if given["help"]:
         print(verb_help(name, known))
-        return 0
+        return None
     flags = [text for flag in SHARED_FLAGS for text in _as_given(flag, given[_key(flag)])]
-    if not verb.composes:
-        if stray := [*flags, *overrides]:
-            raise ConfigError(f"{name} has no settings, only {' and '.join(verb.flags)}; leave out {stray[0]}")
-        command = Command(verb=name, arguments=arguments, overrides=(), choices={}, snapshot="")
-        return _call(verb, {}, command).exit_code
+    if not verb.composes and (stray := [*flags, *overrides]):
+        raise ConfigError(f"{name} has no settings, only {' and '.join(verb.flags)}; leave out {stray[0]}")
     if verb.implies:
         overrides = [*_load(verb.implies)(arguments, overrides), *overrides]
     sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
     if verb.resumes and sweep:
         raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
-    return _compose(Jobs(_call, verb, name, arguments, sweep=sweep, debug=debug), flags, overrides, known)
+    return CommandLine(name=name, arguments=arguments, flags=flags, overrides=overrides, presets=known, sweep=sweep)
 
 
-def _compose(jobs: Jobs, flags: Sequence[str], given: Sequence[str], known: Mapping[str, Sequence[str]]) -> int:
+def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
+    """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.overrides import normalise, parse, place_sweep
 
-    verb, sweep = jobs.verb, jobs.sweep
-    overrides = normalise(given, known, sweep=sweep)
+    verb, sweep = line.verb, line.sweep
+    overrides = normalise(line.overrides, line.presets, sweep=sweep)
     if verb.keeps_nothing:
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))
-    try:
-        if verb.resumes:
-            run_dir = jobs.arguments[verb.positional]
-            compose.rerun_hydra(jobs, flags, overrides, configs_dir(), run_dir, resumes=True)
-        elif (run_dir := compose.run_of(jobs.arguments.get("ckpt"), overrides)) and not sweep:
-            compose.rerun_hydra(jobs, flags, overrides, configs_dir(), run_dir, resumes=False)
-        else:
-            compose.run_hydra(jobs, flags, place_sweep(overrides) if sweep else overrides, configs_dir())
-    finally:
-        jobs.end(is_ours=is_ours)
-    return jobs.exit_code
-
-
-def _call(verb: Verb, config: dict[str, Any], command: Command) -> VerbResult:
-    entry = _load(verb.entry)
-    raise_again()  # what is under way from here on knows how to end
-    outcome: VerbResult = entry(config, command)
-    return outcome
+    if verb.resumes:
+        composed = compose.of_run(overrides, configs_dir(), line.arguments[verb.positional], resumes=True)
+    elif (run_dir := compose.run_of(line.arguments.get("ckpt"), overrides)) and not sweep:
+        composed = compose.of_run(overrides, configs_dir(), run_dir, resumes=False)
+    else:
+        composed = compose.of_presets()
+        overrides = place_sweep(overrides) if sweep else overrides
+    load = partial(_load, verb.entry)
+    jobs = Jobs(load, line.name, line.arguments, composed.make, sweep=sweep, is_ours=is_ours, debug=debug)
+    return jobs, composed.primary, [*line.flags, *overrides]
 
 
 def _load(location: str) -> Any:

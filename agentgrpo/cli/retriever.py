@@ -25,7 +25,7 @@ from agentgrpo.records.screen import Bar
 from agentgrpo.retrieval.base import Indexer, Probed, Reranker, Retriever
 from agentgrpo.retrieval.corpus import CorpusFile
 from agentgrpo.retrieval.server.questions import RequestLimits
-from agentgrpo.run.signals import StopRequest
+from agentgrpo.run.context import StopRequest
 
 # --- A corpus into an index, batch by batch: what an interruption leaves is gone on with.
 

@@ -7,9 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,10 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import session_of
 from agentgrpo.run.diagnostics import Diagnostics, Watch
 from agentgrpo.run.evaluate import Verdict
-from agentgrpo.run.parts import Progress
+from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
-    Unbegun,
+    RestoreOnRefusal,
     give_up_result,
     kept_result,
     next_commands,
@@ -43,64 +42,41 @@ from agentgrpo.run.resume import (
     refuse_other_settings,
     set_result_aside,
 )
-from agentgrpo.run.session import TrainingSession, examine_only, run_session
+from agentgrpo.run.session import examine_only, run_session
 from agentgrpo.run.wiring import Wiring
 from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
 
-Verb = Callable[[Mapping[str, Any], Command, ProcessGroup], VerbResult]
+Config = Mapping[str, Any]
 
 
-def _on_all_processes(verb: Verb) -> Callable[[Mapping[str, Any], Command], VerbResult]:
-    """`verb` on every process of the launch, with the configuration of the first, which has chosen the run directory.
-    What all of them raise the first one says."""
-
-    @wraps(verb)
-    def run(config: Mapping[str, Any], command: Command) -> VerbResult:
-        hardware: Hardware = build_node("hardware", config["hardware"])
-        launch = Launch.of()
-        try:
-            with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
-                config, command = world.gather((config, command))[0]
-                return verb(config, command, world)
-        except ProcessError as e:  # a collective with a lost process may never end: end without it
-            code = report(e)
-            sys.stdout.flush()
-            os._exit(code)
-        except AgentGrpoError as e:
-            if launch.rank:
-                raise SystemExit(e.exit_code) from e
-            raise
-
-    return run
-
-
-@_on_all_processes
-def train(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+def train(config: Config, command: Command) -> VerbResult:
     """`agentgrpo train`: a new run in an empty (or never started) run directory."""
-    run: RunSettings = build_node("run", config["run"])
     if not _samples_what_is_trained(config):  # known before a warm start
         name = config["engine"]["name"]
         raise ConfigError(f"engine={name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={name}")
-    with _run_directory(run, world, command) as (screen, watch):
+    with _run_directory(config, command) as (config, command, run, world, screen, watch):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
-        session = session_of(Wiring(config, command.snapshot, screen, world), None, watch)
-        return _finish(session, Progress())
+        session, progress = session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress()
+        with _ending(session.parts, progress):
+            result = asyncio.run(run_session(session, progress))
+        return _verb_result(result)
 
 
-@_on_all_processes
-def resume(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+def resume(config: Config, command: Command) -> VerbResult:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
-    run: RunSettings = build_node("run", config["run"])
-    with _run_directory(run, world, command) as (screen, watch):
+    with _run_directory(config, command) as (config, command, run, world, screen, watch):
         run_dir = Path(run.dir)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
-            return _finish(session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress())
+            session, progress = session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress()
+            with _ending(session.parts, progress):
+                result = asyncio.run(run_session(session, progress))
+            return _verb_result(result)
         checkpoint = _newest(store, world)
         now = yaml.safe_load(command.snapshot)
         refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
@@ -108,7 +84,7 @@ def resume(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> 
             more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
             screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
             report_result(screen, result)
-            return VerbResult(objective=result["sampled"]["trained"]["reward"])
+            return _verb_result(result)
         wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
@@ -121,15 +97,15 @@ def resume(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> 
         if checkpoint.step >= run.max_steps:
             todo = ", and its end weights are evaluated" if run.final_eval else ""
             screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
-        session = session_of(wiring, checkpoint, watch)
-        return _finish(session, Progress.restored(checkpoint))
+        session, progress = session_of(wiring, checkpoint, watch), Progress.restored(checkpoint)
+        with _ending(session.parts, progress):
+            result = asyncio.run(run_session(session, progress))
+        return _verb_result(result)
 
 
-@_on_all_processes
-def evaluate(config: Mapping[str, Any], command: Command, world: ProcessGroup) -> VerbResult:
+def evaluate(config: Config, command: Command) -> VerbResult:
     """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from); an engine that
     samples from no weights of ours, such as openai, against the start model."""
-    run: RunSettings = build_node("run", config["run"])
     arguments = command.arguments
     engine, is_trained = str(config["engine"]["name"]), _samples_what_is_trained(config)
     if is_trained and arguments["ckpt"] is None:
@@ -143,7 +119,7 @@ def evaluate(config: Mapping[str, Any], command: Command, world: ProcessGroup) -
         path = arguments[name]
         if path is not None:
             require_model(Path(path), f"--{name} {path}")
-    with _run_directory(run, world, command) as (screen, _):
+    with _run_directory(config, command) as (config, command, run, world, screen, _):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
@@ -233,23 +209,58 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
     return None
 
 
-def _finish(session: TrainingSession, progress: Progress) -> VerbResult:
-    parts = session.parts
+@contextmanager
+def _ending(parts: Parts, progress: Progress) -> Iterator[None]:
+    """Around a training: why it was stopped is noted in its directory, what comes next is said."""
     with noting_stop(Path(parts.run.dir), parts.world, progress, parts.run.max_steps):
-        result = asyncio.run(run_session(session, progress))
+        yield
     if parts.run.screen != "quiet":
         parts.screen.line(f"next: {'; '.join(next_commands(parts.run, progress.step))}")
+
+
+def _verb_result(result: Mapping[str, Any] | None) -> VerbResult:
+    """Of a training that came to `result`, eval.json's content."""
     return VerbResult(objective=result["sampled"]["trained"]["reward"] if result else None)
 
 
 @contextmanager
-def _run_directory(run: RunSettings, world: ProcessGroup, command: Command) -> Iterator[tuple[Screen, Watch]]:
-    """The run directory, locked for the first process, its screen, and what answers when this process is asked what it
-    is at. Library warnings become lines of the screen."""
+def _all_processes(config: Config) -> Iterator[ProcessGroup]:
+    """Those of the launch. What all of them raise the first one says."""
+    hardware: Hardware = build_node("hardware", config["hardware"])
+    launch = Launch.of()
+    try:
+        with processes(launch, device=hardware.device, timeout_s=hardware.process_timeout_s) as world:
+            yield world
+    except ProcessError as e:  # a collective with a lost process may never end: end without it
+        code = report(e)
+        sys.stdout.flush()
+        os._exit(code)
+    except AgentGrpoError as e:
+        if launch.rank:
+            raise SystemExit(e.exit_code) from e
+        raise
+
+
+@contextmanager
+def _run_directory(
+    config: Config, command: Command
+) -> Iterator[tuple[Config, Command, RunSettings, ProcessGroup, Screen, Watch]]:
+    """The processes of the launch, with the configuration of the first, which has chosen the run directory; that
+    directory, locked for the first process, its screen, and what answers when this process is asked what it is at.
+    Library warnings become lines of the screen."""
+    with _all_processes(config) as world:
+        config, command = world.gather((config, command))[0]
+        run: RunSettings = build_node("run", config["run"])
+        with _locked(run, world, command) as (screen, watch):
+            yield config, command, run, world, screen, watch
+
+
+@contextmanager
+def _locked(run: RunSettings, world: ProcessGroup, command: Command) -> Iterator[tuple[Screen, Watch]]:
     logging.captureWarnings(True)
     logging.disable(logging.WARNING if world.rank else logging.NOTSET)
     transformers.logging.disable_progress_bar()
-    clean = only_first(world, lambda: Unbegun(Path(run.dir), is_ours=command.is_fresh))
+    clean = only_first(world, lambda: RestoreOnRefusal(Path(run.dir), is_ours=command.is_fresh))
     lock = agree(world, lambda: only_first(world, lambda: _lock(run)))
     world.keep_stacks(Path(run.dir))
     limits = {"watchdog_s": run.watchdog_s, "max_loop_lag_s": run.max_loop_lag_s}

@@ -70,8 +70,14 @@ class Job:
     """run.dir was made here."""
 
 
-Task = Callable[[Callable[[], Job]], float | None]
-"""Is called once per job, and calls its argument to have the job composed and checked."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """What Hydra is to compose, and how a tree of it becomes a checked Job."""
+
+    primary: str
+    """Name of the configuration to begin with."""
+    make: Callable[[Any], Job]
+    """Of a tree (a DictConfig) that Hydra has composed."""
 
 
 # --- trees
@@ -126,8 +132,8 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 # --- running
 
 
-def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path) -> None:
-    """Compose from the presets in `configs` and call `task` once per job; with flags such as --cfg only show."""
+def of_presets() -> Composition:
+    """From the presets, as the command line chooses them."""
 
     def make(cfg: DictConfig) -> Job:
         config = to_plain(cfg)
@@ -135,7 +141,7 @@ def run_hydra(task: Task, flags: Sequence[str], overrides: Sequence[str], config
         admit_user_code(user_code(config))
         return _job(cfg, config, None)
 
-    _hydra_main(lambda cfg: task(lambda: make(cfg)), "config", [*flags, *overrides], configs)
+    return Composition(primary="config", make=make)
 
 
 def swept() -> tuple[Path, tuple[str, ...]]:
@@ -154,12 +160,10 @@ def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
     return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
 
 
-def rerun_hydra(
-    task: Task, flags: Sequence[str], overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool
-) -> None:
-    """The same over a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for
-    another run. Of user code, and of programs that its tools would start, only what the overrides name is run, and
-    what the environment holds is sent only where they say."""
+def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool) -> Composition:
+    """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run.
+    Of user code, and of programs that its tools would start, only what the overrides name is run, and what the
+    environment holds is sent only where they say."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     for override in parse(overrides) if resumes else ():
         if is_group(override.key_or_group) or override.key_or_group == "run.dir":
@@ -188,7 +192,7 @@ def rerun_hydra(
         refuse_unnamed(config, unresolved, by_key(overrides))
         return _job(cfg, config, run_dir if resumes else None)
 
-    _hydra_main(lambda cfg: task(lambda: make(cfg)), "resumed", [*flags, *overrides], configs)
+    return Composition(primary="resumed", make=make)
 
 
 def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
@@ -247,9 +251,12 @@ def _fresh_dir(name: str) -> str:
         return str(path)
 
 
-def _hydra_main(job: Callable[[DictConfig], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
-    """hydra.main: it reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes
-    twice, the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
+def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str], configs: Path) -> None:
+    """Compose `name` from the presets in `configs` and call `job` with the tree, once for each job; with flags such as
+    --cfg only show.
+
+    hydra.main reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes twice,
+    the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
     saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
     try:

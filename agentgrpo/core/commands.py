@@ -33,7 +33,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> Outcome is; the
+    """A word of the command line. `entry` says where (config: dict[str, Any], command: Command) -> VerbResult is; the
     config is plain data that has passed build.validate, with run.dir set."""
 
     summary: str

@@ -24,10 +24,10 @@ from agentgrpo.models.loading import open_policy, open_reference
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.trackers import Trackers
+from agentgrpo.run.checkpoints import restore
 from agentgrpo.run.diagnostics import Watch
 from agentgrpo.run.parts import RNG, Parts, of_optimizer
 from agentgrpo.run.report import show_episode
-from agentgrpo.run.rollback import restore
 from agentgrpo.run.session import TrainingSession
 from agentgrpo.run.wiring import Wiring
 from agentgrpo.tasks.base import MixedDataset

@@ -131,20 +131,19 @@ def _short(path: str) -> str:
 # --- How late an event loop is: the seconds by which its timers miss their time.
 #
 # Whatever computes or waits on the loop's own thread without awaiting (a tool that calls time.sleep) makes everybody
-# else
-# wait just as long. Measured while the loop has nothing better to do than to serve a rollout: an update that holds it
-# up
-# is no fault. So are the engine's forwards none, nor the answers to signals; they count, but nobody is blamed for them.
+# else wait just as long. Measured while the loop has nothing better to do than to serve a rollout: an update that holds
+# it up is no fault. So are the engine's forwards none, nor the answers to signals; they count, but nobody is blamed for
+# them.
 
 PERIOD_S = 0.05
 """Between two timers."""
 _PACKAGE = Path(agentgrpo.__file__).parent
-_BLAMELESS = tuple(f"{_PACKAGE}/{path}" for path in ("engines/", "recipes/diagnostics.py"))
+_BLAMELESS = tuple(f"{_PACKAGE}/{path}" for path in ("engines/", "run/diagnostics.py"))
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class _Span:
-    """One stretch of measuring, of one loop."""
+    """One span of measuring, of one loop."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -174,7 +173,7 @@ class LoopLag:
     @contextmanager
     def measured(self, label: str) -> Iterator[None]:
         span = self._span = _Span(label)
-        self._timer = span.loop.call_soon(self._ring, span)  # even the shortest stretch has a measurement
+        self._timer = span.loop.call_soon(self._ring, span)  # even the shortest span has a measurement
         try:
             yield
         finally:

@@ -179,7 +179,7 @@ async def evaluate(
 ) -> tuple[Scorecard, list[ScoredGroup]]:
     """Every task `samples_per_task` times. `stream` seeds the sampling, so equal streams pair up. prices: of calls, in
     place of the environment's own. world: the processes that share the work out; with several await it inside of
-    together.agree_on. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
+    RunContext.do. on_episode: called when one of this process's episodes is over. Raises ConfigError for a price of
     a call that the environment does not count."""
     if len(tasks) < 2:
         raise DataError(f"an evaluation over {len(tasks)} tasks says nothing; give a split of at least 2 (better 400)")

@@ -35,10 +35,10 @@ from agentgrpo.training.trainer import Trainer
 
 
 def kept_for_replay(
-    replay: Sequence[ScoredGroup], taught: Sequence[ScoredGroup], limit: int
+    replay: Sequence[ScoredGroup], groups: Sequence[ScoredGroup], limit: int
 ) -> tuple[ScoredGroup, ...]:
-    """The newest `limit` groups, oldest first, after a step whose own groups `taught` something."""
-    return (*replay, *map(_slim, taught))[-limit:] if limit else ()
+    """The newest `limit` groups, oldest first, after a step that trained on `groups`."""
+    return (*replay, *map(_slim, groups))[-limit:] if limit else ()
 
 
 def to_replay(replay: Sequence[ScoredGroup], count: int, *, taken: Collection[str]) -> list[ScoredGroup]:
@@ -133,16 +133,17 @@ PREFIX = "sampler/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """Never changed: a step makes the next one's anew, which counts from the step's record on."""
+class StepState:
+    """What a step begins with, besides the weights. Never changed: a step makes the next one's anew, which counts from
+    the step's record on."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     """Mean correctness by task, as far as it was measured: what the curriculum goes by (tasks.order)."""
     replay: tuple[ScoredGroup, ...] = ()
-    """The newest groups that taught something, oldest first."""
+    """The newest groups that were trained on, oldest first."""
     sampler: Mapping[str, Tensor] | None = None
-    """Where the next step's rollout was begun one step ahead: the weights it is sampled from, those before the last
-    update. None = it is begun when it is due, with the weights as they are then."""
+    """Where the step's rollout was begun one step early: the weights it is sampled from, those before the last update.
+    None = it is begun when it is due, with the weights as they are then."""
 
     def state(self) -> dict[str, Any]:
         return {"rates": dict(self.rates), "replay": [to_json(group) for group in self.replay]}
@@ -151,7 +152,7 @@ class Carried:
         return {PREFIX + name: tensor for name, tensor in (self.sampler or {}).items()}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Carried:
+    def restored(cls, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StepState:
         """From what `state` and `tensors` gave, other entries among them."""
         sampler = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
         return cls(
@@ -235,7 +236,7 @@ class Parts:
     """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
     world: ProcessGroup = field(default_factory=Alone)
     """The processes of the run. `metrics`, `trackers` and `screen` do something on the first of them only; see
-    together.only_first."""
+    process_group.only_first."""
 
 
 @dataclass(kw_only=True)
@@ -255,16 +256,26 @@ class Progress:
     unproven_steps: list[int] = field(default_factory=list)
     """Newer checkpoints, whose weights no finished step has sampled from yet."""
     rollbacks: int = 0
-    weights_ahead: bool = False
+    is_unrecorded: bool = False
     """The weights hold an update that metrics.jsonl does not."""
-    carried: Carried = field(default_factory=Carried)
-    """What step `step` begins with, besides the weights."""
-    coming: Carried = field(default_factory=Carried)
-    """What the one after it will; it becomes `carried` with the step's record."""
+    state: StepState = field(default_factory=StepState)
+    """What step `step` begins with."""
+    next_state: StepState = field(default_factory=StepState)
+    """What the one after it will; it becomes `state` with the step's record."""
+
+    @property
+    def dev_tags(self) -> Mapping[str, float]:
+        """Of the dev evaluation that step `step` begins with, if it does."""
+        return self.dev if self.dev_step == self.step else {}
+
+    def close_step(self, tags: dict[str, float]) -> None:
+        """Step `step` is recorded with these tags."""
+        self.step, self.last_tags, self.is_unrecorded = self.step + 1, tags, False
+        self.state = self.next_state
 
     @classmethod
     def restored(cls, checkpoint: LoadedCheckpoint) -> Progress:
-        """As it was when the checkpoint was saved (run.saving)."""
+        """As it was when the checkpoint was saved (run.checkpoints)."""
         state = checkpoint.state
         return cls(
             step=checkpoint.step,
@@ -275,5 +286,5 @@ class Progress:
             dev=state["dev"],
             dev_step=state["dev_step"],
             saved_step=checkpoint.step,
-            carried=Carried.restored(state["carried"], checkpoint.tensors),
+            state=StepState.restored(state["carried"], checkpoint.tensors),
         )

@@ -65,8 +65,8 @@ def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
     rows = [[name, *(f"{row[column]:.3f}" for column in headline), ""] for name, row in policies.items()]
     for name, row in baselines.items():
         mean, low, high = row["gain"]
-        ahead = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-        rows.append([name, *(f"{row[column]:.3f}" for column in headline), ahead])
+        gain = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        rows.append([name, *(f"{row[column]:.3f}" for column in headline), gain])
     screen.table(
         "beside what needs no training, greedy, the same tasks",
         ["", *headline, f"{quality} gained on it"],

@@ -157,7 +157,7 @@ OURS = frozenset({CONFIG, EVALUATED, LOCK})
 """What a run writes before it knows whether it can begin."""
 
 
-class Unbegun:
+class RestoreOnRefusal:
     """A context manager around the run, made before its directory is and entered once that is locked: where it is left
     by a refusal (ConfigError, DataError) or Ctrl-C and nothing but OURS has come or changed since, that goes again,
     with the directories that were made for it. What was there before stays, OURS as they were, and so does everything
@@ -169,7 +169,7 @@ class Unbegun:
         missing = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
         self._folders = missing or ([run_dir] if is_ours and not _entries(run_dir) else [])
 
-    def __enter__(self) -> Unbegun:
+    def __enter__(self) -> RestoreOnRefusal:
         self._before = _entries(self._run_dir)
         self._texts = {name: text for name in (CONFIG, EVALUATED) if (text := _text(self._run_dir / name)) is not None}
         return self

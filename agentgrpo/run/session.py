@@ -1,4 +1,4 @@
-"""A whole run, start to verdict: examine the start weights, train, examine the end weights."""
+"""A whole run, start to verdict: examine the initial policy, train, examine the final one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
 from agentgrpo.retrieval.base import Probed
+from agentgrpo.run.checkpoints import save
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.evaluate import Scorecard
 from agentgrpo.run.examine import Examiner
 from agentgrpo.run.judging import probe_judge
 from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.profile import report_profile
 from agentgrpo.run.report import report
-from agentgrpo.run.saving import save
-from agentgrpo.run.signals import StopRequest
 from agentgrpo.run.train import train
 from agentgrpo.services.meter import Meter
 from agentgrpo.training.canary import is_pooled, refuse_stale_weights
-from agentgrpo.training.process_group import ProcessGroup, agree_on, once
+from agentgrpo.training.process_group import ProcessGroup, once
 
 UNPROMISED = "not promised"
 """`determinism` of an engine on servers."""
@@ -36,7 +36,7 @@ class TrainingSession:
     parts: Parts
     examiner: Examiner
     eval_key: str
-    """What the start weights are examined with: data, weights, sampling and seed, hashed."""
+    """What the initial policy is examined with: data, weights, sampling and seed, hashed."""
     go_on: str
     """The command line that goes on with the run."""
 
@@ -44,42 +44,36 @@ class TrainingSession:
 async def run_session(session: TrainingSession, progress: Progress) -> dict[str, Any] | None:
     """From `progress` to the verdict; returns eval.json's content (None with run.final_eval=false).
 
-    The start weights are examined before the first step and their scorecards kept, so that a resumed run compares with
+    The initial policy is examined before the first step and its scorecards kept, so that a resumed run compares with
     the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
     """
-    parts, examiner, world = session.parts, session.examiner, session.parts.world
-    result = None
+    parts, examiner, engine = session.parts, session.examiner, session.parts.engine
+    go_on, grace_s, result = f"go on with: {session.go_on}", parts.run.grace_s, None
     try:
-        with StopRequest(f"go on with: {session.go_on}", grace_s=parts.run.grace_s, at_once=parts.screen.close) as stop:
-            world.heed(stop)
+        with RunContext(parts.world, go_on, grace_s=grace_s, at_once=parts.screen.close) as ctx:
             if parts.meter is not None:
-                once(world, parts.meter.begin)
-            world.phase = "the judge's probe"
-            for note in await agree_on(world, stop.unless_stopped(probe_judge(examiner.judge))):
+                once(parts.world, parts.meter.begin)
+            for note in await ctx.do("the judge's probe", probe_judge(examiner.judge)):
                 parts.screen.line(f"note: {note}")
-            world.phase = "the probe of services"
-            await agree_on(world, stop.unless_stopped(probe_services(examiner, world)))
-            world.phase = "the first sync and probe"
-            await agree_on(world, stop.unless_stopped(parts.engine.load_weights(progress.step)))
-            if is_pooled(parts.engine):
-                canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, progress.step - 1)
-                await agree_on(world, stop.unless_stopped(canary))
-            probe = determinism_probe(parts.engine, [parts.canary_ids])
-            _describe(parts, (await agree_on(world, stop.unless_stopped(probe))).level)
+            await ctx.do("the probe of services", probe_services(examiner, parts.world))
+            first = "the first sync and probe"
+            await ctx.do(first, engine.load_weights(progress.step))
+            if is_pooled(engine):
+                policy, step = parts.trainer.policy, progress.step - 1
+                await ctx.do(first, refuse_stale_weights(engine, policy, parts.canary_ids, step))
+            _describe(parts, (await ctx.do(first, determinism_probe(engine, [parts.canary_ids]))).level)
             if parts.run.checkpoint_every and progress.saved_step is None:
-                save(parts, progress)
-            baseline = await _baseline(session, progress, stop) if parts.run.final_eval else None
-            await train(parts, progress, stop)
-            if baseline is not None:
-                world.phase = "the evaluation of the end weights"
-                trained = await agree_on(world, stop.unless_stopped(examiner.scorecards("end", step=progress.step)))
-                result = (await agree_on(world, stop.unless_stopped(examiner.compare(baseline, trained)))).to_json()
+                save(parts, progress, ctx)
+            initial = await _initial_scorecards(session, progress, ctx) if parts.run.final_eval else None
+            await train(parts, progress, ctx)
+            if initial is not None:
+                phase = "the evaluation of the end weights"
+                final = await ctx.do(phase, examiner.scorecards("end", step=progress.step))
+                result = (await ctx.do(phase, examiner.compare(initial, final))).to_json()
     except BudgetSpent as e:
-        raise BudgetSpent(
-            f"{e}; the run stops at its last whole step; go on with: {session.go_on} {e.raised}", e.raised
-        ) from e
+        raise BudgetSpent(f"{e}; the run stops at its last whole step; {go_on} {e.raised}", e.raised) from e
     except NoServer as e:
-        raise NoServer(f"{e}; the run stops at its last whole step; go on with: {session.go_on}") from e
+        raise NoServer(f"{e}; the run stops at its last whole step; {go_on}") from e
     finally:
         await examiner.close()
         parts.trackers.close()
@@ -108,18 +102,18 @@ def _note_unrecorded(screen: Screen, *meters: Meter | None) -> None:
         )
 
 
-async def _baseline(session: TrainingSession, progress: Progress, stop: StopRequest) -> dict[str, Scorecard]:
-    """The start weights' scorecards, made before the first step and read again by a run that is resumed."""
-    parts, examiner, world = session.parts, session.examiner, session.parts.world
-    world.phase = "the evaluation of the start weights"
-    kept = once(world, lambda: examiner.kept_scorecards("start", session.eval_key))
+async def _initial_scorecards(session: TrainingSession, progress: Progress, ctx: RunContext) -> dict[str, Scorecard]:
+    """The initial policy's scorecards, made before the first step and read again by a run that is resumed."""
+    parts, examiner, phase = session.parts, session.examiner, "the evaluation of the start weights"
+    ctx.at(phase)
+    kept = once(parts.world, lambda: examiner.kept_scorecards("start", session.eval_key))
     if kept is None and progress.step > 0:
         raise DataError(
             f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
             "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
         )
     if kept is None:
-        return await agree_on(world, stop.unless_stopped(examiner.keep_scorecards("start", session.eval_key)))
+        return await ctx.do(phase, examiner.keep_scorecards("start", session.eval_key))
     return kept
 
 
@@ -145,18 +139,15 @@ async def examine_only(
     baseline: Examiner, trained: Examiner, screen: Screen, world: ProcessGroup, *, grace_s: float
 ) -> dict[str, Any]:
     """`agentgrpo eval`: both policies on the same tasks and seeds; returns eval.json's content."""
+    go_on, phase = "nothing was trained; start the evaluation again", "the evaluation"
     try:
-        with StopRequest(
-            "nothing was trained; start the evaluation again", grace_s=grace_s, at_once=screen.close
-        ) as stop:
-            world.heed(stop)
-            world.phase = "the evaluation"
-            await agree_on(world, stop.unless_stopped(probe_services(trained, world)))
-            await agree_on(world, stop.unless_stopped(baseline.begin()))
-            before = await agree_on(world, stop.unless_stopped(baseline.scorecards("start")))
-            await agree_on(world, stop.unless_stopped(trained.begin()))
-            after = await agree_on(world, stop.unless_stopped(trained.scorecards("end")))
-            result = (await agree_on(world, stop.unless_stopped(trained.compare(before, after)))).to_json()
+        with RunContext(world, go_on, grace_s=grace_s, at_once=screen.close) as ctx:
+            await ctx.do(phase, probe_services(trained, world))
+            await ctx.do(phase, baseline.begin())
+            before = await ctx.do(phase, baseline.scorecards("start"))
+            await ctx.do(phase, trained.begin())
+            after = await ctx.do(phase, trained.scorecards("end"))
+            result = (await ctx.do(phase, trained.compare(before, after))).to_json()
     except BudgetSpent as e:
         raise BudgetSpent(
             f"{e}; the evaluation ends without a verdict; evaluate again with {e.raised}", e.raised

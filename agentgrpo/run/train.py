@@ -1,7 +1,10 @@
 """The training run: the one flow, step by step, durable.
 
-    TaskDataset -> [Task] -> [EpisodeGroup] -> [ScoredGroup] -> record -> keep informative -> advantages
-                -> [TrainingSample] -> update -> new weights -> engine -> canary -> metrics -> checkpoint
+    TaskDataset --take--> [Task] --run_groups--> [EpisodeGroup] --score_groups--> [ScoredGroup]       roll_out
+        --record--> trajectories --drop--> --advantages--> --samples--> [TrainingSample]              samples_of
+        --pack--> [PackedBatch] --update--> new weights                                               train_step
+        --sync--> engine --canary--> --record--> metrics                                              finish_step
+        --evaluation, checkpoint-->                                                                   between_steps
 
 A step is a pure function of the weights before it and of its number: one that was interrupted is simply done again.
 """
@@ -9,11 +12,12 @@ A step is a pure function of the weights before it and of its number: one that w
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import zip_longest
 
 from agentgrpo.core.errors import (
     GuardHalt,
@@ -25,146 +29,239 @@ from agentgrpo.core.errors import (
     TrainingError,
 )
 from agentgrpo.core.stages import Stage
-from agentgrpo.run.learning import study
-from agentgrpo.run.parts import Parts, Progress
-from agentgrpo.run.rollback import judge_checkpoints, roll_back
-from agentgrpo.run.rollouts import Rollouts
-from agentgrpo.run.saving import is_due, note_profile, note_seconds, save, step_seconds
-from agentgrpo.run.signals import StopRequest
+from agentgrpo.core.types import ScoredGroup, Task, TrainingSample
+from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
+from agentgrpo.rollout.groups import run_groups
+from agentgrpo.rollout.scoring import keep_informative, refuse_failures, score_groups
+from agentgrpo.run.checkpoints import is_due, judge_checkpoints, roll_back, save
+from agentgrpo.run.context import RunContext
+from agentgrpo.run.learning import less_truncated, spread, what_stays, with_kl_penalty
+from agentgrpo.run.parts import Parts, Progress, StepState, to_replay, with_weights
+from agentgrpo.run.recording import record_groups, record_seconds, record_step
+from agentgrpo.run.rollouts import Rollout, Rollouts, bill_since, counted, taking
+from agentgrpo.services.asking import asking_step
+from agentgrpo.tasks.order import Rates
 from agentgrpo.training.canary import is_pooled, refuse_stale_weights
-from agentgrpo.training.process_group import agree, agree_on
+from agentgrpo.training.process_group import share
 
-T = TypeVar("T")
 SYNC_SHARE = 0.5
 """Of run.grace_s, for servers to take new weights after a stop request; the rest is for the checkpoint."""
 
 
-async def one_step(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> dict[str, float]:
+async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollout:
+    """The step's tasks to scored groups, the same on all processes. Cancelled, it stops everything it started.
+
+    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): in the place of a zero-variance or failed group another task
+    is rolled out, in rollout.refill_rounds further rounds at most. rates: what a curriculum goes by."""
+    settings, seconds = parts.rollout, Counter[str]()
+
+    async def run_and_score(own: Sequence[Task]) -> list[ScoredGroup]:
+        with taking(seconds, "time/generation"):
+            groups = await run_groups(
+                parts.runner,
+                own,
+                group_size=settings.group_size,
+                stream=f"train/{step}",
+                sampling=parts.sampling,
+                max_concurrent_episodes=settings.max_concurrent_episodes,
+                episode_timeout_s=settings.episode_timeout_s,
+                episode_retries=settings.episode_retries,
+            )
+        with taking(seconds, "time/reward"), parts.clock.call(Stage.REWARD):
+            return await score_groups(parts.reward, groups)
+
+    scored: list[ScoredGroup] = []
+    tasks, rounds = parts.order.take(step, rates), 0
+    while tasks:
+        with asking_step(step):
+            before = counted(parts)
+            found = await share(parts.world, tasks, run_and_score)
+            seconds.update(await bill_since(parts, before))
+        scored, rounds = [*scored, *found], rounds + 1
+        if rounds > settings.refill_rounds:
+            break
+        _, dropped = keep_informative(found, is_degenerate=partial(is_degenerate, algorithm=parts.trainer.algorithm))
+        lacking = [group.group.task for group, reason in zip(found, dropped, strict=True) if reason is not None]
+        tasks = parts.order.replace(lacking, step=step, round_number=rounds, taken=_ids(scored), rates=rates)
+    tags = {"rollout/rounds": float(rounds), "groups/refilled": float(len(scored) - settings.tasks_per_step)}
+    return Rollout(scored=scored, tags=tags if settings.refill_rounds else {}, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSamples:
+    """What a step trains on."""
+
+    samples: Sequence[TrainingSample]
+    tags: Mapping[str, float]
+    state: StepState
+    """What the next step begins with."""
+
+
+def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> StepSamples:
+    """Record all groups, then choose and credit those that are trained on: the step's own and, where they are fewer
+    than rollout.tasks_per_step, groups of earlier steps (algorithm.replay_groups). Raises TooManyFailures."""
+    algorithm = parts.trainer.algorithm
+    scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)
+    kept, dropped = keep_informative(
+        scored, oldest_version=step - algorithm.max_staleness, is_degenerate=partial(is_degenerate, algorithm=algorithm)
+    )
+    replayed = to_replay(state.replay, parts.rollout.tasks_per_step - len(kept), taken=_ids(kept))
+    advantages = group_advantages([*scored, *replayed], algorithm)
+    tags = {**record_groups(parts, step, rollout, advantages[: len(scored)], dropped), **kl_tags}
+    refuse_failures(rollout.scored, max_error_fraction=parts.run.max_error_fraction)
+    groups = [*kept, *replayed]
+    used = [credits for credits, reason in zip_longest(advantages, dropped) if reason is None]
+    if algorithm.mask_truncated:
+        used = less_truncated(groups, used)
+    tags["advantages/std"] = spread(used)
+    if algorithm.replay_groups:
+        tags["groups/replayed"] = float(len(replayed))
+    state = what_stays(state, rollout.scored, kept, parts.order.curriculum, algorithm.replay_groups)
+    return StepSamples(samples=to_samples(groups, used), tags=tags, state=state)
+
+
+async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> dict[str, float]:
     """One step's tags; afterwards the weights are updated, and only then. A stop request abandons the rollout
     (Preempted); past run.step_timeout_s it is a TimeoutError."""
     step = progress.step
-    progress.coming = replace(progress.carried, sampler=None)
-    parts.guards.look(step, progress.dev if progress.dev_step == step else {})
-    parts.world.phase = f"the rollout of step {step}"
-    rolled = await agree_on(parts.world, stop.unless_stopped(rollouts.of(step, progress.carried.rates)))
-    began = time.monotonic()
-    parts.world.phase = f"the update of step {step}"
-    lesson = study(parts, step, rolled, progress.coming)
-    parts.guards.look(step, lesson.tags)
-    progress.coming = rollouts.begin_next(step, lesson.carried)
-    progress.weights_ahead = True
+    progress.next_state = replace(progress.state, sampler=None)
     guard = partial(parts.guards.look, step)
-    try:
-        update = await rollouts.beside(partial(parts.trainer.update, lesson.samples, step=step, guard=guard))
-    except TrainingError:  # a refused update has changed nothing
-        progress.weights_ahead = False
-        raise
+    guard(progress.dev_tags)
+    rollout = await ctx.do(f"the rollout of step {step}", rollouts.of(step, progress.state.rates))
+    began = time.monotonic()
+    ctx.at(f"the update of step {step}")
+    chosen = samples_of(parts, step, rollout, progress.next_state)
+    guard(chosen.tags)
+    progress.next_state = rollouts.begin_early(step + 1, chosen.state)
+    progress.is_unrecorded = True
+    # pack -> forward and backward, micro-batch by micro-batch -> optimizer
+    update = await rollouts.beside(partial(parts.trainer.update, chosen.samples, step=step, guard=guard))
     if parts.reference is not None:
         parts.reference.after_update(step)
-    tags = {**lesson.tags, **update.tags()}
-    with parts.clock.stage(Stage.RECORDS):
-        seconds = step_seconds(rolled, tags, update_s=time.monotonic() - began)
-        note_seconds(parts, step, {**seconds, **parts.watch.lap()})
-        parts.show(rolled.scored)
+    tags = {**chosen.tags, **update.tags()}
+    record_seconds(parts, step, rollout, tags, update_s=time.monotonic() - began)
     return tags
 
 
-async def advance(parts: Parts, progress: Progress, rollouts: Rollouts, stop: StopRequest) -> None:
-    """One step more, skipped or not. Between its update and its record the weights are ahead of the files, and no
-    checkpoint may be taken: what fails there (a stale engine, a full disk) ends the run at the last checkpoint. Where
-    only nobody is left to take the new weights, or nobody takes them soon after a stop request, the step is whole, and
-    the run ends behind it."""
+async def sync(parts: Parts, ctx: RunContext, version: int) -> dict[str, float]:
+    """The policy's weights, after `version` updates, into the engine, and a canary's tags."""
+    phase = f"the weight sync of step {version - 1}"
+    # Servers may be long in coming; what this process does by itself is no longer than any computation.
+    part = SYNC_SHARE if is_pooled(parts.engine) else 1.0
+    await ctx.do(phase, parts.engine.load_weights(version), share=part)
+    canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, version - 1)
+    return await ctx.do(phase, canary, share=part)
+
+
+async def finish_step(
+    parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts, tags: dict[str, float]
+) -> None:
+    """What every step ends with, skipped or not: its weights go to the engine, its tags into the records. Between its
+    update and its record the weights are ahead of the files, and no checkpoint may be taken: what fails there (a stale
+    engine, a full disk) ends the run at the last checkpoint. Where only nobody is left to take the new weights, or
+    nobody takes them soon after a stop request, the step is whole, and the run ends behind it."""
     step = progress.step
-    try:
-        tags = await one_step(parts, progress, rollouts, stop)
-        progress.skipped_in_a_row = 0
-    except (TooManyFailures, GuardHalt):
-        raise
-    except GuardRollback as e:
-        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
-        progress.coming = replace(progress.coming, sampler=None, replay=())
-        tags = parts.guards.seen | roll_back(parts, progress, e)
-    except (TimeoutError, TrainingError) as e:
-        progress.skipped_in_a_row += 1
-        reason = str(e) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
-        parts.screen.line(f"step {step} skipped: {reason}")
-        if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
-            skipped = progress.skipped_in_a_row
-            raise TrainingError(f"{skipped} steps in a row were skipped; the last one, {step}: {reason}") from e
-        tags = parts.guards.seen | {"skipped": 1.0}
-    await rollouts.settle(stop)
-    parts.world.phase = f"the weight sync of step {step}"
+    await rollouts.settle()
     lost: NoServer | Preempted | None = None
     with parts.clock.stage(Stage.SYNC):
         try:
-            await agree_on(parts.world, _by_servers(parts, stop, parts.engine.load_weights(step + 1)))
-            canary = refuse_stale_weights(parts.engine, parts.trainer.policy, parts.canary_ids, step)
-            tags |= await agree_on(parts.world, _by_servers(parts, stop, canary))
+            tags |= await sync(parts, ctx, step + 1)
         except (NoServer, Preempted) as e:  # whoever goes on checks the weights again, before the next step
             lost = e
-    tags |= progress.dev if progress.dev_step == step else {}
+    tags |= progress.dev_tags
     guarded = parts.guards.close(step, tags)
     judge_checkpoints(parts, progress, step, tags)
     tags |= guarded.tags
-    with parts.clock.stage(Stage.RECORDS):
-        parts.metrics.step(step, tags)
-        progress.step, progress.last_tags, progress.weights_ahead = step + 1, tags, False
-        progress.carried = progress.coming
-        parts.trackers.log(tags, step=step)
-        for line in guarded.lines:
-            parts.screen.line(line)
-    profile = note_profile(parts, step)
-    with parts.clock.stage(Stage.RECORDS):
-        parts.screen.metrics(step, tags | profile)
-        parts.screen.advance()
+    record_step(parts, progress, tags, guarded.lines)
     if error := guarded.halt or lost:
         raise error
 
 
-def _by_servers(parts: Parts, stop: StopRequest, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """Servers may be long in coming; what this process does by itself is no longer than any computation."""
-    return stop.unless_stopped(work, share=SYNC_SHARE) if is_pooled(parts.engine) else work
-
-
-async def between_steps(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+async def between_steps(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     """The dev evaluation and the checkpoint that are due before step `progress.step`."""
     run, step = parts.run, progress.step
-    parts.world.phase = f"the start of step {step}"
-    agree(parts.world, stop.refuse_to_go_on)
+    ctx.stop_if_asked(f"the start of step {step}")
     if run.eval_every and step and step % run.eval_every == 0 and progress.dev_step != step:
-        parts.world.phase = f"the evaluation before step {step}"
         with parts.clock.stage(Stage.EVALUATION):
-            progress.dev = await agree_on(parts.world, stop.unless_stopped(parts.dev_score(step)))
+            progress.dev = await ctx.do(f"the evaluation before step {step}", parts.dev_score(step))
         progress.dev_step, progress.saved_step = step, None
     if is_due(parts, progress) and progress.saved_step != step:
         with parts.clock.stage(Stage.CHECKPOINT):
-            save(parts, progress)
+            save(parts, progress, ctx)
 
 
-async def train(parts: Parts, progress: Progress, stop: StopRequest) -> None:
+async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     """From `progress` to run.max_steps. Raises Preempted after a signal, TrainingError when a guard says so; either
     way a checkpoint of the last whole step is left behind."""
-    run = parts.run
-    parts.screen.stage("training", run.max_steps)
+    parts.screen.stage("training", parts.run.max_steps)
     parts.screen.advance(progress.step)
     parts.clock.lap()  # what came before belongs to no step
-    rollouts = Rollouts(parts)
+    rollouts = Rollouts(parts, ctx, partial(roll_out, parts))
     try:
-        await rollouts.catch_up(progress, stop)
-        await between_steps(parts, progress, stop)
-        while progress.step < run.max_steps:
+        await begin_again(parts, progress, ctx, rollouts)
+        await between_steps(parts, progress, ctx)
+        while progress.step < parts.run.max_steps:
             with parts.watch.step(f"step {progress.step}"):
-                await advance(parts, progress, rollouts, stop)
+                try:
+                    tags = await train_step(parts, progress, ctx, rollouts)
+                    progress.skipped_in_a_row = 0
+                except (TimeoutError, TrainingError) as e:
+                    tags = await give_up(parts, progress, rollouts, e)
+                await finish_step(parts, progress, ctx, rollouts, tags)
             with parts.watch.step(f"what follows step {progress.step - 1}"):
-                await between_steps(parts, progress, stop)
+                await between_steps(parts, progress, ctx)
     except BaseException:
         with suppress(ProcessError):  # what ends the run here may not end it in the other processes
-            await _leave(parts, progress, rollouts)
+            await leave(parts, progress, ctx, rollouts)
         raise
-    await _leave(parts, progress, rollouts)
+    await leave(parts, progress, ctx, rollouts)
 
 
-async def _leave(parts: Parts, progress: Progress, rollouts: Rollouts) -> None:
+# --- What is not the rule: a step that is given up, a run that is resumed or left.
+
+
+async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: Exception) -> dict[str, float]:
+    """The tags of a step that `error` has ended: it is skipped, or a guard goes back to an earlier checkpoint. Raises
+    what ends the run."""
+    if isinstance(error, TrainingError):
+        progress.is_unrecorded = False  # a refused update has changed nothing
+    if isinstance(error, TooManyFailures | GuardHalt):
+        raise error
+    if isinstance(error, GuardRollback):
+        await rollouts.abandon()  # what was begun samples from the weights that are given up, as what is kept did
+        progress.next_state = replace(progress.next_state, sampler=None, replay=())
+        return parts.guards.seen | roll_back(parts, progress, error)
+    progress.skipped_in_a_row += 1
+    reason = str(error) or f"the rollout took longer than run.step_timeout_s={parts.run.step_timeout_s}"
+    parts.screen.line(f"step {progress.step} skipped: {reason}")
+    if progress.skipped_in_a_row >= parts.run.max_consecutive_skipped_steps:
+        skipped = progress.skipped_in_a_row
+        raise TrainingError(
+            f"{skipped} steps in a row were skipped; the last one, {progress.step}: {reason}"
+        ) from error
+    return parts.guards.seen | {"skipped": 1.0}
+
+
+async def begin_again(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
+    """In a run that is resumed: roll out again what had been begun early, with the weights it was sampled from."""
+    step, sampler = progress.step, progress.state.sampler
+    if sampler is None or step >= parts.run.max_steps:
+        return
+    with with_weights(parts.trainer.policy, sampler):
+        await sync(parts, ctx, step - 1)
+    rollouts.begin(step, progress.state.rates)
+    await rollouts.settle()
+    ctx.stop_if_asked(f"the start of step {step}")
+    await sync(parts, ctx, step)
+
+
+async def leave(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
+    """Nothing in flight any more, and a checkpoint of the last whole step."""
     await rollouts.close()
-    if parts.run.checkpoint_every and progress.saved_step != progress.step and not progress.weights_ahead:
-        save(parts, progress)
+    if parts.run.checkpoint_every and progress.saved_step != progress.step and not progress.is_unrecorded:
+        save(parts, progress, ctx)
+
+
+def _ids(groups: Sequence[ScoredGroup]) -> set[str]:
+    """Of their tasks."""
+    return {group.group.task.id for group in groups}

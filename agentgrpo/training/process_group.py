@@ -1,4 +1,4 @@
-"""The processes that train together: what all of them must call, in one order."""
+"""The processes of a run: what all of them must call, in one order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Alone:
         pass
 
 
-# --- What the processes of a run do together: share out work, and end alike.
+# --- What the processes of a run do with each other: share out work, and end alike.
 #
 #     share       episodes, judgements: each process its part; all results on all processes
 #     agree       each process the same; what one raises, all raise
@@ -134,21 +134,12 @@ async def share(
 
 
 def agree(world: ProcessGroup, work: Callable[[], T]) -> T:
-    """`work` on every process, which returns the same everywhere; what one raises, all raise."""
+    """`work` on every process, which returns the same everywhere; what one raises, all raise. What is awaited agrees by
+    run.context.RunContext."""
     outcome = _outcome(work)
-    _settle(world, outcome.error)
+    end: ProcessResult[None] = ProcessResult(error=outcome.error)
+    _raise_first(world.rank, outcome.error, [o.error for o in world.gather(_portable(end))])
     return cast(T, outcome.value)
-
-
-async def agree_on(world: ProcessGroup, work: Coroutine[Any, Any, T]) -> T:
-    """`agree`, for what is awaited. Inside it the event loop may wait for nothing but `share`."""
-    value, error = None, None
-    try:
-        value = await work
-    except Exception as e:
-        error = e
-    _settle(world, error)
-    return cast(T, value)
 
 
 def once(world: ProcessGroup, work: Callable[[], T]) -> T:
@@ -199,12 +190,6 @@ def _outcome(work: Callable[[], T]) -> ProcessResult[T]:
         return ProcessResult(value=work())
     except Exception as e:
         return ProcessResult(error=e)
-
-
-def _settle(world: ProcessGroup, error: BaseException | None) -> None:
-    outcome: ProcessResult[None] = ProcessResult(error=error)
-    errors = world.gather(_portable(outcome))
-    _raise_first(world.rank, error, [o.error for o in errors])
 
 
 def _raise_first(rank: int, own: BaseException | None, errors: Sequence[BaseException | None]) -> None:

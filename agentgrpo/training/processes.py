@@ -1,9 +1,9 @@
-"""Several processes as one World, on torch.distributed, started by `accelerate launch`, torchrun or SLURM.
+"""Several processes as one ProcessGroup, on torch.distributed, started by `accelerate launch`, torchrun or SLURM.
 
     values     pickled, over gloo, in a group of their own
     tensors    in flat buckets, over gloo on a CPU, over NCCL on GPUs
 
-Who waits for the others looks about while it does: it raises ProcessError as soon as one of them is lost, see pulse.
+Who waits for the others looks about while it does: it raises ProcessError as soon as one of them is lost (Heartbeat).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from agentgrpo.training.sharding import is_sharded
 #     beat by a thread of its own --store--> everybody's signs --judge--> None, or who is lost, and in which phase
 #
 # A process is lost where its signs stay away (killed, frozen, cut off), where its main thread neither computes nor
-# waits
-# for another process (a deadlock), and where all wait for one another. Working long is no reason: nobody is rushed.
+# waits for another process (a deadlock), and where all wait for one another. Working long is no reason: nobody is
+# rushed.
 
 LEAVE_S = 5.0
 """Seconds that a process has to leave in good order once another one is lost; then it is ended."""
@@ -114,7 +114,7 @@ class Store(Protocol):
     def multi_get(self, keys: list[str]) -> list[bytes]: ...
 
 
-class Pulse:
+class Heartbeat:
     """Beats until `close`."""
 
     def __init__(self, store: Store, *, rank: int, size: int, timeout_s: float) -> None:
@@ -133,7 +133,7 @@ class Pulse:
         self._main = threading.main_thread().ident or 0
         self._cpu_s, self._active_at = -1.0, time.monotonic()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="agentgrpo-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="agentgrpo-heartbeat", daemon=True)
         self._say()
 
     def start(self) -> None:
@@ -245,16 +245,16 @@ T = TypeVar("T")
 BUCKET_BYTES = 2**26
 """Of tensors that are added up in one call."""
 PATIENCE = timedelta(days=30)
-"""Of a collective by itself: who is lost is for the pulse to say."""
+"""Of a collective by itself: who is lost is for the heartbeat to say."""
 LAST_RESORT = timedelta(minutes=10)
 """The same inside of a training step, where no process waits for a longer one's rollout."""
 
 
 @contextmanager
 def processes(launch: Launch, *, device: str, timeout_s: float) -> Iterator[ProcessGroup]:
-    """All processes of the launch as a World, inside the block; one process is Alone. timeout_s: without a sign of life
-    for so long a process counts as lost. What leaves the block is told to the others, whom it ends; a process that is
-    left by another raises ProcessError here, and should then end without waiting for anything."""
+    """All processes of the launch as a ProcessGroup, inside the block; one process is Alone. timeout_s: without a sign
+    of life for so long a process counts as lost. What leaves the block is told to the others, whom it ends; a process
+    that is left by another raises ProcessError here, and should then end without waiting for anything."""
     if launch.size == 1:
         yield Alone()
         return
@@ -294,24 +294,24 @@ class Processes:
         self._values: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._exchanged: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._tensors: Any = self._values if on_cpu else None  # None = all, over NCCL
-        self._pulse = Pulse(_own_store(timeout_s), rank=self.rank, size=self.size, timeout_s=timeout_s)
+        self._heartbeat = Heartbeat(_own_store(timeout_s), rank=self.rank, size=self.size, timeout_s=timeout_s)
         dist.barrier(self._values)
-        self._pulse.start()
+        self._heartbeat.start()
 
     @property
     def phase(self) -> str:
-        return self._pulse.phase
+        return self._heartbeat.phase
 
     @phase.setter
     def phase(self, phase: str) -> None:
-        self._pulse.phase = phase
+        self._heartbeat.phase = phase
 
     def heed(self, stop: Stop) -> None:
-        self._pulse.heed(stop)
+        self._heartbeat.heed(stop)
         _tick(asyncio.get_running_loop())
 
     def keep_stacks(self, directory: Path) -> None:
-        self._pulse.stacks = directory
+        self._heartbeat.stacks = directory
 
     def gather(self, value: T) -> list[T]:
         running = self._all(value, self._values)
@@ -323,7 +323,7 @@ class Processes:
                 break
         if len({phase for phase, _ in found}) > 1:
             ranks = ", ".join(f"rank {rank} at: {phase}" for rank, (phase, _) in enumerate(found))
-            raise self._pulse.lose(f"the processes are out of step, {ranks}")
+            raise self._heartbeat.lose(f"the processes are out of step, {ranks}")
         return [value for _, value in found]
 
     async def exchange(self, value: T) -> list[T]:
@@ -364,36 +364,36 @@ class Processes:
     def explain(self, error: BaseException) -> BaseException:
         """The error itself, or for a collective of torch's own that failed, who is lost."""
         if isinstance(error, RuntimeError) and re.search("gloo|nccl", str(error), re.IGNORECASE):
-            return self._pulse.blame(error)
+            return self._heartbeat.blame(error)
         return error
 
     def leave(self, reason: str) -> None:
         """Tell the others, and once all are done, close the connections. With a reason other than DONE nobody is waited
         for: the others may be anywhere."""
-        self._pulse.end(reason)
+        self._heartbeat.end(reason)
         if reason == DONE:
             self._join(dist.barrier(self._values, async_op=True))
-        if self._pulse.error is None:  # or connections might never close, and the pulse must see to the end
-            self._pulse.close()
+        if self._heartbeat.error is None:  # or connections might never close, and the heartbeat must see to the end
+            self._heartbeat.close()
             dist.destroy_process_group()
 
     def _join(self, work: Any) -> None:
         """Wait for a collective, looking about. Raises ProcessError."""
         pause = 2e-5
-        with self._pulse.waiting():
+        with self._heartbeat.waiting():
             while not self._has_come(work):
                 time.sleep(pause)
                 pause = min(2 * pause, 5e-3)
 
     def _has_come(self, work: Any) -> bool:
         """Raises ProcessError where it never will."""
-        self._pulse.check()
+        self._heartbeat.check()
         try:
             if not work.is_completed():
                 return False
             work.wait()
         except RuntimeError as e:
-            raise self._pulse.blame(e) from e
+            raise self._heartbeat.blame(e) from e
         return True
 
 
@@ -403,7 +403,7 @@ def _tick(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype and device, up to BUCKET_BYTES (or one tensor) together."""
+    """Neighbours of one dtype and device, up to BUCKET_BYTES (or one tensor) in one."""
     bucket: list[Tensor] = []
     room = 0
     for t in tensors:
@@ -417,7 +417,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _own_store(timeout_s: float) -> Any:
-    """A connection for the pulse alone to the store through which the processes found each other."""
+    """A connection for the heartbeat alone to the store through which the processes found each other."""
     store: Any = dist.distributed_c10d._get_default_store()
     while hasattr(store, "underlying_store"):
         store = store.underlying_store

@@ -2,7 +2,7 @@
 
     forward, backward   a layer's weights are gathered for as long as it computes
     gradients           summed over the processes, each of which keeps its share
-    all other weights   whole everywhere, for their gradients are written by hand; the World adds these up
+    all other weights   whole everywhere, for their gradients are written by hand; the ProcessGroup adds these up
 
 A sharded tensor is a DTensor; everything here takes a plain one just as well, and then does nothing.
 """

@@ -21,7 +21,7 @@ from works import Work, works
 
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.run.parts import Parts
-from agentgrpo.run.rollouts import roll_out
+from agentgrpo.run.train import roll_out
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")
 

@@ -31,8 +31,8 @@ from agentgrpo.cli.main import main as agentgrpo
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.stages import Stage, StageClock
 from agentgrpo.records.metrics import PROFILE, read_metrics
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.parts import Progress
-from agentgrpo.run.signals import StopRequest
 from agentgrpo.run.train import train
 
 ALMANAC = "almanac"
@@ -79,8 +79,8 @@ def profile_of_work(work: Work, steps: int, folder: Path) -> list[Mapping[str, f
     parts = replace(parts_of(work, run), clock=StageClock())
 
     async def whole_run() -> None:
-        with StopRequest("start again", grace_s=60, at_once=lambda: None) as stop:
-            await train(parts, Progress(), stop)
+        with RunContext(parts.world, "start again", grace_s=60, at_once=lambda: None) as ctx:
+            await train(parts, Progress(), ctx)
 
     asyncio.run(whole_run())
     return read_metrics(folder / PROFILE)

@@ -29,7 +29,8 @@ from works import Work, works
 
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.run.parts import Parts
-from agentgrpo.run.rollouts import RolledOut, roll_out
+from agentgrpo.run.rollouts import Rollout
+from agentgrpo.run.train import roll_out
 
 DEFAULT = ("tiny/latency-0", "small/latency-0")
 
@@ -76,7 +77,7 @@ def floor_seconds(decode_steps: int, forward_s: float, prefills: Sequence[tuple[
     return decode_steps * forward_s, sum(tokens / rate for tokens, rate in prefills)
 
 
-async def one_round(parts: Parts, step: int) -> tuple[Round, RolledOut]:
+async def one_round(parts: Parts, step: int) -> tuple[Round, Rollout]:
     """A rollout, then its floor."""
     engine = parts.engine
     assert isinstance(engine, ObservedEngine)

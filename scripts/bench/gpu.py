@@ -39,7 +39,7 @@ from works import TINY, Work
 
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.run.parts import Parts
-from agentgrpo.run.rollouts import roll_out
+from agentgrpo.run.train import roll_out
 from agentgrpo.training.canary import refuse_stale_weights
 
 LARGE = Work(

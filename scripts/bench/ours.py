@@ -42,9 +42,9 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.guards import Guards
-from agentgrpo.run.learning import study
-from agentgrpo.run.parts import Carried, Parts
-from agentgrpo.run.rollouts import RolledOut, roll_out
+from agentgrpo.run.parts import Parts, StepState
+from agentgrpo.run.rollouts import Rollout
+from agentgrpo.run.train import roll_out, samples_of
 from agentgrpo.tasks.order import TaskOrder
 from agentgrpo.training.canary import refuse_stale_weights
 from agentgrpo.training.checkpoint import CheckpointStore
@@ -243,13 +243,13 @@ def parts_of(
     )
 
 
-def learn(parts: Parts, step: int, rolled: RolledOut) -> dict[str, float]:
+def learn(parts: Parts, step: int, rolled: Rollout) -> dict[str, float]:
     """Record a rollout and update the weights; the step's tags."""
-    lesson = study(parts, step, rolled, Carried())
-    return {**lesson.tags, **parts.trainer.update(lesson.samples, step=step).tags()}
+    chosen = samples_of(parts, step, rolled, StepState())
+    return {**chosen.tags, **parts.trainer.update(chosen.samples, step=step).tags()}
 
 
-async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[RolledOut, dict[str, float]]:
+async def one_step(parts: Parts, step: int, watch: Stopwatch) -> tuple[Rollout, dict[str, float]]:
     """The episodes and the tags of a step; its times go into `watch`."""
     with watch.stage("step"):
         with watch.stage("rollout"):

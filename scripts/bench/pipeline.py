@@ -28,8 +28,8 @@ from works import Work, works
 
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.parts import Progress
-from agentgrpo.run.signals import StopRequest
 from agentgrpo.run.train import train
 
 WORKS = ("tiny/latency-0", "small/latency-0")
@@ -47,9 +47,9 @@ def step_seconds(work: Work, max_staleness: int, steps: int) -> tuple[float, flo
         parts = replace(parts, show=lambda _: ends.append((time.perf_counter(), time.process_time())))
 
         async def whole_run() -> None:
-            with StopRequest("start again", grace_s=60, at_once=lambda: None) as stop:
+            with RunContext(parts.world, "start again", grace_s=60, at_once=lambda: None) as ctx:
                 await parts.engine.load_weights(0)
-                await train(parts, Progress(), stop)
+                await train(parts, Progress(), ctx)
 
         asyncio.run(whole_run())
     # the last step has no rollout beside it: its update is not counted either

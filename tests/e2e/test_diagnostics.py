@@ -63,7 +63,7 @@ def test_signals_at_random_change_nothing(train: Run, start: Path, tmp_path: Pat
     text = asked.read_text()
     assert text.count(", SIGUSR1, ") > LEAST / 4
     assert text.count(", SIGUSR2, ") > LEAST / 4
-    assert re.search(r"^    agentgrpo/run/rollouts\.py:\d+ roll_out  \| ", text, re.MULTILINE)
+    assert re.search(r"^    agentgrpo/run/train\.py:\d+ roll_out  \| ", text, re.MULTILINE)
     assert re.search(r"^episode \S+/\d, .*:\n    agentgrpo/rollout/groups\.py:\d+ run_groups", text, re.MULTILINE)
     assert re.search(r"^=== \S+, step \d has taken \d\.\d s, tasks: \d+, places: \d+$", text, re.MULTILINE)
     assert re.search(r"^=== \S+, step \d, threads: \d+$", text, re.MULTILINE)

@@ -187,10 +187,10 @@ def test_dev_evaluations_change_nothing_of_the_training(train: Run) -> None:
 def test_a_stopped_run_says_what_its_resume_needs(
     train: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(how_to_go_on: str, **_: object) -> None:
+    def stopped(world: object, how_to_go_on: str, **_: object) -> None:
         raise Preempted(how_to_go_on)
 
-    monkeypatch.setattr("agentgrpo.run.session.StopRequest", stopped)
+    monkeypatch.setattr("agentgrpo.run.session.RunContext", stopped)
     run_dir = train("run.final_eval=false", name="run", code=75)
     said = capsys.readouterr().err
     needed = "tools.double.name=tests.e2e.doubler:Doubler"

@@ -18,7 +18,7 @@ import torch
 
 from agentgrpo.cli.main import main
 from agentgrpo.run import train
-from agentgrpo.run.learning import Lesson, study
+from agentgrpo.run.train import StepSamples, samples_of
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.update_metrics import UpdateMetrics
 
@@ -29,9 +29,9 @@ Place = Callable[[object, str, object], None]
 def trouble_at(steps: Collection[int], place: Place, *, late: bool = False) -> None:
     """late: the tag is one of the optimizer step, not of the rollout."""
 
-    def troubled_study(parts: Any, step: int, *rest: Any) -> Lesson:
-        lesson = study(parts, step, *rest)
-        return replace(lesson, tags={**lesson.tags, "test/trouble": float(step in steps)})
+    def troubled_samples(parts: Any, step: int, *rest: Any) -> StepSamples:
+        chosen = samples_of(parts, step, *rest)
+        return replace(chosen, tags={**chosen.tags, "test/trouble": float(step in steps)})
 
     def troubled_update(self: Trainer, samples: Any, *, step: int, guard: Any) -> UpdateMetrics:
         return update(self, samples, step=step, guard=lambda tags: guard({**tags, "test/trouble": step in steps}))
@@ -40,7 +40,7 @@ def trouble_at(steps: Collection[int], place: Place, *, late: bool = False) -> N
     if late:
         place(Trainer, "update", troubled_update)
     else:
-        place(train, "study", troubled_study)
+        place(train, "samples_of", troubled_samples)
 
 
 def kill_at(instant: str) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from agentgrpo.core.types import Episode, RewardResult, ScoredGroup
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.run.learning import Lesson, study
-from agentgrpo.run.parts import Carried, from_json, kept_for_replay, to_json
-from agentgrpo.run.rollouts import RolledOut, roll_out
+from agentgrpo.run.parts import StepState, from_json, kept_for_replay, to_json
+from agentgrpo.run.rollouts import Rollout
+from agentgrpo.run.train import StepSamples, roll_out, samples_of
 from tests import builders
 from tests.builders import given, sampled
 from tests.grpo.tiny import plain_logprobs
@@ -48,17 +48,17 @@ TIMED = group_of("timed", (-0.5, 1.0), (0.0, 0.5))
 SAME = group_of("same", (0.25, 0.5), (0.25, 0.5))
 
 
-def learnt(run: TinyRun, *groups: ScoredGroup, carried: Carried | None = None) -> Lesson:
-    return study(run.parts(), 0, RolledOut(scored=groups, tags={}, seconds={}), carried or Carried())
+def learnt(run: TinyRun, *groups: ScoredGroup, state: StepState | None = None) -> StepSamples:
+    return samples_of(run.parts(), 0, Rollout(scored=groups, tags={}, seconds={}), state or StepState())
 
 
 def test_a_group_of_equal_totals_is_kept_where_its_turns_differ(tmp_path: Path) -> None:
-    lesson = learnt(TinyRun(tmp_path, BY_TURN), TIMED, SAME)
-    assert [(s.group_id, s.advantage) for s in lesson.samples] == [
+    chosen = learnt(TinyRun(tmp_path, BY_TURN), TIMED, SAME)
+    assert [(s.group_id, s.advantage) for s in chosen.samples] == [
         ("timed", (0.0, 0.0, 0.0, 0.0, 0.0, 0.5)),
         ("timed", (0.0, 0.0, 0.0, 0.0, 0.0, -0.5)),
     ]
-    assert (lesson.tags["groups/degenerate"], lesson.tags["advantages/std"]) == (1.0, 0.125**0.5)
+    assert (chosen.tags["groups/degenerate"], chosen.tags["advantages/std"]) == (1.0, 0.125**0.5)
     records = read_trajectories(tmp_path / "trajectories" / "train-000000.jsonl")
     assert [(r.task, r.dropped, r.advantage) for r in records] == [
         ("timed", None, [0.0, 0.5]),
@@ -72,15 +72,15 @@ def test_a_group_of_equal_totals_is_kept_where_its_turns_differ(tmp_path: Path) 
 def test_a_group_kept_for_replay_keeps_its_turns(tmp_path: Path) -> None:
     [kept] = kept_for_replay((), [TIMED], 1)
     assert from_json(json.loads(json.dumps(to_json(kept)))) == kept
-    lesson = learnt(TinyRun(tmp_path, {**BY_TURN, "replay_groups": 1}), SAME, carried=Carried(replay=(kept,)))
-    assert [s.advantage for s in lesson.samples] == [(0.0,) * 5 + (0.5,), (0.0,) * 5 + (-0.5,)]
+    chosen = learnt(TinyRun(tmp_path, {**BY_TURN, "replay_groups": 1}), SAME, state=StepState(replay=(kept,)))
+    assert [s.advantage for s in chosen.samples] == [(0.0,) * 5 + (0.5,), (0.0,) * 5 + (-0.5,)]
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_turns_pay_for_their_distance_to_the_reference(tmp_path: Path, credit: str) -> None:
     run = TinyRun(tmp_path, {**IN_REWARD, "credit": credit, "replay_groups": 1})
-    lesson = learnt(run, SAME)
-    reference = plain_logprobs(run.reference().model, lesson.samples)  # equal rewards: nothing but KL tells them apart
+    chosen = learnt(run, SAME)
+    reference = plain_logprobs(run.reference().model, chosen.samples)  # equal rewards: nothing but KL tells them apart
     kl = [
         [x - y for x, y in zip(at_sampling, theirs.tolist(), strict=True)]
         for at_sampling, theirs in zip(([-0.5, -1.25, -2.0], [-0.5, -1.25, -3.0]), reference, strict=True)
@@ -88,22 +88,22 @@ def test_turns_pay_for_their_distance_to_the_reference(tmp_path: Path, credit: s
     returns = [[0.75 - 0.5 * sum(d), 0.5 - 0.5 * d[2]] for d in kl]
     first = returns[0][0] - returns[1][0]
     last = returns[0][1] - returns[1][1] if credit == "turn" else first
-    for sample, sign in zip(lesson.samples, (1, -1), strict=True):
+    for sample, sign in zip(chosen.samples, (1, -1), strict=True):
         expected = [sign * x for x in (0, 0, first, first, 0, last)]
         loss = [a * m for a, m in zip(sample.token_advantages, sample.loss_mask, strict=True)]
         assert loss == pytest.approx(expected, abs=1e-5)
-    assert lesson.tags["policy/kl"] == pytest.approx(sum(map(sum, kl)) / 6, abs=1e-5)
-    assert lesson.tags["policy/kl_reward"] == pytest.approx(0.5 * sum(map(sum, kl)) / 2, abs=1e-5)
+    assert chosen.tags["policy/kl"] == pytest.approx(sum(map(sum, kl)) / 6, abs=1e-5)
+    assert chosen.tags["policy/kl_reward"] == pytest.approx(0.5 * sum(map(sum, kl)) / 2, abs=1e-5)
     # the record and the metrics say what was judged, replay what was paid
-    assert lesson.tags["reward/mean"] == 0.75
+    assert chosen.tags["reward/mean"] == 0.75
     assert [r.reward for r in read_trajectories(tmp_path / "trajectories" / "train-000000.jsonl")] == [0.75, 0.75]
-    [kept] = lesson.carried.replay
+    [kept] = chosen.state.replay
     assert [r and r.total for r in kept.rewards] == pytest.approx([r[0] for r in returns], abs=1e-5)
 
 
 def test_without_it_nothing_is_scored_or_said(tmp_path: Path) -> None:
-    lesson = learnt(TinyRun(tmp_path, {**IN_REWARD, "kl_in": "loss"}), TIMED)
-    assert not {tag for tag in lesson.tags if "kl" in tag}
+    chosen = learnt(TinyRun(tmp_path, {**IN_REWARD, "kl_in": "loss"}), TIMED)
+    assert not {tag for tag in chosen.tags if "kl" in tag}
 
 
 async def test_tasks_are_replaced_by_what_their_turns_teach(tmp_path: Path) -> None:

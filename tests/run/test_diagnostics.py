@@ -73,8 +73,8 @@ async def test_sigusr1_writes_what_every_task_waits_for(tmp_path: Path) -> None:
     assert said == [f"SIGUSR1: the tasks of the event loop are in {asked.path}"]
     assert re.search(r"^=== \d{4}-\S+, SIGUSR1, tasks: 8, places: 5$", text, re.MULTILINE)
     chain = (
-        f"    tests/recipes/test_diagnostics.py:{line_of(outer)} outer  | await innermost(never)\n"
-        f"    tests/recipes/test_diagnostics.py:{line_of(innermost)} innermost  | await never\n"
+        f"    tests/run/test_diagnostics.py:{line_of(outer)} outer  | await innermost(never)\n"
+        f"    tests/run/test_diagnostics.py:{line_of(innermost)} innermost  | await never\n"
     )
     assert f"hanging-8, hanging-9, hanging-10, new:\n{chain}    awaits a future\n" in text
     assert f"waiting:\n{chain}    awaits hanging-10\n" in text
@@ -209,7 +209,7 @@ async def test_a_tool_that_holds_up_the_loop_is_named_once(tmp_path: Path) -> No
     assert len(said) == 1
     assert re.match(
         r"note: step 3: the event loop stood still for 0\.\d s, held up by tool say at "
-        r"tests/recipes/test_diagnostics\.py:\d+ blocking; all episodes waited\.",
+        r"tests/run/test_diagnostics\.py:\d+ blocking; all episodes waited\.",
         said[0],
     )
     assert asked.lap() == {}

@@ -21,7 +21,7 @@ from agentgrpo.judges.composed import Composite, Questions, Route
 from agentgrpo.judges.llm.completer import HttpCompleter
 from agentgrpo.judges.llm.judge import LLMJudge
 from agentgrpo.run.judging import check_judge, probe_judge, refuse_fooled_judge
-from agentgrpo.run.rollouts import _bill
+from agentgrpo.run.rollouts import bill_since
 from agentgrpo.tasks.dialogue import Question, memory_task
 from agentgrpo.training.process_group import Alone, ProcessGroup
 from tests.builders import task
@@ -250,10 +250,9 @@ def guarded(world: ProcessGroup, name: str) -> tuple[int, str]:
 
 def billed(world: ProcessGroup, calls: float) -> dict[str, float]:
     reward = SimpleNamespace(judge_counts=lambda: {"calls": calls + world.rank, "cost": 0.5})
-    environment = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
-    runner = SimpleNamespace(environment=environment)
-    parts: Any = SimpleNamespace(world=world, reward=reward, runner=runner, meter=None)
-    return dict(asyncio.run(_bill(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
+    agent = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
+    parts: Any = SimpleNamespace(world=world, reward=reward, agent=agent, meter=None)
+    return dict(asyncio.run(bill_since(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
 
 
 def test_several_processes_share_the_canaries_out_and_end_alike() -> None:

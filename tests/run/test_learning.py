@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentgrpo.core.types import Episode, Exit, RewardResult, ScoredGroup, Task
-from agentgrpo.run.learning import Lesson, study
-from agentgrpo.run.parts import Carried, from_json, kept_for_replay, to_json, to_replay
-from agentgrpo.run.rollouts import RolledOut
+from agentgrpo.run.parts import StepState, from_json, kept_for_replay, to_json, to_replay
+from agentgrpo.run.rollouts import Rollout
+from agentgrpo.run.train import StepSamples, samples_of
 from tests import builders
 from tests.builders import given, sampled
 from tests.run.tiny_run import TinyRun, rows
@@ -39,18 +39,18 @@ def scored(id: str, *totals: float, version: int = 0, cut: int | None = None) ->
 def learnt(
     tmp_path: Path,
     groups: list[ScoredGroup],
-    carried: Carried | None = None,
+    state: StepState | None = None,
     *,
     step: int = 0,
     rollout: Mapping[str, Any] | None = None,
     **algorithm: Any,
-) -> Lesson:
+) -> StepSamples:
     parts = TinyRun(tmp_path, {"advantage": "group_mean", **algorithm}, rollout or {}).parts()
-    return study(parts, step, RolledOut(scored=groups, tags={}, seconds={}), carried or Carried())
+    return samples_of(parts, step, Rollout(scored=groups, tags={}, seconds={}), state or StepState())
 
 
-def credits(lesson: Lesson) -> list[tuple[str, int, Any]]:
-    return [(s.group_id, s.sample_index, s.advantage) for s in lesson.samples]
+def credits(chosen: StepSamples) -> list[tuple[str, int, Any]]:
+    return [(s.group_id, s.sample_index, s.advantage) for s in chosen.samples]
 
 
 def kept(groups: Sequence[ScoredGroup]) -> list[tuple[str, int | None]]:
@@ -61,16 +61,16 @@ def kept(groups: Sequence[ScoredGroup]) -> list[tuple[str, int | None]]:
 def test_truncated_episodes_count_in_their_group_and_are_not_trained_on(tmp_path: Path) -> None:
     group = scored("a", 0.0, 0.5, 1.0, 0.5, cut=2)
     assert credits(learnt(tmp_path, [group])) == [("a", 0, -0.5), ("a", 1, 0.0), ("a", 2, 0.5), ("a", 3, 0.0)]
-    lesson = learnt(tmp_path, [group], mask_truncated=True)
-    assert credits(lesson) == [("a", 0, -0.5), ("a", 1, 0.0), ("a", 3, 0.0)]
-    assert lesson.tags["episodes/truncated"] == 1.0
+    chosen = learnt(tmp_path, [group], mask_truncated=True)
+    assert credits(chosen) == [("a", 0, -0.5), ("a", 1, 0.0), ("a", 3, 0.0)]
+    assert chosen.tags["episodes/truncated"] == 1.0
 
 
 def test_groups_of_weights_too_old_are_not_trained_on(tmp_path: Path) -> None:
     groups = [scored("a", 0.0, 1.0, version=4), scored("b", 0.0, 1.0, version=5)]
-    lesson = learnt(tmp_path, groups, step=6, max_staleness=1)
-    assert {s.group_id for s in lesson.samples} == {"b"}
-    assert lesson.tags["groups/stale"] == 1.0
+    chosen = learnt(tmp_path, groups, step=6, max_staleness=1)
+    assert {s.group_id for s in chosen.samples} == {"b"}
+    assert chosen.tags["groups/stale"] == 1.0
     assert {s.group_id for s in learnt(tmp_path, groups, step=5, max_staleness=1).samples} == {"a", "b"}
     assert {s.group_id for s in learnt(tmp_path, groups, step=5).samples} == {"b"}
 
@@ -78,26 +78,26 @@ def test_groups_of_weights_too_old_are_not_trained_on(tmp_path: Path) -> None:
 def test_kept_groups_fill_up_a_step_the_newest_first(tmp_path: Path) -> None:
     old = kept_for_replay((), [scored(i, 0.0, 1.0) for i in "abcd"], 4)
     groups = [scored("d", 0.0, 1.0, version=3), scored("e", 1.0, 1.0, version=3), scored("f", 0.0, 0.0, version=3)]
-    lesson = learnt(tmp_path, groups, Carried(replay=old), step=3, replay_groups=4)
+    chosen = learnt(tmp_path, groups, StepState(replay=old), step=3, replay_groups=4)
     # d itself is new; c and b are the newest of the others
-    assert [(s.group_id, s.policy_version) for s in lesson.samples] == [
+    assert [(s.group_id, s.policy_version) for s in chosen.samples] == [
         ("d", 3), ("d", 3), ("c", 0), ("c", 0), ("b", 0), ("b", 0),
     ]  # fmt: skip
-    assert lesson.tags["groups/replayed"] == 2.0
-    assert kept(lesson.carried.replay) == [("b", 0), ("c", 0), ("d", 0), ("d", 3)]
+    assert chosen.tags["groups/replayed"] == 2.0
+    assert kept(chosen.state.replay) == [("b", 0), ("c", 0), ("d", 0), ("d", 3)]
 
 
 def test_a_full_step_replays_nothing(tmp_path: Path) -> None:
     old = kept_for_replay((), [scored("z", 0.0, 1.0)], 4)
-    lesson = learnt(tmp_path, [scored(i, 0.0, 1.0) for i in "abc"], Carried(replay=old), replay_groups=4)
-    assert {s.group_id for s in lesson.samples} == {"a", "b", "c"}
-    assert lesson.tags["groups/replayed"] == 0.0
+    chosen = learnt(tmp_path, [scored(i, 0.0, 1.0) for i in "abc"], StepState(replay=old), replay_groups=4)
+    assert {s.group_id for s in chosen.samples} == {"a", "b", "c"}
+    assert chosen.tags["groups/replayed"] == 0.0
 
 
 def test_without_replay_nothing_is_kept_or_counted(tmp_path: Path) -> None:
-    lesson = learnt(tmp_path, [scored("a", 0.0, 1.0)])
-    assert lesson.carried == Carried()
-    assert "groups/replayed" not in lesson.tags
+    chosen = learnt(tmp_path, [scored("a", 0.0, 1.0)])
+    assert chosen.state == StepState()
+    assert "groups/replayed" not in chosen.tags
 
 
 def test_no_task_is_replayed_twice() -> None:
@@ -117,8 +117,8 @@ def test_a_kept_group_comes_back_from_json_as_it_was() -> None:
 def test_the_curriculum_learns_of_every_group_that_was_rolled_out(tmp_path: Path) -> None:
     groups = [scored("a", 0.0, 1.0), scored("b", 1.0, 1.0)]
     rollout = {"curriculum": "difficulty", "curriculum_memory": 0.75}
-    lesson = learnt(tmp_path, groups, Carried(rates={"a": 0.0, "c": 1.0}), rollout=rollout)
-    assert lesson.carried.rates == {"a": 0.125, "b": 1.0, "c": 1.0}
+    chosen = learnt(tmp_path, groups, StepState(rates={"a": 0.0, "c": 1.0}), rollout=rollout)
+    assert chosen.state.rates == {"a": 0.125, "b": 1.0, "c": 1.0}
 
 
 async def test_a_run_fills_up_from_earlier_steps(tmp_path: Path) -> None:

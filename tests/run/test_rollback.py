@@ -11,7 +11,7 @@ from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.settings import LoraSettings
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.models.loading import Start, open_policy
-from agentgrpo.run.rollback import restore
+from agentgrpo.run.checkpoints import restore
 from agentgrpo.training.adapters import add_adapter
 from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.optimizer import AdamW

@@ -12,7 +12,7 @@ from agentgrpo.core.errors import RetrieverError, TooManyFailures
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.rollout.scoring import keep_informative
-from agentgrpo.run.rollouts import roll_out
+from agentgrpo.run.train import roll_out
 from tests.run.tiny_run import TinyRun, rows
 
 EASY = {"t0", "t3", "t4", "t5", "t8", "t9", "t10"}

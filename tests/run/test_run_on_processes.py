@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from agentgrpo.core.errors import Preempted
 from agentgrpo.core.types import Task
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.parts import Progress
-from agentgrpo.run.signals import StopRequest
 from agentgrpo.run.train import train
 from agentgrpo.training.process_group import ProcessGroup, only_first
 from tests.run.tiny_run import TinyRun, at_once, rows, saved_steps
@@ -55,10 +55,9 @@ def trains(world: ProcessGroup, run: TinyRun) -> tuple[int, int]:
         )
         progress = Progress()
         run.run_dir.mkdir(parents=True, exist_ok=True)
-        with StopRequest("start again", grace_s=60, at_once=lambda: None) as stop:
-            world.heed(stop)
+        with RunContext(world, "start again", grace_s=60, at_once=lambda: None) as ctx:
             await parts.engine.load_weights(0)
-            await train(parts, progress, stop)
+            await train(parts, progress, ctx)
         return progress.step, BEGUN.count("train/0")
 
     return asyncio.run(go())

@@ -29,10 +29,10 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.run.checkpoints import restore
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.guards import Guard, Guards
 from agentgrpo.run.parts import Parts, Progress, of_optimizer
-from agentgrpo.run.rollback import restore
-from agentgrpo.run.signals import StopRequest
 from agentgrpo.run.train import train
 from agentgrpo.tasks.order import TaskOrder, curriculum_of
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
@@ -243,9 +243,9 @@ class TinyRun:
         return progress
 
     async def train(self, parts: Parts, progress: Progress) -> None:
-        with StopRequest("start again", grace_s=self.grace_s, at_once=lambda: None) as stop:
+        with RunContext(parts.world, "start again", grace_s=self.grace_s, at_once=lambda: None) as ctx:
             await parts.engine.load_weights(progress.step)
-            await train(parts, progress, stop)
+            await train(parts, progress, ctx)
 
     def back_to(self, step: int, run_dir: Path) -> TinyRun:
         """A copy of the run as it was killed after `step` steps."""

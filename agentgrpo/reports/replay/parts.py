@@ -142,7 +142,7 @@ class Replayed:
         return await live.replay(records)
 
     def _sampling_of(self, file: TrajectoryFile) -> tuple[str, SamplingParams]:
-        """Stream and sampling of the file's episodes, as run.rollouts and run.examine have them."""
+        """Stream and sampling of the file's episodes, as run.train and run.examine have them."""
         sampling = self._wiring.sampling
         if file.step is not None:
             return f"train/{file.step}", sampling

@@ -1,15 +1,15 @@
-"""What several processes do together: work shared out, one end for all."""
+"""The processes of a run: work shared out, one end for all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from agentgrpo.core.errors import DataError, Preempted, TooManyFailures
-from agentgrpo.training.process_group import Alone, ProcessGroup, agree, agree_on, in_turn, once, only_first, share
+from agentgrpo.training.process_group import Alone, ProcessGroup, agree, in_turn, once, only_first, share
 from tests.training.several import on
 
 ITEMS = [3, 1, 4, 1, 5]
@@ -91,45 +91,6 @@ def test_alone_an_error_is_the_very_same() -> None:
     assert caught.value is error
 
 
-def times_out(world: ProcessGroup, slow: str, limited: int) -> str:
-    """Two shares in a row, by a time limit for one process; `slow` says where which of them takes too long."""
-
-    async def first(items: Sequence[int]) -> list[int]:
-        await asyncio.sleep(2.0 if slow == f"first {world.rank}" else 0.0)
-        return list(items)
-
-    async def second(items: Sequence[int]) -> list[int]:
-        await asyncio.sleep(2.0 if slow == f"second {world.rank}" else 0.0)
-        return list(items)
-
-    async def both() -> list[int]:
-        return await share(world, await share(world, ITEMS, first), second)
-
-    async def run() -> list[int]:
-        return await agree_on(world, asyncio.wait_for(both(), 1.0 if world.rank == limited else 30.0))
-
-    try:
-        found = asyncio.run(run())
-    except TimeoutError:
-        return "TimeoutError"
-    return f"{found}, then {world.gather(world.rank)}"
-
-
-@pytest.mark.parametrize(
-    "slow, expected",
-    [
-        ("nobody", f"{ITEMS}, then [0, 1]"),
-        ("first 0", "TimeoutError"),  # one is cancelled at work, or while it waits for the other's part
-        ("first 1", "TimeoutError"),
-        ("second 0", "TimeoutError"),
-        ("second 1", "TimeoutError"),
-    ],
-)
-@pytest.mark.parametrize("limited", [0, 1])
-def test_a_time_limit_of_one_is_met_by_all_wherever_it_strikes(slow: str, expected: str, limited: int) -> None:
-    assert on(2, times_out, slow, limited) == [expected, expected]
-
-
 def takes_turns(world: ProcessGroup) -> tuple[Any, ...]:
     done: list[int] = []
 
@@ -147,11 +108,3 @@ def takes_turns(world: ProcessGroup) -> tuple[Any, ...]:
 def test_once_in_turn_and_only_first() -> None:
     assert on(2, takes_turns) == [("by 0", "by 0", [7, 0, 0]), ("by 0", "by 1", [1])]
     assert takes_turns(Alone()) == ("by 0", "by 0", [7, 0, 0])
-
-
-def test_agree_on_alone_is_the_work_itself() -> None:
-    async def work() -> int:
-        return 5
-
-    found: Coroutine[Any, Any, int] = agree_on(Alone(), work())
-    assert asyncio.run(found) == 5

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,14 @@ from safetensors.torch import load_file
 
 from agentgrpo.core.errors import GuardRollback, Preempted, TrainingError
 from agentgrpo.core.types import Task
+from agentgrpo.run.context import RunContext
 from agentgrpo.run.guards import Guard
 from agentgrpo.run.rollouts import Rollouts
+from agentgrpo.run.train import roll_out
+from agentgrpo.training.process_group import Alone
 from tests.run.tiny_run import Before, TinyRun, recorded, rolled_out, rows, saved_steps, versions
 
-AHEAD = {"max_staleness": 1}
+OVERLAPPING = {"max_staleness": 1}
 PATIENCE_S = 30.0
 """Only a test that fails waits so long."""
 
@@ -78,7 +82,7 @@ async def test_update_and_next_rollout_go_on_at_once(tmp_path: Path) -> None:
             if rolling.wait(PATIENCE_S):
                 met.append("update")
 
-    await TinyRun(tmp_path, AHEAD, before=before, look=look).go()
+    await TinyRun(tmp_path, OVERLAPPING, before=before, look=look).go()
     assert sorted(met) == ["rollout"] * 9 + ["update"]
 
 
@@ -110,16 +114,18 @@ async def test_updates_compute_in_a_thread_with_as_many_compute_threads(tmp_path
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        ahead, sync = Rollouts(TinyRun(tmp_path, AHEAD).parts()), Rollouts(TinyRun(tmp_path).parts())
-        found = [await rollouts.beside(openmp_threads) for rollouts in (ahead, sync)]
-        await ahead.close()
+        with RunContext(Alone(), "start again", grace_s=60, at_once=lambda: None) as ctx:
+            parts = [TinyRun(tmp_path, algorithm).parts() for algorithm in (OVERLAPPING, {})]
+            early, in_turn = (Rollouts(p, ctx, partial(roll_out, p)) for p in parts)
+            found = [await rollouts.beside(openmp_threads) for rollouts in (early, in_turn)]
+            await early.close()
     finally:
         torch.set_num_threads(before)
     assert found == [(False, before + 1), (True, before + 1)]
 
 
 async def test_episodes_are_one_update_behind(tmp_path: Path) -> None:
-    await TinyRun(tmp_path / "ahead", AHEAD).go()
+    await TinyRun(tmp_path / "ahead", OVERLAPPING).go()
     assert [versions(tmp_path / "ahead", step) for step in range(4)] == [{0}, {0}, {1}, {2}]
     assert [row["policy/staleness_max"] for row in rows(tmp_path / "ahead")] == [0.0, 1.0, 1.0, 1.0]
     await TinyRun(tmp_path / "sync").go()
@@ -128,7 +134,10 @@ async def test_episodes_are_one_update_behind(tmp_path: Path) -> None:
 
 async def test_step_1_samples_from_the_start_weights(tmp_path: Path) -> None:
     """What step 1 rolls out is the same whatever update 0 does."""
-    one, other = TinyRun(tmp_path / "a", AHEAD), TinyRun(tmp_path / "b", AHEAD, grade=lambda e: e.sample_index / 2)
+    one, other = (
+        TinyRun(tmp_path / "a", OVERLAPPING),
+        TinyRun(tmp_path / "b", OVERLAPPING, grade=lambda e: e.sample_index / 2),
+    )
     await one.go()
     await other.go()
     differing = compared(tmp_path / "a", tmp_path / "b")
@@ -156,7 +165,7 @@ ALL = TinyRun(
     "kind",
     [
         TinyRun(Path()),
-        TinyRun(Path(), AHEAD),
+        TinyRun(Path(), OVERLAPPING),
         replace(ALL, algorithm={"replay_groups": 4}),
         ALL,
     ],
@@ -183,7 +192,7 @@ async def test_a_run_without_overlap_in_between_resumes_twice(tmp_path: Path) ->
 
 
 async def test_a_checkpoint_holds_the_weights_of_both_versions(tmp_path: Path) -> None:
-    await TinyRun(tmp_path, AHEAD).go()
+    await TinyRun(tmp_path, OVERLAPPING).go()
 
     def weights(step: int) -> dict[str, torch.Tensor]:
         return load_file(tmp_path / "checkpoints" / f"step-{step:06d}" / "model.safetensors")
@@ -222,7 +231,7 @@ async def test_how_a_rollout_ended_is_looked_at_when_its_step_is_due(tmp_path: P
             raise KeyError("a bug")
 
     with pytest.raises(KeyError, match="a bug"):
-        await TinyRun(tmp_path, AHEAD, run={"checkpoint_every": 99}, before=fail).go()
+        await TinyRun(tmp_path, OVERLAPPING, run={"checkpoint_every": 99}, before=fail).go()
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]
     assert saved_steps(tmp_path)[-1] == 2
 
@@ -234,7 +243,7 @@ async def test_a_rollout_past_its_time_skips_its_own_step(tmp_path: Path) -> Non
         if stream == "train/1":
             await asyncio.Event().wait()
 
-    run = TinyRun(tmp_path / "run", AHEAD, run={"step_timeout_s": 1.0}, before=hang)
+    run = TinyRun(tmp_path / "run", OVERLAPPING, run={"step_timeout_s": 1.0}, before=hang)
     await run.go()
     assert [row.get("skipped") for row in rows(run.run_dir)] == [None, 1.0, None, None]
     assert [versions(run.run_dir, step) for step in (0, 2, 3)] == [{0}, {2}, {2}]
@@ -246,7 +255,7 @@ async def test_a_refused_update_leaves_the_next_rollout_as_it_is(tmp_path: Path)
         if step == 1 and is_update(tags):
             raise TrainingError("no")
 
-    run = TinyRun(tmp_path / "run", AHEAD, look=refuse)
+    run = TinyRun(tmp_path / "run", OVERLAPPING, look=refuse)
     await run.go()
     assert [row.get("skipped") for row in rows(run.run_dir)] == [None, 1.0, None, None]
     assert [versions(run.run_dir, step) for step in range(4)] == [{0}, {0}, {1}, {2}]
@@ -260,7 +269,7 @@ async def test_a_step_that_is_skipped_before_its_rollout_leaves_that_behind(tmp_
         if step == 2 and not tags:
             raise TrainingError("no")
 
-    run = TinyRun(tmp_path / "run", AHEAD, run={"max_steps": 5}, look=refuse)
+    run = TinyRun(tmp_path / "run", OVERLAPPING, run={"max_steps": 5}, look=refuse)
     await run.go()
     assert [row.get("skipped") for row in rows(run.run_dir)] == [None, None, 1.0, None, None]
     assert [versions(run.run_dir, step) for step in (0, 1, 3, 4)] == [{0}, {0}, {3}, {3}]
@@ -274,7 +283,7 @@ async def test_after_a_rollback_the_next_rollout_has_the_weights_that_came_back(
             raise GuardRollback("no good")
 
     may = {"never": Guard(metric="reward/mean", when="below", limit=-1.0, action="rollback")}
-    run = TinyRun(tmp_path / "run", AHEAD, run={"max_steps": 5}, guards=may, look=roll_back)
+    run = TinyRun(tmp_path / "run", OVERLAPPING, run={"max_steps": 5}, guards=may, look=roll_back)
     await run.go()
     assert [row.get("guard/rollback") for row in rows(run.run_dir)] == [None, None, 1.0, None, None]
     assert [versions(run.run_dir, step) for step in range(5)] == [{0}, {0}, {1}, {3}, {3}]

@@ -9,14 +9,14 @@ import pytest
 from agentgrpo.cli.main import main
 from agentgrpo.core.durable import RunLock, write_atomic
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, TrainingError
-from agentgrpo.run.resume import Unbegun
+from agentgrpo.run.resume import RestoreOnRefusal
 
 
 def refused(run_dir: Path, error: BaseException, *more: str, is_ours: bool = False) -> None:
     def begin() -> None:
-        unbegun = Unbegun(run_dir, is_ours=is_ours)
+        restoring = RestoreOnRefusal(run_dir, is_ours=is_ours)
         run_dir.mkdir(parents=True, exist_ok=True)
-        with RunLock(run_dir), unbegun:
+        with RunLock(run_dir), restoring:
             for name in ("config.yaml", *more):
                 (run_dir / name).parent.mkdir(exist_ok=True)
                 write_atomic(run_dir / name, b"new")
@@ -60,10 +60,10 @@ def test_what_has_begun_before_it_is_refused_keeps_its_settings(tmp_path: Path) 
 
 
 def test_what_came_while_the_lock_was_waited_for_is_somebody_else_s(tmp_path: Path) -> None:
-    unbegun = Unbegun(tmp_path / "x", is_ours=False)
+    restoring = RestoreOnRefusal(tmp_path / "x", is_ours=False)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "config.yaml").write_text("theirs")
-    with pytest.raises(ConfigError), RunLock(tmp_path / "x"), unbegun:
+    with pytest.raises(ConfigError), RunLock(tmp_path / "x"), restoring:
         raise ConfigError("no")
     assert left(tmp_path / "x") == ["config.yaml"]
 

@@ -1,4 +1,9 @@
-"""A run that is asked to stop: first signal politely, second signal at once."""
+"""How a run awaits: phase, stop requests and agreement between its processes, all in one call.
+
+with RunContext(world, "go on with: ...", grace_s=60, at_once=screen.close) as ctx:
+    groups = await ctx.do("the rollout of step 7", work)    what is awaited
+    ctx.at("the update of step 7")                          what every process computes by itself
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,10 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agentgrpo.core.errors import Preempted
+from agentgrpo.training.process_group import ProcessGroup, agree
 
 T = TypeVar("T")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -23,7 +29,8 @@ class StopRequest:
     at once (exit code 130), and so does the end of `grace_s` seconds (75): every file on disk is valid at any instant,
     so only what came after the last checkpoint is done again. `at_once` is called before such an end.
 
-    It is the `Stop` of a World: `request` comes from another process that got the signal, `fail` where one is lost."""
+    It is the `Stop` of a ProcessGroup: `request` comes from another process that got the signal, `fail` where one is
+    lost."""
 
     def __init__(self, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
         self._at_once = at_once
@@ -98,3 +105,52 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._patience.cancel()
+
+
+class RunContext:
+    """A context manager around the work of a run, inside which signals are heeded; and the only way in which the run
+    awaits what its other processes await too. Every process makes the same calls, in the same order.
+    how_to_go_on, grace_s, at_once: see StopRequest."""
+
+    def __init__(self, world: ProcessGroup, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
+        self._world = world
+        self._stop = StopRequest(how_to_go_on, grace_s=grace_s, at_once=at_once)
+
+    def __enter__(self) -> RunContext:
+        self._stop.__enter__()
+        self._world.heed(self._stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.__exit__(kind, error, trace)
+
+    async def do(self, phase: str, work: Coroutine[Any, Any, T], *, share: float = 0.0) -> T:
+        """The result of `work`, known to the others as `phase`; what one process raises, all raise. When one of them is
+        asked to stop, `work` is given up on all, waited for, and Preempted is raised. share: of the grace_s seconds
+        after the signal, within which `work` may still be done; 1 = it is never given up.
+
+        Inside `work` the event loop may wait for nothing of the other processes but `process_group.share`."""
+        self.at(phase)
+        value, error = None, None
+        try:
+            value = await self._stop.unless_stopped(work, share=share)
+        except Exception as e:
+            error = e
+
+        def outcome() -> T:
+            if error is not None:
+                raise error
+            return cast(T, value)
+
+        return agree(self._world, outcome)
+
+    def at(self, phase: str) -> None:
+        """What follows is computed by every process without awaiting, and known to the others as `phase`."""
+        self._world.phase = phase
+
+    def stop_if_asked(self, phase: str) -> None:
+        """Raise Preempted on all processes when one of them was asked to stop."""
+        self.at(phase)
+        agree(self._world, self._stop.refuse_to_go_on)

@@ -1,0 +1,84 @@
+"""What a run writes down of a step: its groups, its tags, its clocks and its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from agentgrpo.core.stages import Stage
+from agentgrpo.grpo.samples import Credit
+from agentgrpo.records.trajectories import write_trajectories
+from agentgrpo.rollout.metrics import rollout_clocks, rollout_metrics
+from agentgrpo.rollout.scoring import Drop
+from agentgrpo.run.parts import Parts, Progress
+from agentgrpo.run.rollouts import Rollout
+from agentgrpo.training.process_group import once
+
+
+def record_groups(
+    parts: Parts, step: int, rollout: Rollout, advantages: Sequence[Sequence[Credit]], dropped: Sequence[Drop | None]
+) -> dict[str, float]:
+    """Every group of the rollout into its file, whatever becomes of it; returns the rollout's tags."""
+
+    def write() -> None:
+        write_trajectories(
+            Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
+            scored=rollout.scored,
+            advantages=advantages,
+            dropped=dropped,
+            step=step,
+            seed=parts.run.seed,
+            environment=parts.runner.environment.name,
+            record_tokens=parts.run.record_tokens,
+        )
+
+    with parts.clock.stage(Stage.RECORDS):
+        once(parts.world, write)
+        figures = parts.runner.figures
+        cost_of = partial(figures.cost, prices=figures.priced(parts.run.eval.prices))
+        return {**rollout_metrics(rollout.scored, dropped, cost_of), **rollout.tags}
+
+
+def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str, float], *, update_s: float) -> None:
+    """The clocks of a step whose tags these are, and one of its episodes on the screen."""
+    with parts.clock.stage(Stage.RECORDS):
+        clocks = rollout_clocks(rollout.scored)
+        seconds = dict(rollout.seconds) | {"time/train": update_s, "time/tools": clocks["time_tools"]}
+        seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
+        generation_s = max(seconds["time/generation"], 1e-9)
+        seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / generation_s
+        note_seconds(parts, step, {**seconds, **parts.watch.lap()})
+        parts.show(rollout.scored)
+
+
+def record_step(parts: Parts, progress: Progress, tags: dict[str, float], lines: Sequence[str]) -> None:
+    """The step is done once its tags are in the metrics; what the next one begins with counts from then on. lines: to
+    be said of it."""
+    step = progress.step
+    with parts.clock.stage(Stage.RECORDS):
+        parts.metrics.step(step, tags)
+        progress.close_step(tags)
+        parts.trackers.log(tags, step=step)
+        for line in lines:
+            parts.screen.line(line)
+    profile = _note_profile(parts, step)
+    with parts.clock.stage(Stage.RECORDS):
+        parts.screen.metrics(step, tags | profile)
+        parts.screen.advance()
+
+
+def note_seconds(parts: Parts, step: int, seconds: Mapping[str, float]) -> None:
+    parts.metrics.clock(step, seconds)
+    parts.trackers.log(seconds, step=step)
+
+
+def _note_profile(parts: Parts, step: int) -> dict[str, float]:
+    """Write down where the time went since the step before was written down, and return it as tags: what came before
+    the step (evaluation, checkpoint) is part of its row, what comes after the last one is in none."""
+    seconds = parts.clock.lap()
+    tags = {f"time/profile/{name}": value for name, value in seconds.items()}
+    if seconds:
+        parts.metrics.profile(step, seconds)
+        parts.trackers.log(tags, step=step)
+    return tags
