@@ -155,9 +155,9 @@ ALL = TinyRun(
 @pytest.mark.parametrize(
     "kind",
     [
-        TinyRun(Path()),
-        TinyRun(Path(), AHEAD),
-        replace(ALL, algorithm={"replay_groups": 4}),
+        pytest.param(TinyRun(Path()), marks=pytest.mark.slow),
+        pytest.param(TinyRun(Path(), AHEAD), marks=pytest.mark.slow),
+        pytest.param(replace(ALL, algorithm={"replay_groups": 4}), marks=pytest.mark.slow),
         ALL,
     ],
     ids=["sync", "ahead", "sync, all", "ahead, all"],

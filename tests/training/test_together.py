@@ -125,7 +125,7 @@ def times_out(world: ProcessGroup, slow: str, limited: int) -> str:
         ("second 1", "TimeoutError"),
     ],
 )
-@pytest.mark.parametrize("limited", [0, 1])
+@pytest.mark.parametrize("limited", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_time_limit_of_one_is_met_by_all_wherever_it_strikes(slow: str, expected: str, limited: int) -> None:
     assert on(2, times_out, slow, limited) == [expected, expected]
 
