@@ -32,7 +32,7 @@ test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, ki
 	$(PYTEST) -n 2 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
-	$(PYTEST) -rP -m browser tests/viewing $(ARGS)
+	$(PYTEST) -rP -m browser tests/reports/view $(ARGS)
 
 test-docs-long: .venv/ready-dev bubblewrap ## The commands of README and docs that make test leaves out, start weights included
 	$(PYTEST) -m slow tests/test_docs.py $(ARGS)
