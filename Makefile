@@ -4,10 +4,14 @@ PYTHON ?= python3
 PY     := .venv/bin/python
 BENCH  := OMP_NUM_THREADS=1 $(PY) -W ignore scripts/bench
 ARGS   ?=
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q
+HERE   := not gpu and not vllm and not server and not browser
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export TOKENIZERS_PARALLELISM := false
+# What is imported is compiled once: the tests start some hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
@@ -21,17 +25,17 @@ help: ## This list
 train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
 
-test: lint bubblewrap ## Lint, types and the fast tests
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, under five minutes on two cores
+	$(PYTEST) -n 2 --dist worksteal --durations=20 $(ARGS)
 
-test-slow: .venv/ready-dev bubblewrap ## What takes minutes or an idle machine and is left out of make test
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -n 2 -m slow $(ARGS)
+test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
+	$(PYTEST) -n 2 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -rP -m browser tests/viewing $(ARGS)
+	$(PYTEST) -rP -m browser tests/reports/view $(ARGS)
 
 test-docs-long: .venv/ready-dev bubblewrap ## The commands of README and docs that make test leaves out, start weights included
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m pytest -q -m slow tests/test_docs.py $(ARGS)
+	$(PYTEST) -m slow tests/test_docs.py $(ARGS)
 
 docs: .venv/ready ## The pages that are made from docstrings and presets: agentgrpo/docs/api.md, settings.md
 	$(PY) scripts/api_reference.py

@@ -3,10 +3,20 @@ compute threads as the first one had."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+from tests.thorough import QUICK, THOROUGH
+
+settings.register_profile("quick", max_examples=QUICK, deadline=None)
+settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
+settings.load_profile("quick")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that are started here would inherit it
 
 THREADS = torch.get_num_threads()
 FIRST = ("tests/test_docs.py", "tests/e2e/")

@@ -62,10 +62,8 @@ def own_advantage(groups: Sequence[GroupRewards]) -> list[list[float | None]]:
 
 @pytest.fixture(autouse=True)
 def verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Every verb ends in `keep`, in an empty directory. Hydra composes once instead of twice: it asks first whether the
-    configuration itself wants a sweep, which ours never does."""
+    """Every verb ends in `keep`, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *args, **kwargs: None)
     monkeypatch.setattr(build, "_admitted", set())
     for name, verb in VERBS.items():
         monkeypatch.setitem(VERBS, name, replace(verb, summary="", entry=f"{HERE}:keep"))

@@ -44,7 +44,7 @@ DOCS = PACKAGE / "docs"
 MADE = (api_reference.PAGE, settings_reference.PAGE)
 WRITTEN = [README, *sorted(set(DOCS.glob("*.md")) - set(MADE))]
 PAGES = [*WRITTEN, *MADE]
-SHORT = ["run.max_steps=2", "run.eval_every=0", "run.eval.tasks=10", "rollout.tasks_per_step=2", "rollout.group_size=2"]
+SHORT = ["run.max_steps=2", "run.eval_every=0", "run.eval.tasks=4", "rollout.tasks_per_step=2", "rollout.group_size=2"]
 QUIET = ["hardware.threads=1", "run.log_with=[]", "run.screen=quiet"]
 EXITS = {"--gate": {0, 9, 10}, "plan": {0, 1}}
 PROGRAMS = ("agentgrpo", "make", "accelerate", "python")
@@ -156,7 +156,15 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem)
+LENGTHY = {"README", "cluster", "own-documents", "tools"}
+"""Pages with more trainings than a commit waits for; the other pages show the same verbs."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in LENGTHY else ()) for p in PAGES if commands(p)],
+    ids=lambda p: p.stem,
+)
 def test_every_block_runs(page: Path, start: Path, desk: Path) -> None:
     del desk
     run_page(page, start, long=False)

@@ -39,9 +39,8 @@ QUERY = "Velmor was founded by Castin"
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty directory. Hydra composes once instead of twice: see test_cli."""
+    """An empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *args, **kwargs: None)
     monkeypatch.setattr(build, "_admitted", set())
     Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
 

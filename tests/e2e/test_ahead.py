@@ -25,7 +25,8 @@ def compared(a: Path, b: Path) -> list[str]:
     return [name for name in names if (a / name).read_bytes() != (b / name).read_bytes()]
 
 
-@pytest.mark.parametrize("settings", [pytest.param(AHEAD, marks=pytest.mark.slow), CARRIED], ids=["ahead", "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [AHEAD, CARRIED], ids=["ahead", "all"])
 def test_resumed_anywhere_it_is_the_same_run(train: Run, tmp_path: Path, settings: list[str]) -> None:
     whole = train(*SHORT, *STEP, *settings)
     for step in (1, 2, 3):
@@ -57,6 +58,7 @@ def test_it_says_how_old_its_episodes_are_and_profiles_what_overlaps(train: Run)
         assert row["forward"] == row["backward"] == 0.0  # not told apart from what goes on beside it
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_byte_of_it(train: Run) -> None:
     plain = train(*SHORT, *STEP, *AHEAD, name="plain")
     profiled = train(*SHORT, *STEP, *AHEAD, "run.profile=true", name="profiled")

@@ -24,26 +24,28 @@ def verdict(run_dir: Path) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_positive_control_a_short_run_passes(train: Run) -> None:
-    result = verdict(train(*LEARNING))
+def test_positive_control_a_short_run_passes(train_well: Run) -> None:
+    result = verdict(train_well(*LEARNING))
     assert result["verdict"] == "PASS", result["reason"]
     assert result["sampled"]["difference"]["web_searches"][2] < 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "broken",
     [
         "reward.name=tests.e2e.controls:ShuffledReward",
-        pytest.param("counterfactual=shuffled", marks=pytest.mark.slow),
-        pytest.param("counterfactual=blank", marks=pytest.mark.slow),
-        pytest.param("counterfactual=swapped", marks=pytest.mark.slow),
-        pytest.param("judge.name=tests.e2e.controls:ConstantJudge", marks=pytest.mark.slow),
+        "counterfactual=shuffled",
+        "counterfactual=blank",
+        "counterfactual=swapped",
+        "judge.name=tests.e2e.controls:ConstantJudge",
     ],
 )
-def test_negative_controls_do_not_pass(train: Run, broken: str) -> None:
-    result = verdict(train(*LEARNING, broken, "guards=none"))  # a guard would end some of them early
+def test_negative_controls_do_not_pass(train_well: Run, broken: str) -> None:
+    result = verdict(train_well(*LEARNING, broken, "guards=none"))  # a guard would end some of them early
     assert result["verdict"] != "PASS", result
 
 

@@ -13,10 +13,10 @@ from tests.e2e.conftest import Run
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_without_what_it_reads_a_policy_knows_nothing(train: Run, tmp_path: Path) -> None:
+def test_without_what_it_reads_a_policy_knows_nothing(train_well: Run, tmp_path: Path) -> None:
     short = ("run.max_steps=4", "run.checkpoint_every=4", "run.eval_every=0", "run.eval.tasks=60", "optimizer.lr=0.003")
     for price in ("0", "-0.4"):
-        run = train(*short, f"reward.terms.retriever_cost.web={price}", name=f"sweep/price{price}")
+        run = train_well(*short, f"reward.terms.retriever_cost.web={price}", name=f"sweep/price{price}")
     for name in ("blank", "shuffled", "swapped"):
         given = [
             "--ckpt",

@@ -34,6 +34,7 @@ def credited(run_dir: Path) -> list[TrajectoryRecord]:
     return [r for path in sorted(run_dir.glob("trajectories/train-??????.jsonl")) for r in read_trajectories(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [[], ["algorithm.kl_in=reward", "algorithm.kl_coef=0.05", "algorithm.kl=k1"]])
 def test_a_run_with_credit_by_turn_resumes_exactly(train: Run, overrides: list[str]) -> None:
     run_dir = train(*SHORT, *overrides)

@@ -28,6 +28,7 @@ LEAST = 20
 """Signals that the run gets at least."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_signals_at_random_change_nothing(train: Run, start: Path, tmp_path: Path) -> None:
     whole = train(*SHORT, name="whole")

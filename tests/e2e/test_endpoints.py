@@ -130,6 +130,7 @@ class Mortal(SGLangStandIn):
     has_died = False
 
 
+@pytest.mark.slow
 def test_a_server_that_is_lost_for_good_ends_the_run_resumable(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,7 +153,7 @@ def say(path: str, body: dict[str, Any]) -> str:
     return "<answer>Castin</answer>"
 
 
-@pytest.mark.parametrize("mode", ["chat", "completions"])
+@pytest.mark.parametrize("mode", ["chat", pytest.param("completions", marks=pytest.mark.slow)])
 def test_an_endpoint_is_held_against_the_start_model(model: Path, tmp_path: Path, mode: str) -> None:
     run_dir = tmp_path / "run"
     with OpenAIStandIn(say) as server:
@@ -176,6 +177,7 @@ def test_an_endpoint_is_held_against_the_start_model(model: Path, tmp_path: Path
     assert len(told) == 3
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_under_the_budget_and_on_the_cassette(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +235,9 @@ def test_what_cannot_be_is_refused_in_a_line(model: Path, tmp_path: Path, capsys
         assert (says in message, message.count("\n")) == (True, 1)
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang", "openai", "scripted"])
+@pytest.mark.parametrize(
+    "engine", ["sglang", *(pytest.param(e, marks=pytest.mark.slow) for e in ("hf", "vllm", "openai", "scripted"))]
+)
 def test_a_plan_is_made_with_every_engine(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:

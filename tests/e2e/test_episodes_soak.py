@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from scripts.soak.episodes import growth, p95
 from scripts.soak.troubles import END, HANGS, SHARES, fate_of
 from tests.tools.bubblewrap import needs_bubblewrap
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_300_episodes_leave_nothing() -> None:
     done = subprocess.run(

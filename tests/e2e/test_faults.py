@@ -87,7 +87,10 @@ def searcher() -> Iterator[Searcher]:
     searcher.close()
 
 
-@pytest.mark.parametrize("kind", ["500", "200 and HTML", "drips a body", "resets in mid-body"])
+@pytest.mark.parametrize(
+    "kind",
+    ["500", *(pytest.param(k, marks=pytest.mark.slow) for k in ("200 and HTML", "drips a body", "resets in mid-body"))],
+)
 def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: Searcher, kind: str) -> None:
     behaviour, counted = FAULTS[kind]
     searcher.fault, searcher.first, searcher.every = behaviour, 2, 2
@@ -108,6 +111,7 @@ def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: S
     assert scored == sum(row["episodes/scored"] for row in metrics)
 
 
+@pytest.mark.slow
 def test_an_outage_stops_the_run_which_goes_on_when_it_is_over(
     train: Run, searcher: Searcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +125,7 @@ def test_an_outage_stops_the_run_which_goes_on_when_it_is_over(
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_faults_that_pass_leave_no_trace(train: Run, searcher: Searcher) -> None:
     """Every third request fails once and is retried: weights and records are those of the run without a fault."""
     arguments = [*SETTINGS, f"retriever.url='{searcher.url}'", "run.max_steps=2", "retriever.retries=3"]

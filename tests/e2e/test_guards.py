@@ -77,7 +77,7 @@ def fires_at_step_1(plain: Path, tag: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("tag", ["gradients/norm", "reward/mean"])
+@pytest.mark.parametrize("tag", ["gradients/norm", pytest.param("reward/mean", marks=pytest.mark.slow)])
 def test_a_skipped_update_leaves_the_weights_and_is_recorded(train: Run, plain: Path, tag: str) -> None:
     run_dir = train(*SHORT, *fires_at_step_1(plain, tag), "guards.gradient.action=skip")
     before, skipped = rows(run_dir / "metrics.jsonl")[:2]
@@ -91,6 +91,7 @@ def test_a_skipped_update_leaves_the_weights_and_is_recorded(train: Run, plain: 
     assert moments(run_dir, 2) == moments(run_dir, 1) == moments(plain, 1) != moments(plain, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["gradients/norm", "reward/mean"])
 def test_a_halted_run_ends_at_its_last_whole_step_and_can_be_told_to_go_on(
     train: Run, plain: Path, tag: str, capsys: pytest.CaptureFixture[str]
@@ -112,6 +113,7 @@ def test_a_halted_run_ends_at_its_last_whole_step_and_can_be_told_to_go_on(
     assert [row.get("guard/fired/gradient") for row in warned][:2] == [None, 1.0]
 
 
+@pytest.mark.slow
 def test_a_halt_by_what_is_known_only_after_the_update_keeps_that_step(
     train: Run, plain: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_rollback_takes_back_weights_and_optimizer_but_no_time(train: Run, mon
     assert metrics[4]["lr"] != metrics[2]["lr"]
 
 
+@pytest.mark.slow
 def test_the_checkpoint_to_go_back_to_is_one_before_all_trouble_and_is_never_pruned(
     train: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_the_checkpoint_to_go_back_to_is_one_before_all_trouble_and_is_never_pru
     assert sorted(p.name for p in (run_dir / "checkpoints").iterdir()) == ["step-000005", "step-000006"]
 
 
+@pytest.mark.slow
 def test_too_many_rollbacks_halt_the_run_until_it_is_allowed_more(
     train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +180,7 @@ def test_too_many_rollbacks_halt_the_run_until_it_is_allowed_more(
     assert back == [None, 0.0, None, 2.0]
 
 
+@pytest.mark.slow
 def test_without_a_good_checkpoint_a_rollback_is_a_halt(
     train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,7 +217,8 @@ def test_a_killed_run_goes_back_again_to_the_byte(start: Path, tmp_path: Path) -
     assert rows(killed / "metrics.jsonl")[3]["guard/rolled_back_to"] == 0
 
 
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True])
 def test_steps_that_overlap_go_back_and_are_resumed_the_same(
     train: Run, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
@@ -236,6 +242,7 @@ def test_steps_that_overlap_go_back_and_are_resumed_the_same(
         assert [n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["weights", "moments"])
 def test_no_checkpoint_is_made_of_what_is_not_finite(
     train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
@@ -260,6 +267,7 @@ def test_no_checkpoint_is_made_of_what_is_not_finite(
     assert main(["resume", str(run_dir)]) == 0
 
 
+@pytest.mark.slow
 def test_a_step_refused_by_the_trainer_is_skipped_and_no_number_of_it_stays(
     train: Run, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +289,8 @@ def test_a_step_refused_by_the_trainer_is_skipped_and_no_number_of_it_stays(
     assert moments(run_dir, 2) == moments(run_dir, 1)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_go_back_together(start: Path, tmp_path: Path, strategy: str) -> None:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     settings = ["model=path", f"model.path='{start}'", *SHORT, *ROLLBACK, f"hardware.strategy={strategy}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ SHORT = [
 SMALL = "retriever.embedder.dim=64"
 
 
-@pytest.mark.parametrize("kind", ["faiss_index", "pgvector", "qdrant"])
+@pytest.mark.parametrize(
+    "kind", ["faiss_index", *(pytest.param(k, marks=pytest.mark.slow) for k in ("pgvector", "qdrant"))]
+)
 def test_the_same_episodes_whatever_keeps_the_vectors(kind: str, start: Path, tmp_path: Path) -> None:
     files = export(Almanac(num_companies=8, dev_companies=1, test_companies=1), tmp_path)
     task = [
@@ -40,7 +43,10 @@ def test_the_same_episodes_whatever_keeps_the_vectors(kind: str, start: Path, tm
     ]
     corpus = str(files["corpus"])
     shm = Path("/dev/shm")  # Qdrant without a server syncs the disk for every passage
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as memory, running_postgres() as dsn:
+    with (
+        tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as memory,
+        running_postgres() if kind == "pgvector" else nullcontext() as dsn,
+    ):
         folder = str(tmp_path / "index")
         assert main(["index", "--corpus", corpus, "--out", folder, SMALL]) == 0
         where = {

@@ -58,6 +58,7 @@ def test_a_judge_model_grades_and_what_was_kept_costs_nothing(
     assert [str(p) for p in files if KEY.encode() in p.read_bytes()] == []
 
 
+@pytest.mark.slow
 def test_a_judge_that_can_be_fooled_halts_the_run_at_its_first_evaluation(
     train: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_judge_that_can_be_fooled_halts_the_run_at_its_first_evaluation(
         assert [row["step"] for row in rows(guarded / "metrics.jsonl")] == [0, 1]
 
 
+@pytest.mark.slow
 def test_replies_that_are_no_verdicts_drop_groups_and_then_end_the_run(
     train: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_replies_that_are_no_verdicts_drop_groups_and_then_end_the_run(
         assert "gave no verdict" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_bill_of_a_whole_run_is_in_eval_json(train: Run) -> None:
     with server_in_a_thread(honest) as url:
         evaluated = [a for a in SHORT if "final_eval" not in a]

@@ -23,7 +23,11 @@ SHORTER = ["run.max_steps=4", "run.eval_tasks=4", "run.eval.tasks=4"]
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("kills", "settings"),
-    [pytest.param(5, [], id="default"), pytest.param(10, CARRIED, id="ahead", marks=pytest.mark.slow)],
+    [
+        pytest.param(2, SHORTER, id="short"),
+        pytest.param(5, [], id="default", marks=pytest.mark.slow),
+        pytest.param(10, CARRIED, id="ahead", marks=pytest.mark.slow),
+    ],
 )
 def test_kills_change_nothing(start: Path, kills: int, settings: list[str]) -> None:
     survive("--start", str(start), "--kills", str(kills), *settings)

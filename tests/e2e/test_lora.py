@@ -64,6 +64,7 @@ def test_an_adapter_is_trained_and_the_engine_samples_from_it(finished: Path) ->
     assert not any(torch.equal(first[n], last[n]) for n in first)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_and_resumed_it_is_the_same_run(finished: Path, start: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "killed"
@@ -91,6 +92,7 @@ def test_a_checkpoint_is_evaluated_as_its_run_did(finished: Path, tmp_path: Path
     assert ours == theirs
 
 
+@pytest.mark.slow
 def test_exported_it_needs_no_peft(
     finished: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +119,7 @@ torch.save(model(torch.tensor({ids.tolist()})).logits.log_softmax(-1).detach(), 
     assert "exists, and nothing is overwritten" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_its_base_it_is_not_read(
     train: Run, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +143,7 @@ def test_without_its_base_it_is_not_read(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -161,6 +165,7 @@ def test_a_moving_reference_goes_on_where_it_was(train: Run, keys: list[str]) ->
     assert any(n.startswith("reference/") for n in tensors)
 
 
+@pytest.mark.slow
 def test_what_is_frozen_comes_out_as_it_went_in(train: Run, start: Path) -> None:
     run_dir = train(*SHORT, "run.final_eval=false", "model.freeze=[embeddings,'*.mlp.*']")
     before, after = (

@@ -89,6 +89,7 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket.socket, name, refuse)
 
 
+@pytest.mark.slow
 def test_a_recorded_run_is_replayed_bit_for_bit_for_nothing(
     train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_request_that_was_not_recorded_ends_a_strict_replay(
     assert (run_dir / "checkpoints" / "step-000001").is_dir()
 
 
+@pytest.mark.slow
 def test_a_budget_stops_a_run_at_its_last_whole_step_and_a_larger_one_goes_on(
     train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

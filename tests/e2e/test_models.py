@@ -98,7 +98,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gemma2"}))
+QUICK = {"qwen3", "gemma3"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(MODELS.keys() - {"gemma2"})],
+)
 def test_a_model_is_trained_in_its_own_format_and_saved_as_it_came(name: str) -> None:
     start = made(name, Path("start"))
     assert main(["train", *SETTINGS, "model.path=start", "run.dir=r"]) == 0
@@ -114,7 +120,7 @@ def test_a_model_is_trained_in_its_own_format_and_saved_as_it_came(name: str) ->
     )
 
 
-@pytest.mark.parametrize("name", ["qwen2", "mistral", "gemma3"])
+@pytest.mark.parametrize("name", ["qwen2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mistral", "gemma3"))])
 def test_an_adapter_is_trained_in_bfloat16_with_layers_computed_twice(name: str) -> None:
     made(name, Path("start"))
     settings = ["model.lora.rank=4", "hardware.dtype=bfloat16", "hardware.activation_checkpointing=true"]
@@ -182,6 +188,7 @@ def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return ran
 
 
+@pytest.mark.slow
 def test_code_of_a_model_runs_where_the_command_line_trusts_that_commit(
     cached: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

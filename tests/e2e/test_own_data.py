@@ -114,6 +114,7 @@ def test_everything_that_a_small_task_set_lacks_is_said_at_once(
     )
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_before_anything_is_built(
     folder: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

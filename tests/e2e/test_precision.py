@@ -21,6 +21,7 @@ def tensors(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors") | load_file(folder / "trainer" / "optimizer.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [["hardware.dtype=bfloat16"], ["hardware.mixed_precision=bf16", "hardware.activation_checkpointing=true"]],

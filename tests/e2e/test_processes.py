@@ -125,6 +125,7 @@ def test_two_processes_train_as_one_does_and_speak_with_one_voice(
         )  # with a head
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_stopped_and_resumed_on_two_one_and_two_processes(
     train: Run, processes: Started, arguments: list[str], tmp_path: Path
@@ -155,6 +156,7 @@ def test_stopped_and_resumed_on_two_one_and_two_processes(
     assert_same_run(run_dir, whole, steps=8)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_ends_the_run_in_time_and_it_can_be_resumed(
@@ -184,6 +186,7 @@ def test_a_lost_process_ends_the_run_in_time_and_it_can_be_resumed(
     assert main(["resume", str(run_dir), f"run.max_steps={checkpoint.step + 1}"]) == 0
 
 
+@pytest.mark.slow
 def test_a_mistake_is_named_once(processes: Started, arguments: list[str]) -> None:
     both = processes.ranks(*arguments, "rollout.top_p=0.9", "run.dir=r")
     errors = [p.communicate(timeout=100)[1] for p in both]

@@ -19,6 +19,7 @@ STEP = ["rollout.tasks_per_step=4", "rollout.group_size=4"]
 STAGES = [stage.value for stage in Stage]
 
 
+@pytest.mark.slow
 def test_rows_add_up_to_the_wall_time_of_each_step(
     train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +68,7 @@ def recorded(run_dir: Path) -> dict[str, bytes]:
     return {str(p.relative_to(run_dir)): p.read_bytes() for p in files if not p.name.endswith(clocks)}
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_byte_of_what_a_run_records(train: Run) -> None:
     plain, profiled = train(*SHORT, *STEP), train(*SHORT, *STEP, "run.profile=true", name="profiled")
     assert (profiled / "profile.jsonl").exists()

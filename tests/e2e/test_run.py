@@ -14,8 +14,8 @@ from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
 from tests.e2e.conftest import SMALL_WORLD, Run, rows, run_from
 
-SHORT = ["run.max_steps=4", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=20", "run.eval.tasks=40"]
-STEP = ["rollout.tasks_per_step=6", "rollout.group_size=4"]
+SHORT = ["run.max_steps=4", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=8", "run.eval.tasks=20"]
+STEP = ["rollout.tasks_per_step=4", "rollout.group_size=4"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_a_run_leaves_what_scripts_rely_on(finished: Path, capsys: pytest.Captur
         assert tag in metrics[0], tag
     result = json.loads((finished / "eval.json").read_text())
     assert result["verdict"] in ("PASS", "FAIL", "INCONCLUSIVE")
-    assert result["n"] == 40
+    assert result["n"] == 20
     for mode in ("greedy", "sampled"):
         for name in ("correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"):
             mean, low, high = result[mode]["difference"][name]
@@ -65,7 +65,7 @@ def test_rollout_and_trainer_agree_over_the_whole_run(finished: Path) -> None:
 
 def test_trajectories_hold_every_episode_with_exact_masks(finished: Path) -> None:
     records = list(read_trajectories(finished / "trajectories" / "train-000000.jsonl"))
-    assert len(records) == 24
+    assert len(records) == 16
     tokenizer = AutoTokenizer.from_pretrained(finished / "checkpoints" / "step-000004")
     for record in records:
         [branch] = record.branches
@@ -108,6 +108,7 @@ def test_the_gate_sets_the_exit_code(finished: Path, tmp_path: Path) -> None:
     assert main(["eval", *SMALL_WORLD, *arguments]) == 10  # a policy against itself
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_is_the_same_to_the_byte(finished: Path, train: Run) -> None:
     again = train(*SHORT, *STEP, name="again")
     compared = ["metrics.jsonl", "eval.json", "checkpoints/step-000004/model.safetensors"]
@@ -154,6 +155,7 @@ def test_resume_without_a_whole_checkpoint_never_starts_again(
     assert "holds no valid checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_fails_between_an_update_and_its_record_leaves_no_checkpoint_of_it(
     finished: Path, train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +194,7 @@ def test_a_damaged_checkpoint_is_not_evaluated(finished: Path, tmp_path: Path) -
     assert main(["eval", "--ckpt", str(weights.parent), f"run.dir='{tmp_path / 'eval'}'"]) == 4
 
 
+@pytest.mark.slow
 def test_a_run_without_an_evaluation_can_be_evaluated_and_extended(train: Run, tmp_path: Path) -> None:
     run_dir = train(*SHORT, *STEP, "run.final_eval=false", "run.max_steps=2", name="plain")
     assert not (run_dir / "eval.json").exists()

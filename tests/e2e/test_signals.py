@@ -24,7 +24,7 @@ SHORT = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stopped_run_exits_with_75_and_resumes_exactly(
     train: Run, start: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

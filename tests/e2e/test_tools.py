@@ -172,6 +172,7 @@ def test_a_dev_split_of_one_task_is_noted_and_not_evaluated(
     assert [any(tag.startswith("dev/") for tag in row) for row in rows(run_dir / "metrics.jsonl")] == [False, False]
 
 
+@pytest.mark.slow
 def test_dev_evaluations_change_nothing_of_the_training(train: Run) -> None:
     """So a run may be resumed with more or fewer of them."""
     without = train("run.final_eval=false", name="without")
@@ -214,6 +215,7 @@ def test_faults_that_pass_leave_no_trace(train: Run) -> None:
     assert sum(hit) >= 5, "of so many calls the first attempt failed"
 
 
+@pytest.mark.slow
 def test_faults_that_stay_take_the_group_along(train: Run) -> None:
     """Some episodes never reach the tool: their groups are dropped, and those that are left are trained on with the
     advantages of the run without a fault, (r - mean) / (std + 1e-6)."""

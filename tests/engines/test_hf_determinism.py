@@ -40,13 +40,14 @@ def storm(backend: HFEngine, rng: random.Random) -> None:
             backend._schedule.evict(context)
 
 
+@pytest.mark.parametrize("schedules", [6, pytest.param(67, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
-async def test_200_random_schedules(family):
+async def test_random_schedules(family, schedules):
     """One engine after another is given some of the same episodes in another order, with other delays, slots and
     budgets, and has to evict or is made to."""
     expected = await serial(family)
     evictions = replayed = 0
-    for schedule in range(67):
+    for schedule in range(schedules):
         rng = random.Random(schedule)
         order = rng.sample(EPISODES, rng.choice((2, 2, 3, 3, 7)))
         backend = short(
@@ -68,8 +69,8 @@ async def test_200_random_schedules(family):
         assert backend._schedule.num_contexts == backend._schedule._memory.tokens == 0
         evictions += backend.stats.evictions
         replayed += backend.stats.replayed_tokens
-    assert evictions > 200
-    assert replayed > 2000
+    assert evictions > 3 * schedules
+    assert replayed > 30 * schedules
 
 
 async def test_prompt_sharing_changes_nothing(monkeypatch):
@@ -90,14 +91,15 @@ async def test_prompt_sharing_changes_nothing(monkeypatch):
     assert apart.stats.copied_tokens == 0
 
 
+@pytest.mark.parametrize("schedules", [4, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
-async def test_fresh_prompts_with_a_common_opening_in_40_random_schedules(family):
+async def test_fresh_prompts_with_a_common_opening_in_random_schedules(family, schedules):
     """The opening is computed by one, kept from chunk to chunk and copied by others, of other groups too."""
     alone = short(family)
     expected = bits({e: (await play_chunks(alone, *e, opening=40))[1] for e in EPISODES})
     assert alone.stats.copied_tokens == 0
     evictions = copied = 0
-    for schedule in range(40):
+    for schedule in range(schedules):
         rng = random.Random(schedule)
         order = rng.sample(EPISODES, rng.choice((2, 3, 7)))
         backend = short(
@@ -119,8 +121,8 @@ async def test_fresh_prompts_with_a_common_opening_in_40_random_schedules(family
         assert (backend._schedule._lenders, backend._schedule._starting) == ({}, {})
         evictions += backend.stats.evictions
         copied += backend.stats.copied_tokens
-    assert evictions > 100
-    assert copied > 40 * 40
+    assert evictions > 2.5 * schedules
+    assert copied > 40 * schedules
 
 
 async def test_a_common_opening_is_computed_once_and_never_again():

@@ -95,7 +95,7 @@ def alike(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", *(pytest.param(f, marks=pytest.mark.slow) for f in ("qwen2", "llama"))])
 @pytest.mark.parametrize("device", DEVICES)
 async def test_random_schedules(monkeypatch, family, device):
     policy = model(family).to(device)

@@ -246,7 +246,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 def test_tags_opened_a_thousand_times_cost_no_time() -> None:
     # a collapsed policy writes such turns by the hundred
-    began = time.perf_counter()
+    began = time.process_time()
     for name in ("think", "search", "answer", "fetch", "subquestions"):
         PLANNER.parse(f"<{name}>" * 5_000)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5

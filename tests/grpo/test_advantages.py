@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import is_degenerate_group
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, batch_zscore, none, per_term
+from tests.thorough import examples
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
-quickly = settings(max_examples=50, deadline=None)
+quickly = settings(max_examples=examples(50), deadline=None)
 every_advantage = pytest.mark.parametrize("name", ADVANTAGES)
 with_a_baseline = pytest.mark.parametrize("name", [n for n in ADVANTAGES if n != "none"])
 

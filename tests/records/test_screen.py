@@ -23,6 +23,7 @@ from rich.text import Text
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.records.screen import Screen, sanitize
+from tests.thorough import examples
 
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07\rgone\x08\x9b31m\u202egnp.exe\u2066 [red]x[/red] [link=http://e] :smile: \ud800\x7f\u2028"
@@ -424,7 +425,7 @@ def test_harmless_text_passes_unchanged(text: str) -> None:
     assert sanitize(harmless) == harmless
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(any_text, any_text)
 @example(HOSTILE, "[/]")
 def test_no_text_reaches_a_terminal_unsanitised(one: str, other: str) -> None:

@@ -289,6 +289,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     return lambda *overrides: main(["check", "judge", *overrides, *data])
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_found_and_its_exit_code_too(
     check: Check, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -164,9 +164,9 @@ ALL = TinyRun(
 @pytest.mark.parametrize(
     "kind",
     [
-        TinyRun(Path()),
-        TinyRun(Path(), OVERLAPPING),
-        replace(ALL, algorithm={"replay_groups": 4}),
+        pytest.param(TinyRun(Path()), marks=pytest.mark.slow),
+        pytest.param(TinyRun(Path(), OVERLAPPING), marks=pytest.mark.slow),
+        pytest.param(replace(ALL, algorithm={"replay_groups": 4}), marks=pytest.mark.slow),
         ALL,
     ],
     ids=["sync", "ahead", "sync, all", "ahead, all"],

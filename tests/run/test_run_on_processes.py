@@ -92,7 +92,9 @@ def mostly_alike(episode: Any) -> float:
     return float(episode.branches[0].segments[1].token_ids[0] % 3 == 0)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [name if i % 2 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(RUNS)]
+)
 async def test_two_processes_take_the_steps_of_one(tmp_path: Path, name: str) -> None:
     alone = TinyRun(tmp_path / "one", grade=mostly_alike, **RUNS[name])
     await alone.go()
@@ -112,7 +114,10 @@ async def never_ends(stream: str, task: Task, sample_index: int) -> None:
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"max_staleness": 1}], ids=["in turn", "ahead"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param({}, id="in turn"), pytest.param({"max_staleness": 1}, id="ahead", marks=pytest.mark.slow)],
+)
 def test_a_step_that_takes_one_too_long_is_skipped_by_both(tmp_path: Path, algorithm: Mapping[str, Any]) -> None:
     run = TinyRun(tmp_path, algorithm, before=never_ends, run={"step_timeout_s": 2.0})
     assert on(2, trains, run) == [(4, 0), (4, 0)]
@@ -127,7 +132,10 @@ async def gets_a_signal(stream: str, task: Task, sample_index: int) -> None:
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"max_staleness": 1}], ids=["in turn", "ahead"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param({}, id="in turn", marks=pytest.mark.slow), pytest.param({"max_staleness": 1}, id="ahead")],
+)
 async def test_a_signal_to_one_stops_both_and_one_goes_on(tmp_path: Path, algorithm: Mapping[str, Any]) -> None:
     whole = TinyRun(tmp_path / "whole", algorithm)
     await whole.go()

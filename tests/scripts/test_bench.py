@@ -48,6 +48,7 @@ def script() -> Script:
     return Script(MINI)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_prescribes_the_same() -> None:
     here: dict[str, str] = {}
     exec(DIGEST, here)
@@ -225,6 +226,7 @@ def test_the_share_of_files_in_a_step() -> None:
     assert found.share == pytest.approx(1.2 / 10.2)
 
 
+@pytest.mark.slow
 def test_a_real_run_says_what_its_files_cost(tmp_path: Path) -> None:
     rows = durability.profile_of_work(MINI, 3, tmp_path)
     assert [(row["step"], row["checkpoint"] > 0) for row in rows] == [(0, True), (1, False), (2, True)]
@@ -233,6 +235,7 @@ def test_a_real_run_says_what_its_files_cost(tmp_path: Path) -> None:
     assert 0 < found.share < 1
 
 
+@pytest.mark.slow
 def test_memory_episodes_do_the_same_work_in_all_ways_and_the_opening_is_computed_once() -> None:
     found = memory.measured(MINI, 4, 100, 1)
     runs = {way: f for way, [f] in found.items()}
@@ -255,6 +258,7 @@ def test_a_way_that_does_other_work_is_no_comparison() -> None:
     assert not memory.same_work([found, replace(found, episodes=(replace(episode, memory=()),))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "figures"), [([], 11), (["--no-graphs"], 9)])
 def test_the_gpu_bench_runs_on_any_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], figures: int

@@ -17,6 +17,7 @@ def test_the_gain_is_a_median_over_pairs() -> None:
     assert pipeline.gain([1.5, 3.0, 8.0], [1.0, 1.0, 2.0]) == 3.0
 
 
+@pytest.mark.slow
 def test_a_step_of_tools_takes_at_least_their_latency() -> None:
     """One tool call per episode, all at once; with and without an update beside it."""
     slow = replace(MINI, latency_s=0.3)
@@ -26,6 +27,7 @@ def test_a_step_of_tools_takes_at_least_their_latency() -> None:
         assert 0 < cpu < wall + 1
 
 
+@pytest.mark.slow
 def test_it_runs_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--works", "tiny/mini", "--latencies", "0", "--pairs", "1", "--steps", "1"]
     monkeypatch.setattr(sys, "argv", ["pipeline.py", *arguments])

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import clients
 import passages
+import pytest
 
 from agentgrpo.retrieval.corpus import CorpusFile
 from agentgrpo.retrieval.index.passages import PassageFile
 
 
+@pytest.mark.slow
 def test_a_corpus_is_the_same_every_time_and_large_words_are_rare(tmp_path: Path) -> None:
     for name in ("a", "b"):
         passages.write_corpus(tmp_path / name, 300)

@@ -14,6 +14,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.calculator import Calculator
+from tests.thorough import examples
 
 ALL = Calculator()
 WORLD = Calculator(operators="+-*")
@@ -126,7 +127,7 @@ expressions = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(expressions)
 def test_it_agrees_with_python(expression: str) -> None:
     """Python's own parser and operators, over fractions."""
@@ -151,7 +152,7 @@ def test_it_agrees_with_python(expression: str) -> None:
             assert abs(Fraction(result.text) - expected) <= abs(expected) * Fraction(1, 10**14)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(st.text(), st.text("0123456789.+-*/%() ", max_size=60)))
 def test_any_text_has_a_typed_result(text: str) -> None:
     result = ALL.calculate(text)

@@ -26,6 +26,7 @@ from agentgrpo.tools.directory import (
     read_within,
     write_within,
 )
+from tests.thorough import examples
 from tests.tools import swapper
 
 TRIES = int(os.environ.get("AGENTGRPO_RACE_TRIES", "4000"))
@@ -232,7 +233,7 @@ _WRITTEN = ("d/secret", "d/new", "f", "p", "h", "d-link/new", "f-link", "p-pipe"
 _NAMES = ("d", "f", "h", "p", "d-link", "f-link", "secret", "outside", "..", ".", "", "etc", "passwd", "proc", "self")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(_NAMES), st.text(max_size=5))).map("/".join)))
 def test_no_path_escapes(path: str) -> None:
     import tempfile

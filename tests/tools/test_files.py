@@ -15,6 +15,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.files import Files
+from tests.thorough import examples
 from tests.tools.places import Place
 
 PRICES = "verdren 44\nlomel see imports\ntarvek 12\nbrint 9\nsolum 71\n"
@@ -147,7 +148,7 @@ def test_a_workspace_without_tables(tmp_path: Path) -> None:
     assert call(Place(tmp_path), "read_file", {"path": "sub/x"}) == ToolResult.failed("no file sub/x")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(suffix=st.sampled_from(["txt", "csv", "json"]), content=st.binary(max_size=200), key=st.text(max_size=5))
 def test_any_table_has_a_typed_answer(tmp_path: Path, suffix: str, content: bytes, key: str) -> None:
     for old in tmp_path.iterdir():

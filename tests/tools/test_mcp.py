@@ -23,6 +23,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
 from agentgrpo.tools.mcp.toolset import Mcp, _found
+from tests.thorough import late
 
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))
@@ -124,25 +125,27 @@ async def test_errors_of_a_tool_are_results(ask: Callable[..., Any]) -> None:
     assert await ask("small_add", a=1, b=1) == ToolResult.ok("2")
 
 
+@pytest.mark.clock
 async def test_a_call_that_takes_too_long_is_a_timeout_and_others_are_not_held_up(ask: Callable[..., Any]) -> None:
     before = int((await ask("small_cancelled")).text)
     slow = asyncio.create_task(ask("small_wait", seconds=600))
     start = time.monotonic()
     for _ in range(20):
         assert (await ask("small_add", a=1, b=1)).text == "2"
-    assert time.monotonic() - start < 2.5
+    assert not late(start, 2.5)
     assert await slow == ToolResult(outcome=Outcome.TIMEOUT, text="error: not done within 3 s")
-    assert time.monotonic() - start < 4
+    assert not late(start, 4)
     assert int((await ask("small_cancelled")).text) == before + 1  # the server was told to stop
 
 
+@pytest.mark.clock
 async def test_a_cancelled_call_ends_at_once_and_at_the_server_too(ask: Callable[..., Any]) -> None:
     before = int((await ask("small_cancelled")).text)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await ask("small_wait", seconds=600)
-    assert time.monotonic() - start < 1.2
+    assert not late(start, 1.2)
     assert int((await ask("small_cancelled")).text) == before + 1
 
 
@@ -191,6 +194,7 @@ async def test_a_server_that_lists_in_any_order_brings_the_same() -> None:
     await toolset.close()
 
 
+@pytest.mark.clock
 async def test_half_a_surrogate_pair_reaches_no_server() -> None:
     async with connected(command=raw("answers"), timeout_s=5.0) as call:
         start = time.monotonic()
@@ -199,7 +203,7 @@ async def test_half_a_surrogate_pair_reaches_no_server() -> None:
                 "a text is not valid Unicode: it has half a surrogate pair"
             )
         assert (await call("act")).outcome is Outcome.SUCCESS
-        assert time.monotonic() - start < 2.5
+        assert not late(start, 2.5)
 
 
 async def test_only_named_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +219,7 @@ async def test_only_named_variables_are_passed_on(monkeypatch: pytest.MonkeyPatc
 # --- servers that fail
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("by", ["its own deadline", "the caller's"])
 async def test_a_server_that_hangs_is_replaced(by: str) -> None:
     async with connected(command=raw("answers"), timeout_s=0.5) as call:
@@ -228,10 +233,10 @@ async def test_a_server_that_hangs_is_replaced(by: str) -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await call("act", how="hangs")
-            assert time.monotonic() - start < 0.45
+            assert not late(start, 0.45)
             assert wait_until(lambda: not alive(pid))
         assert int((await call("act")).text) != pid
-        assert time.monotonic() - start < 5
+        assert not late(start, 5)
         assert not alive(pid)
 
 
@@ -239,6 +244,7 @@ LIVELY = ("answers with no object", "answers another question", "hangs and lists
 """Only the one call has no answer."""
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize(
     "how, kind",
     [
@@ -267,7 +273,7 @@ async def test_every_failure_is_typed_and_in_time(how: str, kind: str) -> None:
                 with pytest.raises(ToolError) as e:
                     await call("act")
                 assert e.value.kind == kind
-            assert time.monotonic() - start < 8
+            assert not late(start, 8)
 
 
 async def test_restarts_are_bounded_and_the_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -379,12 +385,13 @@ def test_a_server_ends_with_the_trainer_however_that_dies(number: signal.Signals
     assert wait_until(lambda: not any(map(alive, pids + guards)))
 
 
+@pytest.mark.clock
 def test_a_program_that_forgets_to_close_it_ends_in_time() -> None:
     program = f"from agentgrpo.tools.mcp.toolset import Mcp\nx = Mcp(command={raw('answers')!r})\nprint(len(x.tools))"
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
-    assert time.monotonic() - start < 20
+    assert not late(start, 20)
 
 
 def test_no_thread_descriptor_or_process_is_left() -> None:
@@ -451,6 +458,7 @@ async def test_a_server_behind_a_url(http_server: HttpServer, monkeypatch: pytes
         assert (await call("add", a=1, b=1)).text == "2"
 
 
+@pytest.mark.slow
 async def test_a_url_s_server_that_dies_and_comes_back(http_server: HttpServer) -> None:
     async with connected(url=http_server.url, max_restarts=20) as call:
         calls = [asyncio.create_task(call("wait", seconds=600)) for _ in range(3)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.schema import MAX_LENGTH, ArgumentSchema
+from tests.thorough import examples
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -71,7 +72,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "x", "\n"]), json_values))
 def test_what_passes_is_of_the_types_that_were_promised(arguments: dict[str, Any]) -> None:
     problem = ArgumentSchema("weather", SCHEMA).problem(arguments)

@@ -233,6 +233,7 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
     assert (tree.exists(), stat.S_IMODE(outside.stat().st_mode)) == (False, 0o500)
 
 
+@pytest.mark.slow
 def test_deeper_than_any_path_may_be_long(tmp_path: Path) -> None:
     """`while true; do mkdir a; cd a; done`, 1,200 levels: no recursion, no long path, no pile of descriptors."""
     tree = tmp_path / "tree"

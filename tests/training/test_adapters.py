@@ -153,7 +153,7 @@ def _fields(sample: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", *(pytest.param(f, marks=pytest.mark.slow) for f in ("qwen2", "llama"))])
 def test_the_engine_samples_from_base_and_adapter(family: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log-probs are the trainer's and the model's own, and no schedule changes a bit of them."""
     if packed:
@@ -367,8 +367,15 @@ def trained_by(
     return {n: t.detach() for n, t in whole.items()}, reference.state_tensors(), losses
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("sharded", "half"),
+    [
+        pytest.param(True, False, id="fsdp-float32"),
+        pytest.param(True, True, id="fsdp-bfloat16", marks=pytest.mark.slow),
+        pytest.param(False, False, id="ddp-float32", marks=pytest.mark.slow),
+        pytest.param(False, True, id="ddp-bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_train_the_adapter_of_one(sharded: bool, half: bool) -> None:
     adapter, average, losses = trained_by(Alone(), False, half)
     first, second = on(2, trained_by, sharded, half)

@@ -431,9 +431,10 @@ def _kill_many(root: Path, kills: int) -> None:
     print(f"{hits} kills, {runs} runs")
 
 
-def test_sigkill_at_random_instants_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_sigkill_at_random_instants_leaves_no_trace(tmp_path: Path, kills: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.test_checkpoint", str(tmp_path), "20"],
+        [sys.executable, "-m", "tests.training.test_checkpoint", str(tmp_path), str(kills)],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -441,7 +442,7 @@ def test_sigkill_at_random_instants_leaves_no_trace(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) >= 20
+    assert int(done.stdout.split()[0]) >= kills
 
 
 if __name__ == "__main__":

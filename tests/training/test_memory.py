@@ -42,6 +42,7 @@ def growth_mb(chunk: int) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_logits_take_a_chunk_of_the_vocabulary_and_not_all_loss_tokens() -> None:
     chunk_mb, all_mb = (n * VOCABULARY * 4 / 2**20 for n in (64, TOKENS))

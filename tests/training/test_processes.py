@@ -107,8 +107,15 @@ BATCHES = (64, 24)
 """Input tokens: one or two batches a step, or several, of which a process has none now and then."""
 
 
-@pytest.mark.parametrize("algorithm", [ON_POLICY, OFF_POLICY], ids=["on-policy", "off-policy"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("strategy", "algorithm"),
+    [
+        pytest.param("ddp", ON_POLICY, id="ddp-on-policy"),
+        pytest.param("fsdp", ON_POLICY, id="fsdp-on-policy"),
+        pytest.param("ddp", OFF_POLICY, id="ddp-off-policy", marks=pytest.mark.slow),
+        pytest.param("fsdp", OFF_POLICY, id="fsdp-off-policy", marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_train_as_one_whatever_the_batches(strategy: str, algorithm: Algorithm) -> None:
     alone = train(Alone(), "ddp", BATCHES[0], algorithm)
     for tokens in BATCHES:
@@ -125,7 +132,7 @@ def test_from_two_sharded_to_one_to_two() -> None:
     assert difference(whole, third) < 1e-5
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_products_in_half_precision(strategy: str) -> None:
     """The same up to its rounding, of which the weights themselves have none."""
     alone = train(Alone(), "ddp", BATCHES[0], ON_POLICY, range(3), None, "bf16")

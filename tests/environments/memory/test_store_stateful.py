@@ -18,6 +18,7 @@ from agentgrpo.environments.memory.base import Applied, Change, MemoryEntry
 from agentgrpo.environments.memory.schema import SCHEMAS
 from agentgrpo.environments.memory.store import MAX_DETAIL, Memory, normalised
 from tests.environments.memory.calls import call, memory, words
+from tests.thorough import examples
 
 CORE_TOKENS, ENTRY_TOKENS = 5, 6
 VOCABULARY = ["Ada", "Bo", "lives", "in", "Oslo", "naïve", "猫", "🙂", "s1", "42", "[e1]"]
@@ -265,7 +266,7 @@ CALLS = st.builds(
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(calls=st.lists(CALLS, max_size=8))
 def test_no_call_raises_and_a_failing_one_changes_nothing(schema: str, calls: list[AnyCall]) -> None:
     m = memory(schema, core_tokens=CORE_TOKENS, entry_tokens=ENTRY_TOKENS)
