@@ -49,6 +49,7 @@ async def test_insufficient_evidence_rejects_then_forces() -> None:
         "web_searches": 1.0,
         "web_calls": 1.0,
         "web_served": 1.0,
+        "web_fraction": 1.0,
         "rerank_requested": 1.0,
         "rerank_skipped": 1.0,
         "evidence_insufficient_rounds": 1.0,

@@ -65,6 +65,7 @@ async def test_two_hops_metric_by_metric() -> None:
         "vdb_searches": 1.0,
         "vdb_served": 1.0,
         "vdb_calls": 1.0,
+        "web_fraction": 0.5,
         "rerank_requested": 1.0,
         "rerank_skipped": 1.0,  # there is no reranker
         "evidence_insufficient_rounds": 1.0,

@@ -14,7 +14,7 @@ from agentgrpo.config.settings import EvalSettings
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.report import show_stages
-from tests.run.test_measured import NAMES, TASKS, Policy, compared
+from tests.run.test_measured import NAMES, TASKS, Diaries, compared
 
 
 def slow_screen() -> tuple[Screen, io.StringIO]:
@@ -26,7 +26,7 @@ def slow_screen() -> tuple[Screen, io.StringIO]:
 async def test_an_evaluation_counts_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentgrpo.records.screen.PLAIN_SHARE", 0.0)  # every one has a line
     screen, out = slow_screen()
-    await compared(tmp_path, Policy(ClozeReader()), screen)
+    await compared(tmp_path, Diaries(ClozeReader()), screen)
     of_policy, of_baselines = len(TASKS) * (1 + EvalSettings().samples_per_task), len(TASKS) * len(NAMES)
     for title, total in (("evaluating end", of_policy), ("evaluating baselines", of_baselines)):
         assert f"{title}: {total} to do\n" in out.getvalue()

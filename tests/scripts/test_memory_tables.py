@@ -17,7 +17,7 @@ from agentgrpo.cli.main import main
 from agentgrpo.core.types import Exit, Failure
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.records.trajectories import read_trajectories
-from tests.run.test_measured import Policy, examiner
+from tests.run.test_measured import Diaries, examiner
 from tests.run.test_show import GROWN, REWARD, recorded
 
 SHORT = ("--beta", "0.3", "0", "--gamma", "0.5", "0", "--steps", "7")
@@ -155,7 +155,7 @@ def test_the_keys_are_those_of_the_experiment(capsys: pytest.CaptureFixture[str]
 
 async def run_of(tmp_path: Path, name: str) -> Path:
     """A run before and after, the one like the other."""
-    of = examiner(tmp_path / name, Policy(ClozeReader()))
+    of = examiner(tmp_path / name, Diaries(ClozeReader()))
     cards = await of.keep_scorecards("start", "key")
     await of.scorecards("end")
     await of.compare(cards, cards)

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from agentgrpo.environments.tools.agent import ToolAgent
 
 from agentgrpo.core.errors import ToolError
 from agentgrpo.core.messages import ToolSpec
@@ -32,6 +31,7 @@ from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 from tests import builders
 from tests.environments.scripted import tokenizer
 from tests.environments.tools.scripted import Saying, answer, call, say
+from tests.runners import tool_runner
 from tests.tools.leftovers import new_processes
 from tests.tools.test_mcp import alive, raw, wait_until
 
@@ -139,16 +139,16 @@ async def test_a_retry_finds_nothing_of_the_attempt_that_failed(tmp_path: Path) 
 
     renderer = ReactRenderer(tokenizer=tokenizer())
     async with made(command=(*SQLITE, ":memory:")) as toolset:
-        agent = ToolAgent(
+        runner = tool_runner(
             engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script),
             renderer=renderer,
             tools={"execute": toolset.tools[0], "say": Saying(fails_once)},
-            environments=Workspaces(tmp_path),
+            workspaces=Workspaces(tmp_path),
             tool_retries=0,
         )
         sampling = SamplingParams(max_tokens=200)
         episode = await run_episode(
-            agent, builders.task(), sample_index=0, stream="train/0", sampling=sampling, retries=1
+            runner, builders.task(), sample_index=0, stream="train/0", sampling=sampling, retries=1
         )
     assert (episode.failure, num_calls) == (None, 2)
     assert [(r.name, r.outcome) for r in episode.tool_records] == [
