@@ -16,24 +16,24 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "agentgrpo"
 PAGE = PACKAGE / "docs" / "api.md"
 PARTS = {
-    "Nouns": ("types.py", "protocol.py", "errors.py"),
+    "Nouns": ("core/types.py", "core/messages.py", "core/errors.py"),
     "Contracts: what a class of yours has to have": (
         "rewards/base.py",
         "tools/base.py",
         "judges/base.py",
         "judges/judger.py",
-        "retrievers/base.py",
+        "retrieval/base.py",
         "tasks/base.py",
-        "agents/base.py",
-        "memory/base.py",
+        "environments/base.py",
+        "environments/figures.py",
+        "environments/memory/base.py",
         "renderers/base.py",
         "engines/base.py",
         "tools/sandbox/base.py",
     ),
     "Reading a run": (
         "records/run_dir.py",
-        "records/trajectories/record.py",
-        "records/trajectories/reading.py",
+        "records/trajectories.py",
         "records/metrics.py",
     ),
 }

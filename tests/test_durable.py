@@ -524,7 +524,7 @@ def test_the_error_names_file_and_hashes(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from agentgrpo.durable import RunLock
+from agentgrpo.core.durable import RunLock
 lock = RunLock(Path(sys.argv[1]))
 if sys.argv[2] == "fork":
     hear, tell = os.pipe()

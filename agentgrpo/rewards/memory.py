@@ -34,7 +34,7 @@ def of_branches(episode: Episode, metric: str) -> list[float]:
     counted = episode.metrics_by_turn.get(metric, ())
     if len(counted) != sum(turns):
         raise ConfigError(
-            f"a reward term reads the metric '{metric}' of each of {sum(turns)} turns, and this agent counts it for "
+            f"a reward term reads the metric '{metric}' of each of {sum(turns)} turns, and this environment counts it for "
             f"{len(counted)}; remove the term, or choose an agent that counts it turn by turn, such as "
             f"environment=memory"
         )

@@ -30,7 +30,7 @@ import os, signal, sys
 from pathlib import Path
 from agentgrpo.retrieval.index.building import Building
 from agentgrpo.records.screen import Bar
-from tests.recipes.test_indexing import build
+from tests.cli.test_indexing import build
 
 calls, (corpus, out, where, number) = [], sys.argv[1:]
 
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_the_process(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 from pathlib import Path
-from tests.recipes.test_indexing import Interrupted, run
+from tests.cli.test_indexing import Interrupted, run
 
 def twice(count):
     os.kill(os.getpid(), signal.SIGINT)

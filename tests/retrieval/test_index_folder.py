@@ -166,8 +166,8 @@ from pathlib import Path
 from agentgrpo.retrieval import faiss_index
 from agentgrpo.retrieval.index import building
 building.BLOCK = faiss_index.BLOCK = 256
-from tests.retrievers.stores import corpus, index
-from tests.retrievers.test_index_folder import NODE
+from tests.retrieval.stores import corpus, index
+from tests.retrieval.test_index_folder import NODE
 
 class Torn:
     def __init__(self, sink): self.sink = sink

@@ -236,9 +236,9 @@ async def test_a_metric_that_is_not_counted_is_an_error_and_not_a_zero(preset: s
     }
     uncounted = replace(writers.GOOD, metrics={n: v for n, v in writers.GOOD.metrics.items() if n != metric})
     if metric in used[preset]:
-        with pytest.raises(ConfigError, match=f"reads the metric '{metric}', which this agent does not count"):
+        with pytest.raises(ConfigError, match=f"reads the metric '{metric}', which this environment does not count"):
             reward.refuse_uncounted(NAMES - {metric})
-        with pytest.raises(ConfigError, match=f"reads the metric '{metric}', which this agent does not count"):
+        with pytest.raises(ConfigError, match=f"reads the metric '{metric}', which this environment does not count"):
             await scored(reward, uncounted)
     else:
         reward.refuse_uncounted(NAMES - {metric})
@@ -250,7 +250,9 @@ async def test_a_metric_that_is_not_counted_by_turn_is_an_error_and_not_a_zero()
     short = replace(writers.GOOD, metrics_by_turn=dict(writers.GOOD.metrics_by_turn) | {"executed": (1.0,) * 3})
     with pytest.raises(ConfigError, match=r"reads the metric '\w+' of each of 4 turns, .* counts it for 0;"):
         await scored(build("memory", JUDGE), whole)
-    with pytest.raises(ConfigError, match="'executed' of each of 4 turns, and this agent counts it for 3; remove the"):
+    with pytest.raises(
+        ConfigError, match="'executed' of each of 4 turns, and this environment counts it for 3; remove the"
+    ):
         await scored(build("memory", JUDGE), short)
 
 

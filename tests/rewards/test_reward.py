@@ -253,7 +253,7 @@ def test_degenerate_groups(rewards: list[float], degenerate: bool) -> None:
 
 async def test_a_metric_that_the_agent_does_not_count_is_an_error_and_not_a_zero() -> None:
     with pytest.raises(
-        ConfigError, match=r"reads the metric 'rounds_used', which this agent does not count \(it counts turns\)"
+        ConfigError, match=r"reads the metric 'rounds_used', which this environment does not count \(it counts turns\)"
     ):
         await reward({"per_search": {"weight": -0.1}}).score(group(episode(task(), metrics={"turns": 1.0})))
 
@@ -271,7 +271,7 @@ def test_a_term_that_reads_what_the_agent_does_not_count_is_refused_before_any_e
     """Also where it reads it in some episodes only."""
     counted = {"evidence_gain_total", "rounds_used", "answer_allowed", "final_evidence_sufficient"}
     reward(PRICED).refuse_uncounted(counted)
-    with pytest.raises(ConfigError, match=r"metric 'rounds_used', which this agent does not count .* reward="):
+    with pytest.raises(ConfigError, match=r"metric 'rounds_used', which this environment does not count .* reward="):
         reward(PRICED).refuse_uncounted({"evidence_gain_total"})
     with pytest.raises(ConfigError, match="reads the metric 'search_quality_score', which"):
         reward({**CORRECT, "search_quality": {"weight": 1.0}}).refuse_uncounted(counted)

@@ -95,7 +95,7 @@ async def test_a_reward_of_search_agents_names_those_that_fit_a_tool_agent(tmp_p
     played = (await play(add(2, 3), answer("5"), tmp_path=tmp_path)).episode
     with pytest.raises(ConfigError) as raised:
         await build("shaped").score(group(played))
-    advice = "; remove the term, or choose an agent that does, or a reward that fits this one: "
+    advice = "; remove the term, or choose an environment that does, or a reward that fits this one: "
     assert str(raised.value).endswith(
         f"{advice}for environment=memory e.g. reward=memory, for environment=tools e.g. reward=react, tools or correctness"
     )

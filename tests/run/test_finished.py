@@ -25,7 +25,7 @@ def finished(run_dir: Path, *, end_step: int = 4, result: Any = RESULT) -> Path:
     (run_dir / "eval.json").write_text(json.dumps(result))
     path = run_dir / "trajectories" / "eval-end-sampled.jsonl"
     path.parent.mkdir()
-    of = {"step": end_step, "seed": 0, "split": "test", "agent_name": "search", "record_tokens": False}
+    of = {"step": end_step, "seed": 0, "split": "test", "environment": "search", "record_tokens": False}
     write_trajectories(path, scored=[], advantages=[], dropped=[], **of)  # type: ignore[arg-type]
     return run_dir
 

@@ -250,8 +250,9 @@ def guarded(world: ProcessGroup, name: str) -> tuple[int, str]:
 
 def billed(world: ProcessGroup, calls: float) -> dict[str, float]:
     reward = SimpleNamespace(judge_counts=lambda: {"calls": calls + world.rank, "cost": 0.5})
-    agent = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
-    parts: Any = SimpleNamespace(world=world, reward=reward, agent=agent, meter=None)
+    environment = SimpleNamespace(counts=lambda: {"reader/cost": 2.0 * calls})
+    runner = SimpleNamespace(environment=environment)
+    parts: Any = SimpleNamespace(world=world, reward=reward, runner=runner, meter=None)
     return dict(asyncio.run(bill_since(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
 
 

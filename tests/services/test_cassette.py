@@ -347,7 +347,7 @@ import asyncio, sys
 from pathlib import Path
 from agentgrpo.retrieval.metered import MeteredRetriever
 from agentgrpo.core.types import Passage
-from tests.metering.stand_ins import meter
+from tests.services.stand_ins import meter
 
 class Mine:
     identity = "Mine"

@@ -1,4 +1,4 @@
-"""What every JSON endpoint shares. All ways in which a server can fail are tested in tests/retrievers/test_http.py."""
+"""What every JSON endpoint shares. All ways in which a server can fail are tested in tests/retrieval/test_http.py."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a run from before there was a meter."""
     monkeypatch.chdir(tmp_path)
     for name in ("train", "resume", "eval"):
-        monkeypatch.setitem(VERBS, name, replace(VERBS[name], entry="tests.metering.test_wiring:keep"))
+        monkeypatch.setitem(VERBS, name, replace(VERBS[name], entry="tests.services.test_wiring:keep"))
     JOBS.clear()
     assert main(["train", "run.dir=old"]) == 0
     config = JOBS.pop()
