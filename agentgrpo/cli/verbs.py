@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,10 @@ from agentgrpo.models.loading import Start
 from agentgrpo.records.run_dir import EVAL, EVALUATED
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import session_of
+from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
 from agentgrpo.run.diagnostics import Diagnostics, Watch
 from agentgrpo.run.evaluate import Verdict
+from agentgrpo.run.examine import Examiner
 from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
@@ -43,7 +47,6 @@ from agentgrpo.run.resume import (
     set_result_aside,
 )
 from agentgrpo.run.session import examine_only, run_session
-from agentgrpo.run.wiring import Wiring
 from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
@@ -59,7 +62,7 @@ def train(config: Config, command: Command) -> VerbResult:
     with _run_directory(config, command) as (config, command, run, world, screen, watch):
         once(world, lambda: _begin(run, command))
         screen.line(f"run directory: {run.dir}")
-        session, progress = session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress()
+        session, progress = session_of(_built(config, command, screen, world), None, watch), Progress()
         with _ending(session.parts, progress):
             result = asyncio.run(run_session(session, progress))
         return _verb_result(result)
@@ -73,7 +76,7 @@ def resume(config: Config, command: Command) -> VerbResult:
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
-            session, progress = session_of(Wiring(config, command.snapshot, screen, world), None, watch), Progress()
+            session, progress = session_of(_built(config, command, screen, world), None, watch), Progress()
             with _ending(session.parts, progress):
                 result = asyncio.run(run_session(session, progress))
             return _verb_result(result)
@@ -85,8 +88,8 @@ def resume(config: Config, command: Command) -> VerbResult:
             screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
             report_result(screen, result)
             return _verb_result(result)
-        wiring = Wiring(config, command.snapshot, screen, world, weights=checkpoint.path)
-        for note in refuse_drift(checkpoint.state, wiring.fixed_state(checkpoint.state["start"])):
+        built = _built(config, command, screen, world, weights=checkpoint.path)
+        for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
         if once(world, lambda: _rewind(run, store, checkpoint, command)) and not run.final_eval:
             screen.line(
@@ -97,7 +100,7 @@ def resume(config: Config, command: Command) -> VerbResult:
         if checkpoint.step >= run.max_steps:
             todo = ", and its end weights are evaluated" if run.final_eval else ""
             screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
-        session, progress = session_of(wiring, checkpoint, watch), Progress.restored(checkpoint)
+        session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
         with _ending(session.parts, progress):
             result = asyncio.run(run_session(session, progress))
         return _verb_result(result)
@@ -126,17 +129,27 @@ def evaluate(config: Config, command: Command) -> VerbResult:
         once(world, lambda: _say_what(Path(run.dir), ckpt=arguments["ckpt"], baseline=start))
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
         before = config if is_trained else {**config, "engine": {"name": "hf"}}
-        wirings = [
-            Wiring(given, command.snapshot, screen, world, weights=path)
-            for given, path in zip((before, config), weights, strict=True)
-        ]
-        baseline, trained = (wiring.examiner(test=True, dev=False) for wiring in wirings)
+        inputs = load_inputs(config, command.snapshot, screen, world)
+        first = prepare_start(inputs)
+
+        def examiner(config: Config, weights: Path | None) -> Examiner:
+            return build_run(replace(inputs, config=config), first, weights=weights).examiner(test=True, dev=False)
+
+        baseline, trained = (partial(examiner, *given) for given in zip((before, config), weights, strict=True))
         once(world, lambda: set_result_aside(Path(run.dir)))
         with noting_stop(Path(run.dir), world):
             result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
         screen.line(f"results: {Path(run.dir) / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return VerbResult(exit_code=code, objective=result["sampled"]["trained"]["reward"])
+
+
+def _built(
+    config: Config, command: Command, screen: Screen, world: ProcessGroup, *, weights: Path | None = None
+) -> Run:
+    """Inputs, start weights, run: the warm start is a stage between."""
+    inputs = load_inputs(config, command.snapshot, screen, world)
+    return build_run(inputs, prepare_start(inputs), weights=weights)
 
 
 def _samples_what_is_trained(config: Mapping[str, Any]) -> bool:

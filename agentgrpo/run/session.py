@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,25 +138,37 @@ def _describe(parts: Parts, probed: str) -> None:
 
 
 async def examine_only(
-    baseline: Examiner, trained: Examiner, screen: Screen, world: ProcessGroup, *, grace_s: float
+    baseline: Callable[[], Examiner],
+    trained: Callable[[], Examiner],
+    screen: Screen,
+    world: ProcessGroup,
+    *,
+    grace_s: float,
 ) -> dict[str, Any]:
-    """`agentgrpo eval`: both policies on the same tasks and seeds; returns eval.json's content."""
+    """`agentgrpo eval`: both policies on the same tasks and seeds, one after the other, so that one policy is held at a
+    time; returns eval.json's content. They share all but policy and engine."""
     go_on, phase = "nothing was trained; start the evaluation again", "the evaluation"
+    held: Examiner | None = None
     try:
         with RunContext(world, go_on, grace_s=grace_s, at_once=screen.close) as ctx:
-            await ctx.do(phase, probe_services(trained, world))
-            await ctx.do(phase, baseline.begin())
-            before = await ctx.do(phase, baseline.scorecards("start"))
-            await ctx.do(phase, trained.begin())
-            after = await ctx.do(phase, trained.scorecards("end"))
-            result = (await ctx.do(phase, trained.compare(before, after))).to_json()
+            held = baseline()
+            await ctx.do(phase, probe_services(held, world))
+            await ctx.do(phase, held.begin())
+            before = await ctx.do(phase, held.scorecards("start"))
+            await held.engine.close()
+            held = None
+            gc.collect()  # a model is a circle of modules
+            held = trained()
+            await ctx.do(phase, held.begin())
+            after = await ctx.do(phase, held.scorecards("end"))
+            result = (await ctx.do(phase, held.compare(before, after))).to_json()
     except BudgetSpent as e:
         raise BudgetSpent(
             f"{e}; the evaluation ends without a verdict; evaluate again with {e.raised}", e.raised
         ) from e
     finally:
-        await baseline.close()
-        await trained.close()
-    _note_unrecorded(screen, baseline.meter, trained.meter)
+        if held is not None:
+            await held.close()
+    _note_unrecorded(screen, held.meter)
     report(screen, result)
     return result

@@ -98,11 +98,11 @@ def _bytes_per_episode(case: Case) -> int:
 
 async def look_at_context(case: Case, found: CheckNotes) -> None:
     """Prompts and turns against what the engine holds."""
-    wiring = case.wiring
-    held, wanted = wiring.engine.max_context, case.rollout.max_tokens
+    built = case.built
+    held, wanted = built.engine.max_context, case.rollout.max_tokens
     _rehearsed(case, found)
     found.facts |= {"engine holds": held, "of a turn": wanted}
-    own = int(wiring.policy.model.config.get_text_config().max_position_embeddings)
+    own = int(built.policy.model.config.get_text_config().max_position_embeddings)
     if held > own:
         found.problem(
             f"the engine holds contexts of {held} tokens, and the model was made for {own}",
@@ -144,11 +144,11 @@ async def look_at_context(case: Case, found: CheckNotes) -> None:
 
 
 def _rehearsed(case: Case, found: CheckNotes) -> None:
-    tasks = case.wiring.dataset.split("train")[:REHEARSED]
+    tasks = case.built.dataset.split("train")[:REHEARSED]
     refused: list[str] = []
     for task in tasks:
         try:
-            case.wiring.runner.rehearse(task)
+            case.built.runner.rehearse(task)
         except (ConfigError, DataError) as error:
             refused.append(told(error))
     found.facts["openings written"] = len(tasks)

@@ -25,7 +25,7 @@ from agentgrpo.preflight.doctor.finding import Skipped
 from agentgrpo.preflight.doctor.recording import Witness
 from agentgrpo.preflight.plan.estimate import Plan, estimate
 from agentgrpo.records.screen import Screen
-from agentgrpo.run.wiring import Wiring
+from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
 from agentgrpo.training.process_group import Alone
 
 STREAM = "train/0"
@@ -49,7 +49,7 @@ class Sample:
 
 
 class _Ear(Screen):
-    """Hears what the wiring has to say instead of printing it, and says on stderr what takes long."""
+    """Hears what the built has to say instead of printing it, and says on stderr what takes long."""
 
     def __init__(self) -> None:
         super().__init__("quiet", Console(file=io.StringIO()))
@@ -74,12 +74,12 @@ class Case:
     snapshot: str
     folder: Path
     heard: list[str] = field(default_factory=list)
-    """What the wiring noted."""
+    """What the builders noted."""
     made_start: bool = False
     """The start weights were made here, and not found."""
     broken: dict[str, str] = field(default_factory=dict)
     """Dotted key of a part that could not be built -> why."""
-    _wiring: Wiring | None = None
+    _built: Run | None = None
     _sample: Sample | None = None
 
     @property
@@ -112,29 +112,30 @@ class Case:
         """Raises ConfigError where the model's shape is unknown."""
         return estimate(self.config)
 
-    def wire(self, config: Mapping[str, Any]) -> None:
+    def build(self, config: Mapping[str, Any]) -> None:
         """Build everything, as a run does. Raises what a run would."""
         ear = _Ear()
         try:
-            self._wiring = Wiring(config, self.snapshot, ear, Alone())
+            inputs = load_inputs(config, self.snapshot, ear, Alone())
+            self._built = build_run(inputs, prepare_start(inputs))
         finally:
             self.heard, self.made_start = ear.lines, self.made_start or bool(ear.stages)
 
     @property
-    def is_wired(self) -> bool:
-        return self._wiring is not None
+    def is_built(self) -> bool:
+        return self._built is not None
 
     @property
-    def wiring(self) -> Wiring:
+    def built(self) -> Run:
         """Raises Skipped where it could not be built."""
-        if self._wiring is None:
+        if self._built is None:
             raise Skipped("needs: parts, which could not be built")
-        return self._wiring
+        return self._built
 
     @property
     def sample(self) -> Sample:
         """Raises Skipped where nothing was rolled out."""
-        _ = self.wiring
+        _ = self.built
         if self._sample is None:
             raise Skipped("needs: episodes, which could not be sampled")
         return self._sample
@@ -150,8 +151,8 @@ class Case:
         self._sample = sample
 
     async def close(self) -> None:
-        if self._wiring is not None:
-            await self._wiring.examiner(test=False, dev=False).close()
+        if self._built is not None:
+            await self._built.examiner(test=False, dev=False).close()
 
 
 def told(error: BaseException) -> str:

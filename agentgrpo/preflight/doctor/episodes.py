@@ -26,11 +26,11 @@ TASKS = 6
 
 async def look_at_episodes(case: Case, found: CheckNotes) -> None:
     """Sample and score them; every other check of tokens and rewards looks at these."""
-    wiring = case.wiring
+    built = case.built
     await _sync(case)
-    witness = Witness(wiring.engine)
-    runner = replace(wiring.runner, engine=cast(Engine, witness))
-    of_step = task_order(wiring).take(0)
+    witness = Witness(built.engine)
+    runner = replace(built.runner, engine=cast(Engine, witness))
+    of_step = task_order(built).take(0)
     tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # of all kinds, where they come in turn
     began = time.perf_counter()
     try:
@@ -41,13 +41,13 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
                     tasks,
                     group_size=case.rollout.group_size,
                     stream=STREAM,
-                    sampling=wiring.sampling,
+                    sampling=built.sampling,
                     max_concurrent_episodes=case.rollout.max_concurrent_episodes,
                     episode_timeout_s=case.rollout.episode_timeout_s,
                     episode_retries=case.rollout.episode_retries,
                 )
                 between = time.perf_counter()
-                scored = await score_groups(wiring.reward, groups)
+                scored = await score_groups(built.reward, groups)
     except TimeoutError:
         found.problem(
             f"{len(tasks)} of a step's {case.rollout.tasks_per_step} tasks took more than {case.run.step_timeout_s:g} "
@@ -65,11 +65,11 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
 
 async def _sync(case: Case) -> None:
     """As a run does before its first step. Raises TrainingError where servers sample from other weights."""
-    wiring = case.wiring
-    if is_pooled(wiring.engine):
-        await have_sample(wiring.engine, wiring.policy, wiring.canary_ids, 0)
+    built = case.built
+    if is_pooled(built.engine):
+        await have_sample(built.engine, built.policy, built.canary_ids, 0)
     else:
-        await wiring.engine.load_weights(0)
+        await built.engine.load_weights(0)
 
 
 def _failures(sample: Sample, found: CheckNotes) -> None:

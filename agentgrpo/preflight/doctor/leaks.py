@@ -19,7 +19,7 @@ MANY = 0.5
 
 async def look_at_data(case: Case, found: CheckNotes) -> None:
     """All splits, compared by their words and not by their letters."""
-    dataset = case.wiring.dataset
+    dataset = case.built.dataset
     asked: dict[str, dict[str, frozenset[str]]] = {name: {} for name in SPLITS}
     for name in SPLITS:
         again, otherwise, given = 0, 0, 0

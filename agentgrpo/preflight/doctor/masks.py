@@ -173,7 +173,7 @@ def _picture(case: Case, held: Held) -> Iterator[Span]:
     begin = 0
     for i in range(1, len(styles) + 1):
         if i == len(styles) or styles[i] != styles[begin]:
-            yield case.wiring.renderer.decode(ids[begin:i]), styles[begin]
+            yield case.built.renderer.decode(ids[begin:i]), styles[begin]
             begin = i
     if len(ids) > SHOWN_TOKENS:
         yield f" ... {len(ids) - SHOWN_TOKENS} more tokens", ""

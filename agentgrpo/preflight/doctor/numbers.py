@@ -17,19 +17,19 @@ SAMPLES = 16
 
 
 def _trainable(case: Case) -> None:
-    if not case.wiring.engine.trainable:
+    if not case.built.engine.trainable:
         raise Skipped("the engine gives no log-probs of its own")
 
 
 async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
     """The log-probs of sampled tokens, as the engine gave them and as the trainer computes them."""
     _trainable(case)
-    wiring = case.wiring
+    built = case.built
     samples = [s for s in training_samples(case) if any(s.loss_mask[1:])][:SAMPLES]
     if not samples:
         raise Skipped("needs: masks, and no token is trained on")
-    with autocast(wiring.hardware.mixed_precision, wiring.policy.device):
-        scored = wiring.policy.logprobs(samples, temperature=case.rollout.temperature)
+    with autocast(built.hardware.mixed_precision, built.policy.device):
+        scored = built.policy.logprobs(samples, temperature=case.rollout.temperature)
     gaps = [
         abs(ours - theirs)
         for sample, logprobs in scored
@@ -53,23 +53,23 @@ async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
             f"engine and trainer, by {worst:.3g} at most",
             why="the ratio of the policy to the one that sampled is wrong from the first step, and with it every "
             "gradient",
-            key="hardware.mixed_precision" if wiring.hardware.mixed_precision != "no" else "engine.name",
+            key="hardware.mixed_precision" if built.hardware.mixed_precision != "no" else "engine.name",
         )
 
 
 async def look_at_weights(case: Case, found: CheckNotes) -> None:
     """A fixed prompt, scored by the engine and by the policy. Nothing is loaded for it."""
     _trainable(case)
-    wiring = case.wiring
-    tags = await refuse_stale_weights(wiring.engine, wiring.policy, wiring.canary_ids, -1)
-    found.facts |= {"gap": tags["policy/canary_gap"], "allowed": TOLERANCE, "tokens": len(wiring.canary_ids)}
+    built = case.built
+    tags = await refuse_stale_weights(built.engine, built.policy, built.canary_ids, -1)
+    found.facts |= {"gap": tags["policy/canary_gap"], "allowed": TOLERANCE, "tokens": len(built.canary_ids)}
 
 
 async def look_at_determinism(case: Case, found: CheckNotes) -> None:
     """The same episodes alone and in company, in another order: the same tokens and the same bits?"""
     _trainable(case)
-    wiring, node = case.wiring, case.config["engine"]
-    report = await determinism_probe(wiring.engine, [wiring.canary_ids])
+    built, node = case.built, case.config["engine"]
+    report = await determinism_probe(built.engine, [built.canary_ids])
     found.facts |= {"determinism": report.level, "largest difference": report.max_logprob_difference}
     if report.level == "exact":
         return

@@ -25,7 +25,7 @@ def look_at_parts(case: Case, found: CheckNotes) -> None:
     _refuse_without_memory(case)
     config = case.tried
     try:
-        case.wire(config)
+        case.build(config)
     except Exception as error:
         broken = list(_broken(config))
         for part in broken:
@@ -37,13 +37,13 @@ def look_at_parts(case: Case, found: CheckNotes) -> None:
             _again(case, broken[-1].without, found)
     if case.heard:
         found.facts["noted"] = case.heard
-    if case.is_wired:
+    if case.is_built:
         _facts(case, found)
 
 
 def _again(case: Case, config: Mapping[str, Any], found: CheckNotes) -> None:
     try:
-        case.wire(config)
+        case.build(config)
     except Exception as error:
         found.problem(told(error), why=WHY, key=key_in(told(error)))
 
@@ -104,19 +104,19 @@ def _failure(kind: str, node: Mapping[str, Any], **injected: Any) -> str:
 
 
 def _facts(case: Case, found: CheckNotes) -> None:
-    wiring = case.wiring
+    built = case.built
     for refuse in (refuse_untrainable, refuse_few):
         try:
-            refuse(wiring)
+            refuse(built)
         except AgentGrpoError as error:
             found.problem(told(error), why=WHY, key=key_in(told(error)))
-    for note in wiring.equipment.notes:
+    for note in built.equipment.notes:
         found.note(note, why="it may not be what you mean", key=key_in(note))
     found.facts |= {
-        "model": str(wiring.start.folder),
+        "model": str(built.start.folder),
         "start weights made now": case.made_start,
-        "parameters": sum(p.numel() for p in wiring.policy.model.parameters()),
-        "trained": sum(p.numel() for p in wiring.policy.model.parameters() if p.requires_grad),
-        "renderer": type(wiring.renderer).__name__,
-        "tasks": {name: len(wiring.dataset.split(name)) for name in SPLITS},
+        "parameters": sum(p.numel() for p in built.policy.model.parameters()),
+        "trained": sum(p.numel() for p in built.policy.model.parameters() if p.requires_grad),
+        "renderer": type(built.renderer).__name__,
+        "tasks": {name: len(built.dataset.split(name)) for name in SPLITS},
     }

@@ -29,9 +29,9 @@ class _Lenient:
 
 async def look_at_prices(case: Case, found: CheckNotes) -> None:
     """Every kind of call that the agent counts, and every limit of money."""
-    figures = case.wiring.runner.figures
-    prices = figures.priced(case.wiring.run.eval.prices)
-    paid = case.wiring.meter.budget.prices.by_kind
+    figures = case.built.runner.figures
+    prices = figures.priced(case.built.run.eval.prices)
+    paid = case.built.meter.budget.prices.by_kind
     charged = await _charged(case, figures.counts)
     found.facts |= {
         "of a call, in the figures": dict(prices),
@@ -58,7 +58,7 @@ async def look_at_prices(case: Case, found: CheckNotes) -> None:
 
 def _can_be_made(kind: str, case: Case) -> bool:
     """A search agent without a web retriever or a reranker counts their calls, and makes none."""
-    environment = case.wiring.runner.environment
+    environment = case.built.runner.environment
     if not isinstance(environment, SearchOptions):
         return True
     return {"web": "web" in environment.retrievers, "rerank": environment.reranker is not None}.get(kind, True)
@@ -88,7 +88,7 @@ def _budget(case: Case, found: CheckNotes) -> None:
 
 async def _charged(case: Case, counts: Mapping[str, str]) -> dict[str, float | None]:
     """Kind of call -> what one takes off the reward of a right answer; None where no invented episode tells."""
-    environment = case.wiring.runner.environment
+    environment = case.built.runner.environment
     if not environment.metrics:
         return dict.fromkeys(counts)
     reward: Reward = build_node("reward", case.config["reward"], judge=_Lenient())

@@ -64,12 +64,12 @@ async def probe(requests: Sequence[Callable[[], Awaitable[T]]]) -> Probes[T]:
 
 
 def _tasks(case: Case, count: int) -> Sequence[Task]:
-    return case.wiring.dataset.split("train")[:count]
+    return case.built.dataset.split("train")[:count]
 
 
 async def look_at_retrievers(case: Case, found: CheckNotes) -> None:
     """Questions of the training set, as queries."""
-    retrievers = case.wiring.equipment.retrievers
+    retrievers = case.built.equipment.retrievers
     if not retrievers:
         raise Skipped("nothing is searched")
     web = (case.config["retriever"].get("web") or {}).get("name", "none")
@@ -112,7 +112,7 @@ def _failed(name: str, probes: Probes[Any], found: CheckNotes, *, why: str, key:
 
 async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
     """The reranker over what a search finds, and pages that passages name."""
-    environment = case.wiring.runner.environment
+    environment = case.built.runner.environment
     if not isinstance(environment, SearchOptions) or (environment.reranker is None and environment.fetcher is None):
         raise Skipped("nothing is reranked and no page is fetched")
     task = _tasks(case, 1)[0]
@@ -153,8 +153,8 @@ async def look_at_rerankers(case: Case, found: CheckNotes) -> None:
 async def look_at_tools(case: Case, found: CheckNotes) -> None:
     """Every tool called a few times with invented arguments, as an untrained policy would. What it refuses is its
     right; what breaks is not."""
-    wiring = case.wiring
-    environment = wiring.runner.environment
+    built = case.built
+    environment = built.runner.environment
     if not isinstance(environment, ToolEnvironments) or not environment.tools:
         raise Skipped("no tools are called")
     task = _tasks(case, 1)[0]
@@ -226,12 +226,12 @@ def _tool_findings(
 
 async def look_at_judge(case: Case, found: CheckNotes) -> None:
     """Right answers of the training set, one request each."""
-    wiring = case.wiring
+    built = case.built
     if "judge" in case.broken:
         raise Skipped("needs: judge, which could not be built")
-    for note in await probe_judge(wiring.judge):
+    for note in await probe_judge(built.judge):
         found.note(note, why="what is not kept would fail", key="judge.completer")
-    judge, tasks = single(wiring.judge, _tasks(case, PROBES))
+    judge, tasks = single(built.judge, _tasks(case, PROBES))
     answered = [task for task in tasks if task.references][:PROBES]
     if not answered:
         raise Skipped("no task has a reference to ask the judge about")

@@ -22,11 +22,11 @@ SLOW_S = 2.0
 
 async def look_at_signal(case: Case, found: CheckNotes) -> None:
     """Rewards within groups: where all are equal there is no gradient."""
-    wiring, scored = case.wiring, case.sample.scored
+    built, scored = case.built, case.sample.scored
     whole = [g for g in scored if all(r is not None for r in g.rewards)]
     if not whole:
         raise Skipped("needs: episodes, and no group was scored whole")
-    equal = sum(is_degenerate(g, wiring.algorithm) for g in whole)
+    equal = sum(is_degenerate(g, built.algorithm) for g in whole)
     share = 1 - equal / len(whole)
     totals = [[r.total for r in g.rewards if r is not None] for g in whole]
     means = [fmean(group) for group in totals]
@@ -39,7 +39,7 @@ async def look_at_signal(case: Case, found: CheckNotes) -> None:
         "correctness": round(fmean(r.correctness for g in whole for r in g.rewards if r is not None), 4),
     }
     what = f"in {equal} of {len(whole)} groups of {case.rollout.group_size} all episodes have the same credit"
-    key = "rollout.group_size" if wiring.algorithm.credit == "episode" else "algorithm.credit"
+    key = "rollout.group_size" if built.algorithm.credit == "episode" else "algorithm.credit"
     if equal == len(whole):
         found.problem(
             f"{what}: mean reward {fmean(means):.3g}",
@@ -60,11 +60,11 @@ async def look_at_signal(case: Case, found: CheckNotes) -> None:
 
 async def look_at_guards(case: Case, found: CheckNotes) -> None:
     """The run's own guards, on what the sample measures: only limits that compare with no earlier step."""
-    wiring = case.wiring
+    built = case.built
     _ = case.episodes
-    _, reasons = keep_informative(case.sample.scored, is_degenerate=lambda g: is_degenerate(g, wiring.algorithm))
-    figures = wiring.runner.figures
-    prices = figures.priced(wiring.run.eval.prices)
+    _, reasons = keep_informative(case.sample.scored, is_degenerate=lambda g: is_degenerate(g, built.algorithm))
+    figures = built.runner.figures
+    prices = figures.priced(built.run.eval.prices)
     tags = rollout_metrics(case.sample.scored, reasons, lambda metrics: figures.cost(metrics, prices))
     watching = 0
     for name, node in case.config["guards"].items():
@@ -109,9 +109,9 @@ async def look_at_judge_trust(case: Case, found: CheckNotes) -> None:
     """Known-wrong answers, and right ones (agentgrpo check judge does more of both)."""
     if "judge" in case.broken:
         raise Skipped("needs: judge, which could not be built")
-    wiring = case.wiring
-    tasks = wiring.dataset.split("test")[:JUDGED_TASKS] or wiring.dataset.split("train")[:JUDGED_TASKS]
-    judge = build_part("judge", case.config["judge"], wiring.meter, None)  # it is closed with the check
+    built = case.built
+    tasks = built.dataset.split("test")[:JUDGED_TASKS] or built.dataset.split("train")[:JUDGED_TASKS]
+    judge = build_part("judge", case.config["judge"], built.meter, None)  # it is closed with the check
     report = await check_judge(judge, tasks, count=CANARIES, seed=case.run.seed)
     found.facts["tried"] = list(report.lines)
     for finding in report.findings:

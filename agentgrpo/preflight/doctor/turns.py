@@ -20,8 +20,8 @@ _KEY = "model.renderer"
 
 async def look_at_stops(case: Case, found: CheckNotes) -> None:
     """The end of a turn is one token for everybody, and a sampled one ends the turn."""
-    wiring = case.wiring
-    tokenizer, model, renderer = wiring.policy.tokenizer, wiring.policy.model, wiring.renderer
+    built = case.built
+    tokenizer, model, renderer = built.policy.tokenizer, built.policy.model, built.renderer
     stops = set(renderer.stop_token_ids)
     found.facts |= {"stop tokens": {renderer.decode([i]): i for i in sorted(stops)}, "eos": tokenizer.eos_token_id}
     _model_ends(model, stops, renderer, found)
@@ -85,7 +85,7 @@ def _controls(renderer: Renderer, added: dict[str, int], found: CheckNotes) -> N
 
 def _written_end(case: Case, found: CheckNotes) -> None:
     """A demonstrated turn ends with what ends a sampled one."""
-    renderer: Any = case.wiring.renderer
+    renderer: Any = case.built.renderer
     if not hasattr(renderer, "write"):
         return
     text = renderer.write(ParsedTurn(answer="probe"))
@@ -102,7 +102,7 @@ async def look_at_ends(case: Case, found: CheckNotes) -> None:
     """Of the sampled turns: each that is said to have stopped ends with what stops it, and nothing follows a stop."""
     said = [s for e in case.episodes for s in case.sample.witness.said_in(e, STREAM)]
     stopped = [s for s in said if s.completion.finish_reason is FinishReason.STOP]
-    renderer = case.wiring.renderer
+    renderer = case.built.renderer
     without = [s for s in stopped if not _ends_with_stop(s, renderer)]
     passed = [s for s in said if set(s.completion.token_ids[:-1]) & set(s.sampling.stop_token_ids)]
     found.facts |= {

@@ -25,19 +25,19 @@ _KEY = "model.renderer"
 
 def specs_of(case: Case) -> Sequence[ToolSpec]:
     """What the policy may call; empty for an agent that calls nothing by a renderer."""
-    wiring, chosen = case.wiring, case.config["environment"]
+    built, chosen = case.built, case.config["environment"]
     if takes("environment", chosen, "schema"):
         return schema_of(chosen.get("schema", MemoryOptions.schema)).specs
     if takes("environment", chosen, "tools"):
-        return tuple(tool.spec for tool in wiring.equipment.for_environment["tools"].values())
+        return tuple(tool.spec for tool in built.equipment.for_environment["tools"].values())
     return ()
 
 
 async def look_at_template(case: Case, found: CheckNotes) -> None:
     """A conversation of several turns: what has been said stays as it was."""
-    wiring = case.wiring
-    task = wiring.dataset.split("train")[0]
-    renderer, specs = wiring.renderer, specs_of(case)
+    built = case.built
+    task = built.dataset.split("train")[0]
+    renderer, specs = built.renderer, specs_of(case)
     if renderer.open(task.messages) != renderer.open(task.messages):
         found.problem(
             "the same messages are opened with other tokens each time",
@@ -46,10 +46,10 @@ async def look_at_template(case: Case, found: CheckNotes) -> None:
         )
     found.facts["renderer"] = type(renderer).__name__
     found.facts["opening tokens"] = len(renderer.open(task.messages))
-    if not wiring.policy.tokenizer.chat_template:
+    if not built.policy.tokenizer.chat_template:
         found.facts["chat template"] = "none"
         return
-    texts = _by_template(wiring.policy.tokenizer, specs, found)
+    texts = _by_template(built.policy.tokenizer, specs, found)
     _prefixes(texts, found)
     if texts and specs and isinstance(renderer, ChatRenderer):
         _same(texts[-1], _by_renderer(renderer, specs), found)
@@ -123,8 +123,8 @@ def _same(theirs: str, ours: str, found: CheckNotes) -> None:
 
 async def look_at_parser(case: Case, found: CheckNotes) -> None:
     """Calls and answers, written as a policy would sample them and read back."""
-    renderer, specs = case.wiring.renderer, specs_of(case)
-    environment = case.wiring.runner.environment
+    renderer, specs = case.built.renderer, specs_of(case)
+    environment = case.built.runner.environment
     if isinstance(environment, SearchOptions):
         _read_searches(environment, case, found)
         return
@@ -175,7 +175,7 @@ def _read_answer(renderer: ToolRenderer, found: CheckNotes) -> None:
 
 def _read_searches(environment: SearchOptions, case: Case, found: CheckNotes) -> None:
     """A query and an answer in the agent's own tags."""
-    tags, renderer = environment.planner.tags, case.wiring.renderer
+    tags, renderer = environment.planner.tags, case.built.renderer
     for tag, name in (("search", tags.search), ("answer", tags.answer)):
         ids = renderer.encode_action(f"<{name}>probe 1</{name}>")
         action = environment.planner.parse(renderer.decode(ids)).action

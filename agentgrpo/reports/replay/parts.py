@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from agentgrpo.reports.replay.forced import Forced
 from agentgrpo.reports.replay.live import Live
 from agentgrpo.reports.replay.reciting import Reciting
 from agentgrpo.reports.replay.weights import RecordedWeights
+from agentgrpo.run.build import VERSIONS, Run, build_run, load_inputs, prepare_start
 from agentgrpo.run.equipment import Equipment
 from agentgrpo.run.parts import with_weights
 from agentgrpo.run.session import probe_services
-from agentgrpo.run.wiring import VERSIONS, Wiring
 from agentgrpo.services.secret import nothing_is_sent
 from agentgrpo.training.canary import TOLERANCE, have_sample, is_pooled
 from agentgrpo.training.checkpoint import STATE
@@ -40,26 +39,6 @@ _UNUSED: Mapping[str, Any] = {
     "reward": {"name": "weighted", "terms": {"correctness": {"weight": 1.0}}},
 }
 """In the place of what record mode never asks, and of what would count its calls."""
-
-
-class ReplayWiring(Wiring):
-    """A Wiring whose start weights are known already, so that no warm start is made; without `has_tools` its
-    environment has equipment that is never to be used, for which nobody is asked and nothing is started."""
-
-    def __init__(
-        self, config: Mapping[str, Any], snapshot: str, screen: Screen, *, weights: RecordedWeights, has_tools: bool
-    ) -> None:
-        self._known_start = weights.start or weights.folder
-        self._has_tools = has_tools
-        super().__init__(config, snapshot, screen, Alone(), weights=weights.folder)
-
-    @cached_property
-    def start(self) -> Start:
-        return super().start if self._known_start is None else Start(self._known_start)
-
-    @cached_property
-    def equipment(self) -> Equipment:
-        return super().equipment if self._has_tools else Equipment(self.config, _NOTHING)
 
 
 class Replayed:
@@ -88,13 +67,18 @@ class Replayed:
             elif config["cassette"]["mode"] == "fill":
                 config["cassette"] = {**config["cassette"], "mode": "strict"}
                 self.notes.append("services answer from the cassette; cassette.mode=live asks them again")
-            self._wiring = ReplayWiring(config, snapshot, screen, weights=weights, has_tools=tools == "live")
+            # for what is only sampled again nobody is asked, and nothing is started
+            equipment = Equipment(config, _NOTHING) if tools == "record" else None
+            inputs = load_inputs(config, snapshot, screen, Alone(), equipment=equipment)
+            known = weights.start or weights.folder
+            start = prepare_start(inputs) if known is None else Start(known)
+            self._built = build_run(inputs, start, weights=weights.folder)
         self._tolerance = self._tolerance_of(run)
-        self.notes += [*_other_versions(run), *(_other_data(run, self._wiring) if tools == "live" else ())]
+        self.notes += [*_other_versions(run), *(_other_data(run, self._built) if tools == "live" else ())]
 
     def _tolerance_of(self, run: RunDir) -> float | None:
         """Within which log-probs repeat themselves: 0.0 = to the bit; None = neither they nor tokens do, by promise."""
-        if is_pooled(self._wiring.engine):
+        if is_pooled(self._built.engine):
             self.notes.append(f"the engine promises no bits: log-probs of recorded tokens, to {TOLERANCE} nats")
             return None
         if run.environment.get("determinism", "exact") != "exact" or not self._is_deterministic:
@@ -104,21 +88,21 @@ class Replayed:
 
     @property
     def _is_deterministic(self) -> bool:
-        return bool(self._wiring.config["engine"].get("deterministic", True))
+        return bool(self._built.config["engine"].get("deterministic", True))
 
     async def replay(
         self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar
     ) -> list[Divergence | None]:
         """The first divergence of each episode. Raises EngineError, ConfigError."""
-        wiring, weights = self._wiring, self._weights
-        examiner = wiring.examiner(test=False, dev=False)
+        built, weights = self._built, self._weights
+        examiner = built.examiner(test=False, dev=False)
         with ExitStack() as held:
             if (sampler := weights.sampler()) is not None:
-                held.enter_context(with_weights(wiring.policy, sampler))
+                held.enter_context(with_weights(built.policy, sampler))
             try:
                 if self._tools == "live":
-                    await probe_services(examiner, wiring.world)
-                await have_sample(wiring.engine, wiring.policy, wiring.canary_ids, weights.version)
+                    await probe_services(examiner, built.world)
+                await have_sample(built.engine, built.policy, built.canary_ids, weights.version)
                 return await self._replay(file, records, bar)
             finally:
                 await examiner.close()
@@ -126,35 +110,35 @@ class Replayed:
     async def _replay(
         self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar
     ) -> list[Divergence | None]:
-        wiring, tolerance = self._wiring, self._tolerance
+        built, tolerance = self._built, self._tolerance
         stream, sampling = self._sampling_of(file)
-        given: dict[str, Any] = {"stream": stream, "sampling": sampling, "rollout": wiring.rollout, "bar": bar}
-        given["decode"] = wiring.renderer.decode
+        given: dict[str, Any] = {"stream": stream, "sampling": sampling, "rollout": built.rollout, "bar": bar}
+        given["decode"] = built.renderer.decode
         if self._tools == "record":
-            return await Forced(wiring.engine, wiring.runner, tolerance=tolerance, **given).replay(records)
-        runner = wiring.runner
+            return await Forced(built.engine, built.runner, tolerance=tolerance, **given).replay(records)
+        runner = built.runner
         if tolerance is None:
-            runner = replace(runner, engine=Reciting(records, wiring.engine))
+            runner = replace(runner, engine=Reciting(records, built.engine))
             self.notes.append("the policy's turns are the recorded ones; --tools record looks at its log-probs")
         self.notes.append("the reward was computed anew, with the judge asked again")
-        tasks = wiring.dataset.split("test" if file.step is None else "train")
-        live = Live(runner, wiring.reward, tasks, tolerance=tolerance or 0.0, **given)
+        tasks = built.dataset.split("test" if file.step is None else "train")
+        live = Live(runner, built.reward, tasks, tolerance=tolerance or 0.0, **given)
         return await live.replay(records)
 
     def _sampling_of(self, file: TrajectoryFile) -> tuple[str, SamplingParams]:
         """Stream and sampling of the file's episodes, as run.train and run.examine have them."""
-        sampling = self._wiring.sampling
+        sampling = self._built.sampling
         if file.step is not None:
             return f"train/{file.step}", sampling
-        temperature = 0.0 if file.mode == "greedy" else self._wiring.run.eval.temperature
+        temperature = 0.0 if file.mode == "greedy" else self._built.run.eval.temperature
         return f"eval/test/{file.mode}", replace(sampling, temperature=temperature)
 
 
-def _other_data(run: RunDir, wiring: Wiring) -> list[str]:
+def _other_data(run: RunDir, built: Run) -> list[str]:
     """What the run's checkpoints know to have been another: tasks, corpora, what is said of tools."""
     saved = next((path / STATE for path in reversed(run.checkpoints().values()) if (path / STATE).is_file()), None)
     then = {} if saved is None else json.loads(saved.read_bytes())["state"]["fingerprints"]
-    now = wiring.fixed_state({})["fingerprints"]
+    now = built.fixed_state({})["fingerprints"]
     return [f"the {name} changed since the run" for name in sorted(then) if then[name] != now.get(name)]
 
 

@@ -1,0 +1,433 @@
+"""From a checked configuration to what a run consists of, a typed function for each part.
+
+    load_inputs     settings, data, judge, reward, tools: whatever needs no weights
+    prepare_start   the start weights: fetched, found in the cache, or made by a warm start; a stage of its own
+    build_run       policy, renderer, engine and environment on these weights: a Run, frozen
+
+train, evaluate, replay and the doctor call the same ones. Heavy objects are built once, and on every process the same;
+none of them knows another's configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from agentgrpo.config.build import ModelPath, build_node, takes
+from agentgrpo.config.hardware import Hardware
+from agentgrpo.config.registry import FROZEN
+from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.stages import Clock, NoClock
+from agentgrpo.core.types import Passage
+from agentgrpo.engines.base import Engine, SamplingParams
+from agentgrpo.environments.base import EnvironmentFactory, Runner
+from agentgrpo.environments.figures import Figures
+from agentgrpo.environments.memory.options import MemoryOptions, schema_of
+from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.composed import refuse_unjudged
+from agentgrpo.models.loading import Start, fetched_folder, local_folder, open_policy, refuse_other_shape
+from agentgrpo.records.screen import Screen
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.choose import choose, choose_for_tools
+from agentgrpo.renderers.speech import Speech
+from agentgrpo.renderers.tokens import FastTokenizer
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.run.equipment import Equipment, build_part
+from agentgrpo.run.examine import Examiner, first
+from agentgrpo.run.guards import Guards
+from agentgrpo.run.metered import IN_PROCESS
+from agentgrpo.run.profile import stage_clock
+from agentgrpo.run.report import show_stages
+from agentgrpo.run.warm_start import WarmStart, ideal_of, scripted
+from agentgrpo.services.meter import Meter
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
+from agentgrpo.training.adapters import add_adapter, freeze
+from agentgrpo.training.canary import have_sample, is_pooled
+from agentgrpo.training.policy import Policy
+from agentgrpo.training.process_group import ProcessGroup, in_turn
+from agentgrpo.training.weight_files import PolicyFiles
+from agentgrpo.worlds.simulated import simulated
+
+VERSIONS = ("torch", "transformers", "tokenizers", "faiss-cpu", "tantivy", "numpy")
+_FREE: Mapping[str, Mapping[str, str]] = {
+    "reader": {"name": "cloze"},
+    "validity": {"name": "none"},
+    "reranker": {"name": "lexical"},
+    "fetcher": {"name": "none"},
+}
+"""Parts of an environment that ask nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything of a run that needs no weights."""
+
+    config: Mapping[str, Any]
+    snapshot: Mapping[str, Any]
+    """The configuration, interpolations unresolved."""
+    screen: Screen
+    world: ProcessGroup
+    run: RunSettings
+    rollout: RolloutSettings
+    hardware: Hardware
+    algorithm: Algorithm
+    guards: Guards
+    dataset: TaskDataset
+    meter: Meter
+    """What calls to services outside go through."""
+    judge: AnswerJudge
+    reward: Reward
+    clock: Clock
+    model: WarmStart | ModelPath
+    """Where the start weights come from."""
+    equipment: Equipment
+    """What the environment works with."""
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.hardware.strategy == "fsdp" and self.world.size > 1
+
+    @property
+    def calls(self) -> Clock | None:
+        """What parts are observed on, where the run is profiled."""
+        return self.clock if self.run.profile else None
+
+    @property
+    def sampling(self) -> SamplingParams:
+        r = self.rollout
+        return SamplingParams(
+            max_tokens=r.max_tokens, temperature=r.temperature, top_p=r.top_p, top_k=r.top_k, min_p=r.min_p
+        )
+
+    @property
+    def format(self) -> str:
+        """The name of what the environment wants written."""
+        chosen = self.config["environment"]
+        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags") if chosen.get(key)})
+
+    def prices(self, figures: Figures) -> Mapping[str, float]:
+        """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
+        the budget; what neither prices costs what the environment says."""
+        paid = self.meter.budget.prices.by_kind
+        known = {name: paid[name] for name in figures.counts if paid.get(name)}
+        return {**known, **self.run.eval.prices}
+
+    def fixed_state(self, start: Mapping[str, str]) -> dict[str, Any]:
+        """What every checkpoint says of its run; two that differ in a hard key do not continue each other."""
+        return {
+            "config": dict(self.snapshot),
+            "start": dict(start),
+            "fingerprints": {"data": self.dataset.fingerprint, **self.equipment.fingerprints},
+            "versions": {**versions(), "processes": str(self.world.size)},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Inputs):
+    """Everything a run consists of, built once. Training adds an optimizer to it (run.assembly)."""
+
+    start: Start
+    """The start weights, whichever weights the policy has."""
+    policy: Policy
+    renderer: Renderer
+    engine: Engine
+    runner: PolicyRunner
+    """The policy in the run's environment."""
+
+    @property
+    def code(self) -> Path | None:
+        """The folder with Python files of the model's that are trusted."""
+        return trusted_code(self.model, self.start)
+
+    @property
+    def canary_ids(self) -> tuple[int, ...]:
+        """A fixed prompt, by which the engine's weights are held against the policy's."""
+        return self.renderer.open(self.dataset.split("train")[0].messages)
+
+    def oracle(self) -> Runner | None:
+        """The data set's ideal policy in the same environment, where the data set has one."""
+        dataset = self.dataset
+        if not isinstance(dataset, DemonstratedDataset):
+            return None
+        demonstrator = cache(lambda task_id: dataset.oracle(tasks[task_id]))
+        tasks = {task.id: task for task in dataset.split("test")}
+        return replace(self.runner, engine=scripted(self.renderer, demonstrator))
+
+    def examiner(self, *, test: bool, dev: bool) -> Examiner:
+        """What evaluates this run's policy, on the splits that are needed."""
+        run = self.run
+        if test and run.eval.tasks > len(self.dataset.split("test")):
+            held_out = len(self.dataset.split("test"))
+            self.screen.line(f"note: run.eval.tasks={run.eval.tasks}, but the test split has only {held_out}")
+        return Examiner(
+            runner=self.runner,
+            engine=self.engine,
+            equipment=(*self.equipment.closing, self.runner.environment),
+            meter=self.meter,
+            oracle=self.oracle(),
+            judge=self.judge,
+            reward=self.reward,
+            tasks=first(self.dataset.split("test"), run.eval.tasks, split="test") if test else (),
+            dev_tasks=first(self.dataset.split("dev"), run.eval_tasks, split="dev") if dev else (),
+            sampling=self.sampling,
+            settings=run.eval,
+            rollout=self.rollout,
+            max_error_fraction=run.max_error_fraction,
+            run_dir=Path(run.dir),
+            seed=run.seed,
+            screen=self.screen,
+            world=self.world,
+            record_tokens=run.record_tokens,
+            sync=partial(have_sample, self.engine, self.policy, self.canary_ids, 0) if is_pooled(self.engine) else None,
+        )
+
+
+def load_inputs(
+    config: Mapping[str, Any],
+    snapshot: str,
+    screen: Screen,
+    world: ProcessGroup,
+    *,
+    equipment: Equipment | None = None,
+) -> Inputs:
+    """equipment: in the place of the configuration's, which is then not built. Raises ConfigError and DataError."""
+    run: RunSettings = build_node("run", config["run"])
+    hardware: Hardware = build_node("hardware", config["hardware"])
+    torch.set_num_threads(hardware.num_threads)
+    guards = {name: build_node("guard", node) for name, node in config["guards"].items()}
+    dataset: TaskDataset = build_node("task", config["task"])
+    for note in dataset.notes if isinstance(dataset, MixedDataset) else ():
+        screen.line(f"note: {note}")
+    meter = Meter(
+        cassette=build_node("cassette", config["cassette"]),
+        budget=build_node("budget", config["budget"]),
+        run_dir=Path(run.dir),
+    )
+    judge: AnswerJudge = build_part("judge", config["judge"], meter, None)
+    refuse_unjudged(judge, (task for name in SPLITS for task in dataset.split(name)))
+    clock: Clock = stage_clock(hardware.device) if run.profile else NoClock()
+    return Inputs(
+        config=config,
+        snapshot=yaml.safe_load(snapshot),
+        screen=screen,
+        world=world,
+        run=run,
+        rollout=build_node("rollout", config["rollout"]),
+        hardware=hardware,
+        algorithm=build_node("algorithm", config["algorithm"]),
+        guards=Guards(guards, has_checkpoints=bool(run.checkpoint_every)),
+        dataset=dataset,
+        meter=meter,
+        judge=judge,
+        reward=build_node("reward", config["reward"], judge=judge),
+        clock=clock,
+        model=build_node("model", config["model"]),
+        equipment=equipment or build_equipment(config, dataset, meter, clock if run.profile else None),
+    )
+
+
+def build_equipment(config: Mapping[str, Any], dataset: TaskDataset, meter: Meter, clock: Clock | None) -> Equipment:
+    """Retrievers and tools, over the data set's corpora."""
+    node = config["counterfactual"]
+    given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node["name"] != "none" else {}
+    return Equipment(config, dataset.corpora(), clock, meter, build_node("counterfactual", node, **given))
+
+
+def prepare_start(inputs: Inputs) -> Start:
+    """The model to start from, warm-started first where the configuration says so, which takes minutes. Call it outside
+    of any event loop."""
+    model, config = inputs.model, inputs.config
+    if isinstance(model, ModelPath):
+        fetch = partial(fetched_folder, model.path, model.revision, tell=inputs.screen.line)
+        folder = in_turn(inputs.world, fetch)
+        refuse_other_shape(folder, model.shape, trust_remote_code=model.trust_remote_code)
+        return Start(folder)
+    if not isinstance(inputs.dataset, DemonstratedDataset):
+        raise ConfigError(
+            f"model={config['model']['name']} learns from demonstrations, and task={config['task']['name']} has none; "
+            "give a model that can do without: model=path model.path=FOLDER"
+        )
+    writing = {key: node for key, node in config["environment"].items() if key not in FROZEN}
+    make = partial(
+        model.folder,
+        dataset=inputs.dataset,
+        make_renderer=partial(build_renderer, inputs, describes=False),
+        make_runner=partial(_demonstrating, inputs),
+        teaches=inputs.format,
+        environment_key=repr([writing, *(config[group] for group in ("tools", "retriever")), versions()]),
+        seed=inputs.run.seed,
+        progress=show_stages(inputs.screen),
+    )
+    return Start(in_turn(inputs.world, make))
+
+
+def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> Run:
+    """weights: of the policy, instead of the start weights."""
+    config, run = inputs.config, inputs.run
+    folders = [start.folder, *([] if weights is None else [weights])]
+    refuse_own_reader(config["environment"], run_dir=Path(run.dir), policies=folders)
+    policy = build_policy(inputs, start, weights)
+    describes = describes_tools(inputs, policy)
+    renderer = build_renderer(inputs, policy.tokenizer, describes=describes)
+    engine = build_engine(inputs, policy, renderer)
+    environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
+    runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
+    for task in inputs.dataset.split("train")[:1]:
+        runner.rehearse(task)
+    for note in inputs.equipment.notes:
+        inputs.screen.line(f"note: {note}")
+    figures = runner.figures
+    inputs.screen.show({f"agent/{name}": figures.label(name) for name in figures.headline})
+    given = {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
+    priced = replace(run, eval=replace(run.eval, prices=inputs.prices(figures)))
+    given |= {"run": priced}
+    return Run(**given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner)
+
+
+def build_policy(inputs: Inputs, start: Start, weights: Path | None = None) -> Policy:
+    """From the start weights, with the adapter and what is frozen as `model` says; or from `weights`."""
+    model = inputs.model
+    policy = open_policy(weights or start.folder, inputs.hardware, code=trusted_code(model, start))
+    if weights is None and model.lora.rank is not None:
+        add_adapter(policy.model, model.lora, base=str(start.folder), seed=inputs.run.seed)
+    for note in freeze(policy.model, model.freeze):
+        inputs.screen.line(f"note: {note}")
+    return policy
+
+
+def trusted_code(model: WarmStart | ModelPath, start: Start) -> Path | None:
+    """The folder with Python files of the model's that are trusted."""
+    return start.folder if isinstance(model, ModelPath) and model.trust_remote_code else None
+
+
+def describes_tools(inputs: Inputs, policy: Policy) -> bool:
+    """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
+    model = inputs.model
+    if isinstance(model, ModelPath) and model.describe_tools is not None:
+        return model.describe_tools
+    if "model" in inputs.config["engine"]:  # an endpoint's, which has had no warm start
+        return True
+    return isinstance(model, ModelPath) and policy.knows_format != inputs.format
+
+
+def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool) -> Renderer:
+    """describes: tools are described in words where the format has no place for them."""
+    name, chosen = inputs.model.renderer, inputs.config["environment"]
+    if takes("environment", chosen, "schema"):
+        tools: Sequence[ToolSpec] = schema_of(chosen.get("schema", MemoryOptions.schema)).specs
+    elif takes("environment", chosen, "tools"):
+        tools = [t.spec for t in inputs.equipment.for_environment["tools"].values()] if name == "tags" else ()
+    else:
+        return choose(name, tokenizer=tokenizer)
+    return choose_for_tools(name, tokenizer=tokenizer, describe_tools=describes, tools=tools)
+
+
+def build_engine(inputs: Inputs, policy: Policy, renderer: Renderer) -> Engine:
+    """What samples from the policy's weights, or an endpoint's own model."""
+    node, run = inputs.config["engine"], inputs.run
+    engine: Engine = build_part(
+        "engine",
+        node,
+        inputs.meter if takes("engine", node, "meter") else None,
+        inputs.calls,
+        meter=inputs.meter,
+        **({} if "model" in node else {"model": policy.model}),  # there it is an endpoint's
+        tokenizer=policy.tokenizer,
+        run_seed=run.seed,
+        weights=PolicyFiles(policy, inputs.world),
+        sync_dir=Path(run.dir) / "sync",
+        rank=inputs.world.rank,
+        context_limit=int(policy.model.config.get_text_config().max_position_embeddings),
+        own_weights=inputs.algorithm.max_staleness > 0 or inputs.is_sharded,
+        renderer=renderer,
+        speech=Speech(renderer, policy.tokenizer),
+        oracle=ideal_of(inputs.dataset, renderer),
+    )
+    return engine
+
+
+def build_environment(
+    inputs: Inputs,
+    renderer: Renderer,
+    equipment: Mapping[str, Any],
+    *,
+    describes: bool,
+    node: Mapping[str, Any] | None = None,
+) -> EnvironmentFactory:
+    """equipment: Equipment.for_environment, or `over`. node: None = the configuration's, whose calls are metered;
+    another one demonstrates."""
+    environment: EnvironmentFactory = build_part(
+        "environment",
+        node or inputs.config["environment"],
+        None if node else inputs.meter,
+        inputs.calls,
+        renderer=renderer,
+        thesaurus=inputs.dataset.thesaurus(),
+        prices=inputs.run.eval.prices,
+        call_prices=inputs.meter.budget.prices.by_kind,
+        describe_tools=describes,
+        **equipment,
+    )
+    figures = environment.figures
+    figures.priced(inputs.prices(figures))  # these raise here, before a warm start and not after it
+    if environment.metrics and isinstance(inputs.reward, Reward):
+        inputs.reward.refuse_uncounted(environment.metrics)
+    return environment
+
+
+def _demonstrating(
+    inputs: Inputs, engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequence[Passage]]
+) -> Runner:
+    """The environment over a demonstration world's own documents. What was written down in it nobody asks for, so no
+    model is."""
+    equipment, chosen = inputs.equipment.over(corpora), inputs.config["environment"]
+    asks = {key for key in chosen.keys() & _FREE if chosen[key]["name"] not in IN_PROCESS.get(key, ())}
+    node = {**chosen, **{key: _FREE[key] for key in asks}}
+    given = {**equipment, "tools": simulated(equipment["tools"])}
+    environment = build_environment(inputs, renderer, given, describes=False, node=node)
+    return PolicyRunner(environment=environment, engine=engine, renderer=renderer)
+
+
+def versions() -> dict[str, str]:
+    """What may change the last bits."""
+    return {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())}
+
+
+def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies: Iterable[Path]) -> None:
+    """The policy must not be its own reader: what reads and judges a memory stays as it is while the policy learns.
+
+    Raise ConfigError where a frozen part of the node `environment`, or a part in it, names the folder of the policy, or
+    one in the run's own directory, where checkpoints appear. policies: folders that the policy is loaded from."""
+    trained, inside = [policy.resolve() for policy in policies], run_dir.expanduser().resolve()
+    for key in sorted(FROZEN & environment.keys()):
+        for where, folder in _folders(environment[key], f"environment.{key}"):
+            found = folder.resolve()
+            if found in trained or inside in (found, *found.parents):
+                whose = "the policy's own" if found in trained else f"in the directory of this run, {run_dir}"
+                raise ConfigError(
+                    f"{where}={folder}: this folder is {whose}, and a {key} must be a model that is not trained here; "
+                    "give another one, be it a copy elsewhere"
+                )
+
+
+def _folders(node: Any, where: str) -> Iterator[tuple[str, Path]]:
+    """Every folder that a text in the node names; `path` may also be a name in the cache of models."""
+    for key, value in node.items() if isinstance(node, Mapping) else ():
+        if isinstance(value, str):
+            folder = local_folder(value) if key == "path" else Path(value).expanduser()
+            if folder.is_dir():
+                yield f"{where}.{key}", folder
+        else:
+            yield from _folders(value, f"{where}.{key}")
