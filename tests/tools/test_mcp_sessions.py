@@ -128,12 +128,11 @@ async def test_a_retry_finds_nothing_of_the_attempt_that_failed(tmp_path: Path) 
     def script(key: SeedKey, context: str) -> str:
         return turns[key.turn]
 
-    num_calls = 0
+    keys = []
 
     def fails_once(text: str, workspace: Workspace) -> ToolResult:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls == 1:
+        keys.append((workspace.seed, workspace.key))
+        if len(keys) == 1:
             raise ToolError("the service is down", kind="http_500")
         return ToolResult.ok(text)
 
@@ -150,7 +149,8 @@ async def test_a_retry_finds_nothing_of_the_attempt_that_failed(tmp_path: Path) 
         episode = await run_episode(
             runner, builders.task(), sample_index=0, stream="train/0", sampling=sampling, retries=1
         )
-    assert (episode.failure, num_calls) == (None, 2)
+    seed = f"train/0|{builders.task().id}|0"
+    assert (episode.failure, keys) == (None, [(seed, f"{seed}|0"), (seed, f"{seed}|1")])
     assert [(r.name, r.outcome) for r in episode.tool_records] == [
         ("execute", Outcome.SUCCESS),
         ("say", Outcome.SUCCESS),
