@@ -1,5 +1,5 @@
-"""Long files first: what is left at the end is short, so that no core waits for the other. And each test with as many
-compute threads as the first one had."""
+"""Long files first: what is left at the end is short, so that no core waits for the other. Few generated examples,
+unless --hypothesis-profile=thorough. And each test with as many compute threads as the first one had."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for w
 
 THREADS = torch.get_num_threads()
 FIRST = ("tests/test_docs.py", "tests/e2e/")
-"""The first makes warm starts, which everything after it finds in the cache."""
+"""Whole runs. The first of them makes start weights, which all others find in the cache."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -144,7 +144,10 @@ def test_plus_works_for_every_group() -> None:
     assert command.choices == chosen
 
 
-@pytest.mark.parametrize("spelling", ["reward=shaped,search_r1", "+reward=choice(shaped,search_r1)"])
+@pytest.mark.parametrize(
+    "spelling",
+    ["reward=shaped,search_r1", pytest.param("+reward=choice(shaped,search_r1)", marks=pytest.mark.slow)],
+)
 def test_sweeps(spelling: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = jobs("train", "-m", spelling, "run.seed=7")
     assert [(c["run"]["seed"], o.choices["reward"]) for c, o in found] == [(7, "shaped"), (7, "search_r1")]
@@ -165,6 +168,7 @@ def test_a_sweep_in_a_named_directory(tmp_path: Path) -> None:
     assert [Path(c["run"]["dir"]) for c, _ in found] == [tmp_path / 'a sweep, = "quoted"' / n for n in "01"]
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     OUTCOMES.extend([RunDirectoryError("in use"), VerbResult(exit_code=9)])
     assert main(["train", "-m", "run.seed=0,1"]) == 3
@@ -187,6 +191,7 @@ def test_jobs_that_fail_leave_nothing_and_are_listed_at_the_end(
     assert written(sweep) == ["1", "2", "multirun.yaml"]
 
 
+@pytest.mark.slow
 def test_a_sweep_all_of_which_is_refused_leaves_nothing_but_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for folder in ("ours", "mine"):
@@ -201,7 +206,13 @@ def test_an_interrupt_leaves_no_directory(tmp_path: Path) -> None:
     assert written(tmp_path) == ["runs"]
 
 
-@pytest.mark.parametrize(("stop", "code"), [(Preempted("stopped by SIGTERM"), 75), (KeyboardInterrupt(), 130)])
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [
+        (Preempted("stopped by SIGTERM"), 75),
+        pytest.param(KeyboardInterrupt(), 130, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
     OUTCOMES.extend([stop, VerbResult()])
     assert main(["train", "-m", "run.seed=0,1"]) == code
@@ -751,6 +762,7 @@ def test_cfg_prints_and_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_pat
     assert (JOBS, written(tmp_path)) == ([], [])
 
 
+@pytest.mark.slow
 def test_hydra_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hydra-help"]) == 0
     assert "Hydra" in capsys.readouterr().out

@@ -193,9 +193,13 @@ def test_a_preset_and_its_constructor_have_the_same_keys(group: str, name: str) 
     assert [(t.__name__, given ^ keys) for t, keys, given in preset_nodes(group, name) if given != keys] == []
 
 
+@cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(f.read_text(encoding="utf-8")) for f in SOURCES]
+
+
 def attributes_read() -> set[str]:
-    trees = [ast.parse(f.read_text(encoding="utf-8")) for f in SOURCES]
-    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {node.attr for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 def test_every_argument_is_used() -> None:
@@ -217,7 +221,7 @@ OWNERS = {"run", "eval", "settings", "rollout", "hardware"}
 def test_every_setting_is_read_from_settings() -> None:
     """`seed` as an attribute of anything would be too weak a proof: it must be run.seed, settings.tasks, ..."""
     read = set()
-    for tree in (ast.parse(f.read_text(encoding="utf-8")) for f in SOURCES):
+    for tree in trees():
         aliases = {
             target.id
             for node in ast.walk(tree)

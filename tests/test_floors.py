@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def imports_of(source: str) -> list[tuple[int, str]]:
     return found
 
 
+@cache
 def all_imports() -> list[Import]:
     files = sorted(PACKAGE.rglob("*.py"))
     return [(f.relative_to(PACKAGE), line, name) for f in files for line, name in imports_of(f.read_text("utf-8"))]

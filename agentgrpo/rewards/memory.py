@@ -34,9 +34,9 @@ def of_branches(episode: Episode, metric: str) -> list[float]:
     counted = episode.metrics_by_turn.get(metric, ())
     if len(counted) != sum(turns):
         raise ConfigError(
-            f"a reward term reads the metric '{metric}' of each of {sum(turns)} turns, and this environment counts it for "
-            f"{len(counted)}; remove the term, or choose an agent that counts it turn by turn, such as "
-            f"environment=memory"
+            f"a reward term reads the metric '{metric}' of each of {sum(turns)} turns, and this environment counts it "
+            f"for {len(counted)}; remove the term, or choose an environment that counts it turn by turn, such as "
+            "environment=memory"
         )
     values = iter(counted)
     return [math.fsum(next(values) for _ in range(n)) for n in turns]

@@ -1,4 +1,4 @@
-"""Whole runs through the command line's own main, on a small world, from the default warm start, which is made once."""
+"""Whole runs through the command line's own main, on a small world, from a hasty warm start, which is made once."""
 
 from __future__ import annotations
 

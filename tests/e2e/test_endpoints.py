@@ -83,6 +83,7 @@ def served(
         loop.close()
 
 
+@pytest.mark.slow
 def test_steps_are_trained_on_what_a_server_samples(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

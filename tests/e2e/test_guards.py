@@ -136,7 +136,7 @@ def test_a_guard_that_would_skip_by_what_is_known_too_late_is_refused(
 
 def test_a_rollback_takes_back_weights_and_optimizer_but_no_time(train: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     trouble_at({3}, monkeypatch.setattr)
-    run_dir = train(*SHORT, *ROLLBACK, "run.max_steps=6", "run.checkpoint_every=2")
+    run_dir = train(*SHORT, *ROLLBACK, "run.max_steps=6", "run.checkpoint_every=2", "rollout.tasks_per_step=2")
     metrics = rows(run_dir / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [0, 1, 2, 3, 4, 5]
     taken_back = metrics[3]

@@ -24,7 +24,7 @@ SHORT = [
     "run.checkpoint_every=1",
     "run.keep_last=4",
     "run.eval_every=0",
-    "run.eval.tasks=20",
+    "run.eval.tasks=6",
     "rollout.tasks_per_step=4",
     "rollout.group_size=4",
 ]

@@ -86,6 +86,7 @@ def taught(branches: Sequence[Branch]) -> PreTrainedModel:
     return policy
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_what_the_servers_answer(tmp_path: Path) -> None:
     episodes = demonstrations()
     assert [(e.answer, e.exit, [r.outcome for r in e.tool_records]) for e in episodes] == [

@@ -17,7 +17,7 @@ from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
 
 QUIET = ["hardware.threads=1", "run.screen=quiet", "run.log_with=[]"]
-SHORT = ["run.max_steps=2", "run.eval_every=0", "run.eval.tasks=20", "rollout.tasks_per_step=4", "rollout.group_size=4"]
+SHORT = ["run.max_steps=2", "run.eval_every=0", "run.eval.tasks=8", "rollout.tasks_per_step=4", "rollout.group_size=4"]
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def test_two_files_train_and_evaluate(folder: Path, start: Path, tmp_path: Path)
     run_dir = tmp_path / "a run"
     assert main(["train", *own(folder, start, run_dir), *SHORT]) == 0
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1]
-    assert json.loads((run_dir / "eval.json").read_text())["n"] == 20
+    assert json.loads((run_dir / "eval.json").read_text())["n"] == 8
     assert opening(run_dir).startswith("Answer with searches.\nQuestion: ")  # its warm start taught it all the rest
     again = tmp_path / "again"
     checkpoint = run_dir / "checkpoints" / "step-000002"
-    assert main(["eval", "--ckpt", str(checkpoint), *own(folder, start, again), "run.eval.tasks=20"]) == 0
+    assert main(["eval", "--ckpt", str(checkpoint), *own(folder, start, again), "run.eval.tasks=8"]) == 0
     assert (again / "eval.json").read_bytes() == (run_dir / "eval.json").read_bytes()
 
 

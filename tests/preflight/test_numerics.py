@@ -36,6 +36,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(golden_losses, "CORRECTIONS", ["token_truncate"])
 
 
+@pytest.mark.slow
 def test_everything_is_covered_and_equal_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -265,7 +265,7 @@ def test_guards_that_could_not_work_are_refused(settings: dict[str, Any], messag
 @pytest.mark.parametrize(
     "overrides, message",
     [
-        (["guards.kl.action=stop"], r"guards.kl.action='stop'; warn, skip, rollback, halt"),
+        (["guards.kl.action=stop"], r"guards.kl.action='stop'; warn, skip, rollback or halt is allowed"),
         (["guards.kl.lmit=1"], r"(guards.kl.)?lmit"),
         (["+guards.mine.metric=loss"], r"guards.mine.when has no value"),
         (["guards.kl.action=rollback", "run.checkpoint_every=0"], r"guards.kl.action=rollback needs a checkpoint"),

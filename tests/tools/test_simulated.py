@@ -39,8 +39,9 @@ class Counting:
         await self._python.close()
 
 
-def test_the_stand_in_answers_as_the_sandbox_does() -> None:
-    """210 demonstrations twice: the same tokens, the same records."""
+@pytest.mark.parametrize("shown", [24, pytest.param(105, marks=pytest.mark.slow)])
+def test_the_stand_in_answers_as_the_sandbox_does(shown: int) -> None:
+    """Demonstrations of two worlds twice: the same tokens, the same records."""
     python = Counting(PythonTool())
     workspaces = Workspaces()
     tools: dict[str, Tool] = {"calculator": Calculator(), "python": python}
@@ -55,7 +56,7 @@ def test_the_stand_in_answers_as_the_sandbox_does() -> None:
     tokenizer = train_tokenizer((), vocab_size=400, control_strings=dataset.language.control_strings or (), words=())
     renderer = ReactRenderer(tokenizer=tokenizer)
     try:
-        for world in dataset.demonstration_worlds(2, 105):
+        for world in dataset.demonstration_worlds(2, shown):
             chosen = stand_ins
             quick = demonstrate(world, renderer, make_runner)
             assert python.calls == 0

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import yaml
+from agentgrpo.run.wiring import Wiring
 
 from agentgrpo.config.build import build_node
 from agentgrpo.engines.scripted import ScriptedEngine as Script
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.run.wiring import Wiring
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
 from tests.environments.scripted import ScriptedEngine
 from tests.runners import memory_runner

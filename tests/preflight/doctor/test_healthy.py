@@ -92,10 +92,11 @@ def test_it_may_be_ended_and_leaves_nothing_behind(toy: Toy, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "settings",
-    [SMALL_WORLD, *(pytest.param(s, marks=pytest.mark.slow) for s in (SMALL_WORKSHOP, SMALL_DIARIES))],
+    [SMALL_WORLD, SMALL_WORKSHOP, SMALL_DIARIES],
     ids=lambda s: s[0],
 )
 def test_the_experiments_are_healthy(diagnose: Diagnose, settings: list[str]) -> None:

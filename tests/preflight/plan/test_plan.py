@@ -134,6 +134,7 @@ def test_every_setting_that_is_named_helps_as_much_as_is_said(capsys: pytest.Cap
         assert again["fits"] is knob["fits"]
 
 
+@pytest.mark.slow
 def test_keys_and_values_get_the_room_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     """Where the rollout takes most: the largest budget that fits, in whole thousands of tokens."""
     settings = ["model=qwen2_5_0_5b", "hardware=single_gpu", "hardware.memory_gib=24", "engine.max_context=16384"]
@@ -171,6 +172,7 @@ def test_processes_are_those_that_are_said(capsys: pytest.CaptureFixture[str]) -
     assert "--processes 0; a number of 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_trainers_own_precision_is_in_memory_and_time(capsys: pytest.CaptureFixture[str]) -> None:
     """As what helps, too, where weights of float32 do not fit."""
     settings = [*BIG, "hardware.memory_gib=140"]
@@ -181,6 +183,7 @@ def test_the_trainers_own_precision_is_in_memory_and_time(capsys: pytest.Capture
     assert after == {**before, "update": pytest.approx(before["update"] / 16)}
 
 
+@pytest.mark.slow
 def test_further_rounds_are_in_the_work_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["hardware=single_gpu", "model=qwen2_5_0_5b"]
     once, thrice = figures(capsys, *settings), figures(capsys, *settings, "rollout.refill_rounds=2")
