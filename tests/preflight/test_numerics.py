@@ -17,7 +17,7 @@ from agentgrpo.grpo.advantages import ADVANTAGES
 from agentgrpo.grpo.aggregation import AGGREGATIONS
 from agentgrpo.grpo.correction import CORRECTIONS
 from agentgrpo.grpo.kl import KL_ESTIMATORS
-from agentgrpo.grpo.losses import LOSSES, TokenLoss
+from agentgrpo.grpo.losses import LOSSES, LossInputs, TokenLoss
 from agentgrpo.preflight import numerics as golden_losses
 from agentgrpo.preflight.numerics import Comparison, Numerics, compare_losses, relative_error, table, worst
 from agentgrpo.training.policy import Policy
@@ -171,3 +171,21 @@ def test_the_table() -> None:
     ]
     assert Numerics(comparisons, "cpu", 1.25).verdict == "4 variants on cpu in 1.2 s: 1 of 4 are not equal"
     assert Numerics(comparisons[2:], "cpu", 1.25).verdict == "2 variants on cpu in 1.2 s: all are equal"
+
+
+def own_loss(x: LossInputs) -> TokenLoss:
+    """A user's."""
+    return LOSSES["clipped"](x)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_loss_of_the_users_has_no_reference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentgrpo.preflight.numerics.compare_updates", lambda device: [])
+    own = f"algorithm.loss={own_loss.__module__}:own_loss"
+    code, out = run(capsys, own)
+    assert (code, out.splitlines()[-2]) == (0, f"not compared: {own} is your own, so there is no reference for it")
+    code, out = run(capsys, own, "--json")
+    assert (code, json.loads(out)["not_compared"]) == (0, [own])
+    assert json.loads(run(capsys, "--json")[1])["not_compared"] == []
