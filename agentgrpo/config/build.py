@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from agentgrpo.config.admission import USER_CODE, named_code
+from agentgrpo.config.other_names import other_name
 from agentgrpo.config.registry import ADAPTERS, FROZEN, FUNCTIONS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.config.settings import LoraSettings
 from agentgrpo.config.values import fit, is_plain, parameters_of
@@ -118,7 +119,8 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "")
     for key in given:
         if key not in allowed:
             where, known = f"{path}.{key}" if path else key, ", ".join(allowed) or "none"
-            raise ConfigError(f"unknown key {where}; allowed are {known}.{did_you_mean(str(key), allowed)}")
+            meant = other_name(where) or did_you_mean(str(key), allowed)
+            raise ConfigError(f"unknown key {where}; allowed are {known}.{meant}")
 
 
 # --- nodes
@@ -244,7 +246,7 @@ def resolve(kind: str, name: object, path: str) -> Any:
 def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> Any:
     """What the user's name at the key `where` leads to. own: how such a name is written. Raises ConfigError."""
     if not isinstance(name, str) or not USER_CODE.fullmatch(name):
-        near = did_you_mean(str(name), known) or _with_colon(name)
+        near = did_you_mean(str(name), known) or _with_colon(name) or other_name(where)
         raise ConfigError(f"{where}={name}; registered are {', '.join(known) or 'none'}; {own}.{near}")
     if name not in _admitted:
         raise ConfigError(f"{where}={name} is code from outside; to run it, name it on this command line")

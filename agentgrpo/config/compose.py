@@ -205,6 +205,7 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     checked = {**config, "run": {**run, "dir": given or "not chosen yet"}} if isinstance(run, dict) else config
     overridden = tuple(HydraConfig.get().overrides.task)
     try:
+        refuse_unknown([key if key in ROOT else _as_given(key, overridden) for key in checked], list(ROOT))
         validate(checked)
         refuse_bare_addresses(checked)
     except ConfigError as e:
@@ -217,6 +218,12 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
         config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
     snapshot = to_yaml(unresolved, choices)
     return Job(config=config, snapshot=snapshot, choices=choices, overrides=overridden, is_fresh=is_fresh)
+
+
+def _as_given(group: str, overrides: Sequence[str]) -> str:
+    """trainer.lr for the group trainer, which there is not, as the command line has it."""
+    keys = [text.split("=")[0].lstrip("+~") for text in overrides]
+    return next((key for key in keys if key.startswith(f"{group}.")), group)
 
 
 def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:
@@ -296,7 +303,8 @@ def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Pat
             f"{outer}.{inner}=...: the {outer} that is chosen has no {inner}; choose another, or leave it out"
         )
     try:
-        refuse_unknown([path.rpartition(".")[2]] if keys else [], keys, path.rpartition(".")[0])
+        outer, _, key = path.rpartition(".")
+        refuse_unknown([key if outer else _as_given(key, argv)] if keys else [], keys, outer)
     except ConfigError as e:
         return e
     return ConfigError(str(error) or str(cause))

@@ -17,7 +17,7 @@ from agentgrpo.grpo.advantages import ADVANTAGES
 from agentgrpo.grpo.aggregation import AGGREGATIONS
 from agentgrpo.grpo.correction import CORRECTIONS
 from agentgrpo.grpo.kl import KL_ESTIMATORS
-from agentgrpo.grpo.losses import LOSSES, TokenLoss
+from agentgrpo.grpo.losses import LOSSES, LossInputs, TokenLoss
 from agentgrpo.preflight import numerics as golden_losses
 from agentgrpo.preflight.numerics import Comparison, Numerics, compare_losses, relative_error, table, worst
 from agentgrpo.training.policy import Policy
@@ -60,7 +60,8 @@ def test_everything_is_covered_and_equal_here(
         for correction in CORRECTIONS
     }
     # every parameter of a loss once as published and once not
-    given = {v["keys"]["loss"]: set(v["keys"]["loss_args"]) for v in variants if "loss_args" in v["keys"]}
+    of_losses = [v for v in variants if v["part"] == "losses"]
+    given = {v["keys"]["loss"]: set(v["keys"]["loss_args"]) for v in of_losses if "loss_args" in v["keys"]}
     assert given == {n: takes for n, loss in LOSSES.items() if (takes := set(signature(loss).parameters) - {"x"})}
     assert [v["keys"] for v in variants if v["part"] == "advantages"] == [{"advantage": name} for name in ADVANTAGES]
     assert {v["keys"]["loss"] for v in variants if v["part"] == "updates"} == set(LOSSES)
@@ -172,3 +173,21 @@ def test_the_table() -> None:
     ]
     assert Numerics(comparisons, "cpu", 1.25).verdict == "4 variants on cpu in 1.2 s: 1 of 4 are not equal"
     assert Numerics(comparisons[2:], "cpu", 1.25).verdict == "2 variants on cpu in 1.2 s: all are equal"
+
+
+def own_loss(x: LossInputs) -> TokenLoss:
+    """A user's."""
+    return LOSSES["clipped"](x)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_loss_of_the_users_has_no_reference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentgrpo.preflight.numerics.compare_updates", lambda device: [])
+    own = f"algorithm.loss={own_loss.__module__}:own_loss"
+    code, out = run(capsys, own)
+    assert (code, out.splitlines()[-2]) == (0, f"not compared: {own} is your own, so there is no reference for it")
+    code, out = run(capsys, own, "--json")
+    assert (code, json.loads(out)["not_compared"]) == (0, [own])
+    assert json.loads(run(capsys, "--json")[1])["not_compared"] == []
