@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
         line, code = read(list(sys.argv[1:] if argv is None else argv)), 0
-        if line is not None and line.composes:
+        if line is not None and line.verb.composes:
             from agentgrpo.config.compose import run_hydra
 
             jobs, primary, words = _jobs_of(line, debug=debug)
@@ -77,10 +77,6 @@ class CommandLine:
     @property
     def verb(self) -> Verb:
         return VERBS[self.name]
-
-    @property
-    def composes(self) -> bool:
-        return self.verb.composes
 
 
 def read(argv: list[str]) -> CommandLine | None:
