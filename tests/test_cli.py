@@ -316,7 +316,7 @@ TYPOS = [
     ),
     (
         "train environment=memory",
-        "unknown key environment.top_k; *experiment=almanac sets it, which does not go with environment=memory: choose *",
+        "unknown key environment.top_k; *experiment=almanac sets it, *does not go with environment=memory: choose *",
     ),
     ("train experiment=memory +environment.top_k=3", "unknown key environment.top_k; allowed are schema, *validity."),
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),

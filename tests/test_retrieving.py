@@ -140,7 +140,7 @@ def test_a_gzipped_corpus_and_a_second_time(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_without_an_index_the_retriever_of_the_configuration_is_served(capsys: pytest.CaptureFixture[str]) -> None:
-    """By default the embedded example's own corpus, which it searches in two ways; its reranker is the environment's."""
+    """By default the embedded example's own corpus, searched in two ways; its reranker is the environment's."""
 
     def client(url: str) -> list[int]:
         web = url.replace("/retrieve", "/web/retrieve")

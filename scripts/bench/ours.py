@@ -178,8 +178,8 @@ def parts_of(
     device: str = "cpu",
     **engine_options: Any,
 ) -> Parts:
-    """A run over the work, run.max_steps long, everything real but the environment, the reward and the model's weights, and
-    without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them.
+    """A run over the work, run.max_steps long, everything real but the environment, the reward and the model's weights,
+    and without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them.
     The engine has a slot for every episode; engine_options: further arguments of it."""
     algorithm = algorithm or Algorithm()
     script, steps, run_dir = Script(work), run.max_steps, Path(run.dir)

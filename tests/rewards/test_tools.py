@@ -97,7 +97,8 @@ async def test_a_reward_of_search_agents_names_those_that_fit_a_tool_agent(tmp_p
         await build("shaped").score(group(played))
     advice = "; remove the term, or choose an environment that does, or a reward that fits this one: "
     assert str(raised.value).endswith(
-        f"{advice}for environment=memory e.g. reward=memory, for environment=tools e.g. reward=react, tools or correctness"
+        f"{advice}for environment=memory e.g. reward=memory, for environment=tools e.g. reward=react, tools or "
+        "correctness"
     )
     fitting = str(raised.value).rpartition("reward=")[2].replace(" or", ",").split(", ")
     scored = [(await build(name).score(group(played))).rewards[0] for name in fitting]

@@ -180,8 +180,8 @@ def test_a_first_prompt_that_leaves_no_room_is_refused_before_any_episode() -> N
     with pytest.raises(ConfigError) as caught:
         sized(whole[:-1]).rehearse(ONE)
     assert str(caught.value) == (
-        "task t8: the prompt of its first chunk takes 39 tokens, tools included; environment.max_context=4096 (the engine "
-        "holds 48) less environment.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
+        "task t8: the prompt of its first chunk takes 39 tokens, tools included; environment.max_context=4096 (the "
+        "engine holds 48) less environment.min_context_left=10 for a turn leaves 38. Raise it (no model holds "
         "more than its own positions), lower the second, or cut the data into smaller chunks"
     )
 

@@ -1,4 +1,4 @@
-"""What the wiring makes of the environment: one reader for the policy and the oracle, none that costs for demonstrations."""
+"""What is built of the environment: one reader for the policy and the oracle, none that costs for demonstrations."""
 
 from __future__ import annotations
 
