@@ -28,7 +28,7 @@ FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 STDLIB_ONLY = {"core"}
 FREE_OF_TORCH = (
     *("core", "services", "tasks", "retrieval", "judges", "tools", "environments", "rewards", "rollout"),
-    *("records", "config"),
+    "config",
 )
 ONLY_IN = {
     "hydra": {"config/compose.py", "config/overrides.py"},
@@ -144,7 +144,7 @@ for name in {names}:
 
 def test_a_file_fits_the_eye() -> None:
     long = {
-        str(f.relative_to(PACKAGE)): n for f in PACKAGE.rglob("*.py") if (n := f.read_text("utf-8").count("\n")) > 320
+        str(f.relative_to(PACKAGE)): n for f in PACKAGE.rglob("*.py") if (n := f.read_text("utf-8").count("\n")) > 600
     }
     contracts = {
         str(f.relative_to(PACKAGE)): n
@@ -152,3 +152,20 @@ def test_a_file_fits_the_eye() -> None:
         if (n := len(f.read_text("utf-8").splitlines())) > 120
     }
     assert (long, contracts) == ({}, {})
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(file.relative_to(PACKAGE).as_posix())
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_house_is_as_large_as_its_page_says() -> None:
+    rooms = {top(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    assert len(rooms) <= 22
+    assert len(FLOORS) <= 9
+    page = (PACKAGE / "docs" / "house.md").read_text("utf-8")
+    assert [room for room in sorted(rooms) if f" {room}/ " not in page] == []

@@ -22,7 +22,8 @@ from typing import Any, TypeVar, cast
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
 from agentgrpo.core.messages import content_of
 from agentgrpo.core.types import Episode, Message, Task
-from agentgrpo.environments.base import Attempt, Environment, Observation, Scores, Turn
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
 from agentgrpo.environments.tools.state import PRICE
@@ -41,7 +42,7 @@ TURNS = "turns"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnEnvironments(ToolEnvironments):
-    """Implements environments.base.EnvironmentFactory: makes a fresh object of the user's class for each attempt.
+    """Implements environments.factory.EnvironmentFactory: makes a fresh object of the user's class for each attempt.
 
     A class may say `quality`, the metric that policies are compared by (default: reward), and `costs`, those that
     should fall (default: turns).
@@ -100,7 +101,7 @@ class OwnEnvironments(ToolEnvironments):
         return Guarded(MethodEnvironment(self, attempt, own), self.name)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.base.EnvironmentFactory: whether `reset` can be given what it asks for."""
+        """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
         if self.methods:
             row_for(self.kind.reset if hasattr(self.kind, "reset") else None, task, where=self.name)
 

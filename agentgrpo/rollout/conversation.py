@@ -17,7 +17,8 @@ from agentgrpo.core.errors import EngineError, boundary
 from agentgrpo.core.messages import ToolReply, ToolSpec
 from agentgrpo.core.types import Branch, FinishReason, Message, Piece, Segment
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
-from agentgrpo.environments.base import Attempt, Turn, TurnLimits
+from agentgrpo.environments.base import Turn
+from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 
 

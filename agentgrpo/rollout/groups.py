@@ -9,7 +9,7 @@ from agentgrpo.core.concurrency import time_limit
 from agentgrpo.core.errors import EpisodeError
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.services.asking import asking_episode
 
 # --- One episode, and the one place where an infrastructure failure becomes data.

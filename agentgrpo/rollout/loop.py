@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Attempt, Environment, EnvironmentFactory, Observation, Scores
+from agentgrpo.environments.base import Environment, Observation, Scores
+from agentgrpo.environments.factory import Attempt, EnvironmentFactory
 from agentgrpo.environments.figures import Figures
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.rollout.conversation import Conversation
@@ -22,8 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PolicyRunner:
-    """A policy in an environment; implements environments.base.Runner. Holds no state between episodes, so one serves
-    any number of them at once."""
+    """A policy in an environment; implements environments.factory.Runner. Holds no state between episodes, so one
+    serves any number of them at once."""
 
     environment: EnvironmentFactory
     engine: Engine
@@ -42,7 +43,8 @@ class PolicyRunner:
     async def run(
         self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams, attempt: int = 0
     ) -> Episode:
-        """See environments.base.Runner. The environment scores before it is closed, and is closed however it ends."""
+        """See environments.factory.Runner. The environment scores before it is closed, and is closed however it
+        ends."""
         of = Attempt(
             task=task, sample_index=sample_index, stream=stream, number=attempt, max_context=self.engine.max_context
         )

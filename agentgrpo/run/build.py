@@ -30,7 +30,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.stages import Clock, NoClock
 from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import EnvironmentFactory, Runner
+from agentgrpo.environments.factory import EnvironmentFactory, Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
 from agentgrpo.grpo.algorithm import Algorithm

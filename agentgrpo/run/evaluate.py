@@ -14,7 +14,7 @@ from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.errors import DataError, EpisodeError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.rewards.reward import Reward

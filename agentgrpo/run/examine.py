@@ -15,7 +15,7 @@ from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import write_trajectories

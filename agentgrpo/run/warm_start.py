@@ -33,7 +33,7 @@ from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.core.types import Branch, Episode, Passage
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, DemonstrationWorld, Demonstrator, Language, TaskDataset

@@ -3,7 +3,8 @@
 OMP_NUM_THREADS=1 python scripts/bench/memory.py
 
 The memory environment's whole loop: prompts of instructions, memory and chunk, one sampled turn each, its calls
-applied, the questions read off the memory at the end. The weights are random and the turns prescribed (one or two inserts, spelt by
+applied, the questions read off the memory at the end. The weights are random and the turns prescribed (one or two
+inserts, spelt by
 the episode's and the chunk's name), so that all ways do exactly the same work. One process, one core, A B C D A B C D.
 """
 

@@ -26,15 +26,8 @@ from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Message, Piece, Re
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import EngineTurn
-from agentgrpo.environments.base import (
-    Attempt,
-    Environment,
-    EnvironmentDefaults,
-    Observation,
-    Scores,
-    Turn,
-    TurnLimits,
-)
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.records.metrics import MetricsLog
@@ -179,7 +172,8 @@ def parts_of(
     **engine_options: Any,
 ) -> Parts:
     """A run over the work, run.max_steps long, everything real but the environment, the reward and the model's weights,
-    and without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about them.
+    and without guards: forced tokens are no samples of the policy, so that engine and trainer rightly disagree about
+    them.
     The engine has a slot for every episode; engine_options: further arguments of it."""
     algorithm = algorithm or Algorithm()
     script, steps, run_dir = Script(work), run.max_steps, Path(run.dir)

@@ -3,7 +3,8 @@
     python -m scripts.soak.episodes [--episodes 10000] [--seed 0]
 
 A scripted model, the real environment, toolbox, workspaces and tools (calculator, files, functions in processes of
-their own, programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too much, cancel
+their own, programs in the sandbox). The faults: tools that hang in four ways, raise, crash, return no result or too
+much, cancel
 themselves, malformed calls, episodes cancelled half-way. Every episode must end as its fault has it. When all are over,
 no task, thread, process, descriptor or workspace may be left, and memory may have grown by less than 1 KiB an episode
 (least squares over the second half). Blocks of episodes take turns: in one, those that hang run beside the others, in

@@ -24,15 +24,8 @@ from agentgrpo.core.types import (
     ToolRecord,
 )
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.environments.base import (
-    Attempt,
-    Environment,
-    EnvironmentDefaults,
-    Observation,
-    Scores,
-    Turn,
-    TurnLimits,
-)
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner

@@ -16,17 +16,8 @@ from agentgrpo.config.settings import EvalSettings, RolloutSettings
 from agentgrpo.core.errors import JudgeError
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Passage, ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import (
-    Attempt,
-    Environment,
-    EnvironmentDefaults,
-    EnvironmentFactory,
-    Observation,
-    Runner,
-    Scores,
-    Turn,
-    TurnLimits,
-)
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, EnvironmentFactory, Runner, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES

@@ -10,7 +10,7 @@ from agentgrpo.config.settings import LoraSettings
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.judges.evidence import HeuristicEvidence
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer

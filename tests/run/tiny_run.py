@@ -13,15 +13,8 @@ from agentgrpo.config.settings import RolloutSettings, RunSettings
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Message, Piece, RewardResult, ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.environments.base import (
-    Attempt,
-    Environment,
-    EnvironmentDefaults,
-    Observation,
-    Scores,
-    Turn,
-    TurnLimits,
-)
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.records.metrics import MetricsLog

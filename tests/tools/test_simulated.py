@@ -10,7 +10,7 @@ import pytest
 
 from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer

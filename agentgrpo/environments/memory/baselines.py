@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from agentgrpo.core.types import Episode, Exit, Passage, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.base import Reader
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES, by_turn, episode_metrics
@@ -60,7 +60,7 @@ def memory_baselines(
 
 
 class Ruled:
-    """Implements environments.base.Runner by a rule: nothing is sampled, and its episodes have no branches."""
+    """Implements environments.factory.Runner by a rule: nothing is sampled, and its episodes have no branches."""
 
     figures: Figures = MEMORY_FIGURES
 

@@ -18,7 +18,8 @@ from typing import Any
 from agentgrpo.core.errors import JudgeError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall
 from agentgrpo.core.types import Episode, Exit, Outcome, Task, ToolRecord
-from agentgrpo.environments.base import Attempt, Observation, Runner, Scores, Turn, TurnLimits
+from agentgrpo.environments.base import Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, Runner, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.base import Applied, Change, ChunkGrade
 from agentgrpo.environments.memory.baselines import memory_baselines
@@ -31,7 +32,7 @@ _KINDS = {"insert": "inserts", "update": "updates", "core": "updates", "delete":
 
 
 class MemoryEnvironments(MemoryOptions):
-    """Implements environments.base.EnvironmentFactory.
+    """Implements environments.factory.EnvironmentFactory.
 
     Calls that are malformed, unknown, of wrong arguments or too many are the policy's own; a failing reader or judge of
     what was written raises its EpisodeError.

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Message, Piece, Task
-from agentgrpo.environments.base import EnvironmentDefaults
+from agentgrpo.environments.factory import EnvironmentDefaults
 from agentgrpo.environments.memory import prompt
 from agentgrpo.environments.memory.base import EntryJudge, MemoryEntry, Reader
 from agentgrpo.environments.memory.prompt import instructions_for
@@ -68,7 +68,7 @@ class MemoryOptions(EnvironmentDefaults):
         _ = self.known_schema  # an unknown one is an error of construction
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.base.EnvironmentFactory. Raises DataError for a task without chunks or questions."""
+        """See environments.factory.EnvironmentFactory. Raises DataError for a task without chunks or questions."""
         questions_of(task)
         taken = len(self._rendered((), chunks_of(task)[0]))
         if taken > self._room(max_context):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgrpo.core.types import Episode, Exit, Message, Task
-from agentgrpo.environments.base import Attempt, Observation, Scores, Turn, TurnLimits
+from agentgrpo.environments.base import Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search import observations as say
 from agentgrpo.environments.search.grammar import (
@@ -31,7 +32,7 @@ from agentgrpo.environments.search.tool_turns import ToolTurns
 
 
 class SearchEnvironments(SearchOptions):
-    """Implements environments.base.EnvironmentFactory.
+    """Implements environments.factory.EnvironmentFactory.
 
     Searching too much, answering too early and writing no action are the policy's own and end up in the Episode. A
     failing vdb retriever, reranker or evidence judge raises its EpisodeError; a failing web retriever is served by vdb

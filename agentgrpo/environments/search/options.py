@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Task
-from agentgrpo.environments.base import EnvironmentDefaults
+from agentgrpo.environments.factory import EnvironmentDefaults
 from agentgrpo.environments.search.grammar import Planner, Tags
 from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.judges.base import EvidenceJudge
@@ -137,7 +137,7 @@ class SearchOptions(EnvironmentDefaults):
         return messages
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.base.EnvironmentFactory."""
+        """See environments.factory.EnvironmentFactory."""
         taken = len(self.renderer.open(self.opening(task)))
         if taken >= max_context:
             raise ConfigError(

@@ -15,7 +15,8 @@ from functools import cached_property
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import AnyCall, ToolReply
 from agentgrpo.core.types import Episode, Exit, Message, Piece, Task, ToolRecord
-from agentgrpo.environments.base import Attempt, Environment, EnvironmentDefaults, Observation, Scores, Turn, TurnLimits
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.state import ToolState, episode_metrics, tool_figures
 from agentgrpo.renderers.base import ToolRenderer
@@ -38,8 +39,8 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ToolEnvironments(EnvironmentDefaults):
-    """Implements environments.base.EnvironmentFactory. Raises ConfigError for values out of range and for tools whose
-    schemas are none.
+    """Implements environments.factory.EnvironmentFactory. Raises ConfigError for values out of range and for tools
+    whose schemas are none.
 
     Malformed calls, unknown tools, wrong arguments and turns without an action are the policy's own, and are told to
     it; so are a tool's timeouts and errors. A tool whose infrastructure fails raises its EpisodeError.
@@ -107,7 +108,7 @@ class ToolEnvironments(EnvironmentDefaults):
         return [*system, *task.messages]
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.base.EnvironmentFactory."""
+        """See environments.factory.EnvironmentFactory."""
         taken = len(self.renderer.open_with_tools(self.opening(task), self.toolbox.specs))
         room = min(max_context, self.max_context or max_context)
         if room - taken < self.min_context_left:

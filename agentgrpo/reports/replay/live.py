@@ -9,7 +9,7 @@ from itertools import groupby
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.types import Episode, EpisodeGroup, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.comparing import compare_episode

@@ -12,7 +12,8 @@ import yaml
 from agentgrpo.config.build import build_node, takes
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolCall
-from agentgrpo.environments.base import Attempt, Turn
+from agentgrpo.environments.base import Turn
+from agentgrpo.environments.factory import Attempt
 from agentgrpo.environments.memory.environment import MemoryEnvironments
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.validity import AssertedValidity, NoValidity

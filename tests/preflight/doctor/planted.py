@@ -16,15 +16,8 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Branch, Episode, Exit, FinishReason, Message, Passage, Piece, Segment, Task
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
-from agentgrpo.environments.base import (
-    Attempt,
-    Environment,
-    EnvironmentDefaults,
-    Observation,
-    Scores,
-    Turn,
-    TurnLimits,
-)
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.base import Grade
 from agentgrpo.renderers.tokens import FastTokenizer

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories, write_trajectories

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentgrpo.core.types import Passage
-from agentgrpo.environments.base import Runner
+from agentgrpo.environments.factory import Runner
 from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.trajectories import TrajectoryRecord
