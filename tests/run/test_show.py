@@ -189,7 +189,7 @@ def recorded(
     given = rewards or [REWARD] * len(episodes)
     scored = [ScoredGroup(group=builders.group(e), rewards=(r,)) for e, r in zip(episodes, given, strict=True)]
     unknown = [[None]] * len(scored)
-    settings = {"step": 7, "seed": 0, "split": "test", "agent_name": "memory", "record_tokens": False}
+    settings = {"step": 7, "seed": 0, "split": "test", "environment": "memory", "record_tokens": False}
     write_trajectories(path, scored=scored, advantages=unknown, dropped=[None] * len(scored), **settings)  # type: ignore[arg-type]
     return path
 
