@@ -121,7 +121,7 @@ def test_a_value_of_the_wrong_type(keys: dict[str, Any], expected: str) -> None:
 
 
 @pytest.mark.usefixtures("admitted")
-def test_what_the_wiring_injects_is_no_key() -> None:
+def test_what_a_run_injects_is_no_key() -> None:
     allowed = "ratio, count, label, mode, betas, names, sizes, prices, folder, anything, flag"
     assert refusal("judge", {"name": HERE, "engine": 1}) == f"unknown key judge.engine; allowed are {allowed}."
     assert refusal("judge", {"name": HERE, "count": 1}, count=2, ratio=0.5).startswith("unknown key judge.count;")

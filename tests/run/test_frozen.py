@@ -14,7 +14,7 @@ from agentgrpo.config.build import admit_user_code, build_node
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.base import Engine
 from agentgrpo.renderers.base import Renderer
-from agentgrpo.run.wiring import refuse_own_reader
+from agentgrpo.run.build import refuse_own_reader
 from tests.engines import tiny
 
 
@@ -53,7 +53,7 @@ class MayHaveRenderer(Base):
 
 
 class NamesModel(Base):
-    """A text is no object of the wiring."""
+    """A text is no object of the run."""
 
     def __init__(self, *, model: str) -> None:
         self.model = model
@@ -90,7 +90,7 @@ def test_a_part_that_asks_for_the_policy_is_refused(kind: str, name: str, asked:
 
 
 @pytest.mark.parametrize("kind", ["reader", "validity"])
-def test_nothing_of_the_wiring_reaches_a_frozen_part(kind: str) -> None:
+def test_nothing_of_the_run_reaches_a_frozen_part(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"asks for renderer, which a {kind} there is not given"):
         build_node(kind, {"name": f"{HERE}:AsksForRenderer"}, **INJECTED)
     assert build_node(kind, {"name": f"{HERE}:MayHaveRenderer"}, **INJECTED).renderer is None

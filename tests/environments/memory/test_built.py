@@ -26,7 +26,7 @@ NODE = yaml.safe_load((Path(__file__).parents[3] / "configs/environment/memory.y
 
 
 def built(**changes: Any) -> MemoryEnvironments:
-    # what the wiring injects into every environment, whether it asks for it or not
+    # what a run injects into every environment, whether it asks for it or not
     rest = {"thesaurus": {}, "prices": {}, "retrievers": {}, "tools": {}, "workspaces": None}
     made = build_node("environment", NODE | changes, renderer=tags(), describe_tools=False, **rest)
     assert isinstance(made, MemoryEnvironments)

@@ -1,22 +1,54 @@
-"""What is built of the environment: one reader for the policy and the oracle, none that costs for demonstrations."""
+"""What a run's builders make of the environment: one reader for the policy and the oracle, none that costs for
+demonstrations."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
-from agentgrpo.run.wiring import Wiring
 
+from agentgrpo.cli.main import main
 from agentgrpo.config.build import build_node
+from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.engines.scripted import ScriptedEngine as Script
+from agentgrpo.environments.memory.environment import MemoryEnvironments
+from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.environments.memory.validity import NoValidity
+from agentgrpo.environments.search.environment import SearchEnvironments
+from agentgrpo.records.screen import Screen
+from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.run.build import Inputs, Run, _demonstrating, load_inputs
+from agentgrpo.training.process_group import Alone
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
-from tests.environments.scripted import ScriptedEngine
+from tests.environments.scripted import ScriptedEngine, renderer
 from tests.runners import memory_runner
 
 CONFIGS = Path(__file__).parents[3] / "configs"
+JOBS: list[dict[str, Any]] = []
+
+
+def keep(config: dict[str, Any], command: Command) -> VerbResult:
+    JOBS.append(config)
+    return VerbResult()
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(VERBS, "train", replace(VERBS["train"], entry=f"{__name__}:keep"))
+    yield
+    JOBS.clear()
+
+
+def inputs_of(*overrides: str) -> Inputs:
+    assert main(["train", "run.dir=r", *overrides]) == 0
+    return load_inputs(JOBS.pop(), "{}", Screen("quiet"), Alone())
 
 
 def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() -> None:
@@ -24,24 +56,28 @@ def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() 
     runner = memory_runner(
         engine=ScriptedEngine([]), renderer=tags(), reader=ScriptedReader(), validity=ScriptedValidity()
     )
-    wiring: Any = SimpleNamespace(dataset=dataset, runner=runner, renderer=tags())
-    oracle = Wiring.oracle(wiring)
+    built: Any = SimpleNamespace(dataset=dataset, runner=runner, renderer=tags())
+    oracle = Run.oracle(built)
     assert isinstance(oracle, PolicyRunner)
     assert isinstance(oracle.engine, Script)
     assert oracle.environment is runner.environment
 
 
 def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None:
-    node = yaml.safe_load((CONFIGS / "environment/memory_llm.yaml").read_text())
-    made: list[Any] = []
-    wiring: Any = SimpleNamespace(
-        config={"environment": node},
-        equipment=SimpleNamespace(over=lambda corpora: {"tools": {}}),
-        make_environment=lambda renderer, equipment, given: made.append(given),
-    )
-    Wiring._demonstrating(wiring, ScriptedEngine([]), tags(), {})
-    assert made == [node | {"reader": {"name": "cloze"}, "validity": {"name": "none"}}]
-    assert node["reader"]["name"] == "completer"
-    wiring.config["environment"] = {"name": "search"}
-    Wiring._demonstrating(wiring, ScriptedEngine([]), tags(), {})
-    assert made[1] == {"name": "search"}
+    inputs = inputs_of("experiment=memory", "environment=memory_llm")
+    runner = _demonstrating(inputs, ScriptedEngine([]), tags("three_part"), {})
+    assert isinstance(runner, PolicyRunner)
+    assert isinstance(runner.environment, MemoryEnvironments)
+    assert (type(runner.environment.reader), type(runner.environment.validity)) == (ClozeReader, NoValidity)
+    assert not runner.environment.describe_tools
+    node = inputs.config["environment"]
+    assert (node["reader"]["name"], node["validity"]["name"]) == ("completer", "llm")
+
+
+def test_demonstrations_of_searches_ask_no_reranker_that_is_a_service() -> None:
+    inputs = inputs_of("+environment/reranker=http", "environment.reranker.url=http://127.0.0.1:1/rerank")
+    runner = _demonstrating(inputs, ScriptedEngine([]), renderer(), inputs.dataset.corpora())
+    assert isinstance(runner, PolicyRunner)
+    assert isinstance(runner.environment, SearchEnvironments)
+    assert isinstance(runner.environment.reranker, LexicalReranker)
+    assert inputs.config["environment"]["reranker"]["name"] == "http"

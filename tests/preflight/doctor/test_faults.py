@@ -19,7 +19,7 @@ from agentgrpo.preflight.doctor import examination, numbers, schedule
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.masks import training_samples
 from agentgrpo.renderers.react import ReactRenderer
-from agentgrpo.run import wiring
+from agentgrpo.run import build
 from agentgrpo.services.cassette import Cassette
 from tests.preflight.doctor import planted
 from tests.preflight.doctor.conftest import Diagnose, Toy, closed_port, write_rows
@@ -51,7 +51,7 @@ def copied(toy: Toy, folder: Path, **changes: dict[str, Any]) -> str:
 
 
 def test_tool_text_that_is_trained_on(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "PolicyRunner", planted.TrainsOnTools)
+    monkeypatch.setattr(build, "PolicyRunner", planted.TrainsOnTools)
     found = diagnose(only=("episodes", "history", "masks"))
     assert found.code == 1
     [what] = found.problems["masks"]
@@ -62,7 +62,7 @@ def test_tool_text_that_is_trained_on(diagnose: Diagnose, monkeypatch: pytest.Mo
 
 
 def test_a_stop_token_without_gradient(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "PolicyRunner", planted.LosesStops)
+    monkeypatch.setattr(build, "PolicyRunner", planted.LosesStops)
     found = diagnose(only=("episodes", "masks"))
     [what] = [w for w in found.problems["masks"] if "ended a turn" in w]
     stops = found.check("masks")["facts"]["stop tokens"]
@@ -71,7 +71,7 @@ def test_a_stop_token_without_gradient(diagnose: Diagnose, monkeypatch: pytest.M
 
 
 def test_a_conversation_that_is_rewritten(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "PolicyRunner", planted.Rewrites)
+    monkeypatch.setattr(build, "PolicyRunner", planted.Rewrites)
     found = diagnose(only=("episodes", "history"))
     [what] = found.problems["history"]
     assert what.startswith("in 9 of 9 episodes the engine was shown, or said, other tokens than the record has")
@@ -107,7 +107,7 @@ def test_a_parser_that_loses_arguments(diagnose: Diagnose, monkeypatch: pytest.M
             calls = tuple(type(c)(name=c.name, arguments={}) for c in turn.calls)  # type: ignore[call-arg]
             return ParsedTurn(calls=calls, answer=turn.answer)
 
-    monkeypatch.setattr(wiring, "choose_for_tools", lambda name, *, tokenizer, **_: Lossy(tokenizer=tokenizer))
+    monkeypatch.setattr(build, "choose_for_tools", lambda name, *, tokenizer, **_: Lossy(tokenizer=tokenizer))
     found = diagnose(*TOOL_AGENT, "tools=calculator", only=("parser",))
     assert found.problems == {
         "parser": [

@@ -57,7 +57,9 @@ def test_the_same_for_people_with_an_episode_whose_tokens_are_marked(
     assert lines[1].startswith("ok       parts")
     assert "an episode: [sampled] {ends a turn} given" in printed
     assert "         What is" in printed  # the question, as it was given
-    assert re.search(r"\}\n {9}\[result 41\]\n {9}[\[{]", printed)  # told between a token that ended a turn and the next turn
+    assert re.search(
+        r"\}\n {9}\[result 41\]\n {9}[\[{]", printed
+    )  # told between a token that ended a turn and the next turn
     assert lines[-1].startswith("nothing was found that would spoil the run: 3 ok, 1 skipped, in ")
 
 
