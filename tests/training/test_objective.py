@@ -142,7 +142,7 @@ def test_two_epochs_of_two_mini_batches(loss: str, mode: str, aggregation: str) 
     samples = sampled_elsewhere(exact_model(seed=3), random_samples(groups=4, size=2))
     algorithm = Algorithm(
         loss=loss, aggregation=aggregation, correction=mode, correction_cap=1.2, num_epochs=2, mini_batches=2,
-        **CLIPS[loss],
+        loss_args=CLIPS[loss],
     )  # fmt: skip
     trainer = make_trainer(exact_model(seed=3), algorithm, sampler_differs=True, **SMALL)
     metrics = trainer.update(samples, step=0)
