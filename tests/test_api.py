@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import agentgrpo
-from agentgrpo.cli.main import main as cli
+from agentgrpo.cli.main import configs_dir
 from agentgrpo.core.errors import AgentGrpoError, EpisodeError
 from agentgrpo.services.cassette import CassetteMiss
 
@@ -71,11 +71,11 @@ def test_presets_ship_in_the_wheel_and_are_found_there(tmp_path: Path, monkeypat
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"configs": "agentgrpo/_configs"}
     assert project["project"]["scripts"] == {"agentgrpo": "agentgrpo.__main__:main"}
-    assert cli.configs_dir() == ROOT / "configs"
+    assert configs_dir() == ROOT / "configs"
     installed = tmp_path / "site-packages" / "agentgrpo"
     (installed / "_configs").mkdir(parents=True)
-    monkeypatch.setattr(cli, "__file__", str(installed / "cli.py"))
-    assert cli.configs_dir() == installed / "_configs"
+    monkeypatch.setattr(agentgrpo, "__file__", str(installed / "__init__.py"))
+    assert configs_dir() == installed / "_configs"
 
 
 def test_constraints_pin_what_the_project_needs() -> None:

@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -169,7 +169,11 @@ def nodes(child: build.Child) -> Iterator[tuple[Any, set[str], set[str]]]:
     hidden = build.PROVIDED.get(child.kind, frozenset())
     sayable = nested | build.FUNCTIONS.get(child.kind, {}).keys()
     keys = {k for k, p in parameters.items() if k not in hidden and (k in sayable or is_plain(p.annotation))}
-    yield target, keys, set(child.node) - {"name"} - (nested - set(parameters))
+    yield (
+        target.func if isinstance(target, partial) else target,
+        keys,
+        set(child.node) - {"name"} - (nested - set(parameters)),
+    )
     for c in inner:
         yield from nodes(c)
 

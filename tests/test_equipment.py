@@ -125,7 +125,7 @@ async def test_a_plain_function_of_the_users_is_a_tool() -> None:
     assert (tool.spec.name, tool.spec.description) == ("double", "Twice the number.")
     box = Toolbox(tools_of(equipment), count_tokens=len)
     assert equipment.workspaces is not None
-    environment = equipment.workspaces.open(builders.task(), key="a")
+    environment = equipment.workspaces.open(builders.task(), seed="a")
     reply, record = await box.call(ToolCall(name="double", arguments={"number": 21}), environment, turn=0)
     assert (reply.text, record.outcome) == ("42", Outcome.SUCCESS)
     for part in equipment.closing:

@@ -17,9 +17,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import SummaryWriter
-
 from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.records.card import flatten
@@ -128,7 +125,10 @@ class EventFile:
     there say of `start_step` and later steps. What was logged is the operating system's when the call returns."""
 
     def __init__(self, directory: Path, *, start_step: int) -> None:
-        self._writer = SummaryWriter(str(directory), purge_step=start_step)
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer, self._summary = SummaryWriter(str(directory), purge_step=start_step), Summary
         self._events: Any = self._writer.file_writer  # typed as None there
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -137,8 +137,8 @@ class EventFile:
         self._writer.flush()
 
     def log(self, tags: Mapping[str, float], *, step: int) -> None:
-        values = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in tags.items()]
-        self._events.add_summary(Summary(value=values), step)
+        values = [self._summary.Value(tag=tag, simple_value=float(value)) for tag, value in tags.items()]
+        self._events.add_summary(self._summary(value=values), step)
         self._writer.flush()
 
     def finish(self) -> None:

@@ -21,13 +21,13 @@ from agentgrpo.core.messages import Status, group_status, status_of
 from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
 
 SCHEMA_VERSION = 4
-READABLE = (3, 4)
-"""3 had `metrics` beside `agent`, and no outcome."""
 """Raised whenever a field comes, goes, or changes its name or meaning.
 
 2: group_status; num_bytes, was_cut and cost of a call.
 3: memory, reward_branches.
+4: environment, with the metrics, which stood beside it before, and the outcome.
 """
+READABLE = (3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ import pickle
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, Preempted
+
+if TYPE_CHECKING:
+    from torch import Tensor  # which takes seconds, and who only reads a run needs none
 
 T = TypeVar("T")
 

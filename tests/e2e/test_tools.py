@@ -67,22 +67,23 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         number = key.task_id
         return f"{CALL}{number}}}{STOP}" if key.turn == 0 else f"{ANSWER}{2 * int(number)}{EOS}"
 
-    agent = tool_runner(
+    workspaces = Workspaces(folder)
+    runner = tool_runner(
         engine=ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script),
         renderer=renderer,
         tools={"double": Doubler()},
-        workspaces=Workspaces(folder),
+        workspaces=workspaces,
     )
 
     async def demonstrate() -> list[WeightedSample]:
         samples = []
         for i in range(10):
             task = Task(id=str(i), messages=(Message(role="user", content=question(i)),), references=("",))
-            episode = await agent.run(task, sample_index=0, stream="demo", sampling=SamplingParams(max_tokens=99))
+            episode = await runner.run(task, sample_index=0, stream="demo", sampling=SamplingParams(max_tokens=99))
             [branch] = episode.branches
             weights = tuple(float(m) for m in branch.loss_mask)
             samples.append(WeightedSample(token_ids=branch.token_ids, weights=weights))
-        await agent.environments.close()
+        await workspaces.close()
         return samples
 
     policy = init_policy(tokenizer=tokenizer, hidden_size=64, num_layers=2, intermediate_size=64, max_positions=128)

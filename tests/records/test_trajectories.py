@@ -132,7 +132,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
     write(tmp_path / "train-000012.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train-000012.jsonl").read_bytes().splitlines()]
     assert lines[0] == {
-        "schema_version": 3,
+        "schema_version": 4,
         "split": "train",
         "step": 12,
         "total": 3,
@@ -178,7 +178,11 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
         "costs": {"retriever_cost": 0.25, "rerank_cost": 0.0},
         "citations": [{"doc_id": "d1", "marker": "[R1Q1D1]", "text": "Castin"}],
         "retrieved_ids": ["d1", "d2"],
-        "metrics": {"web_searches": 1.0, "tool_turns": 1.0, "broken": None},
+        "environment": {
+            "name": "search",
+            "metrics": {"web_searches": 1.0, "tool_turns": 1.0, "broken": None},
+            "outcome": {},
+        },
         "agent": {
             "name": "search",
             "exit": "answered",
@@ -480,7 +484,7 @@ def edited(path: Path, number: int, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("number", "changes", "reason"),
     [
-        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 3"),
+        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 3 and 4"),
         (1, {"total": 4}, ":1: the summary counts 4 episodes, but 3 follow"),
         (2, {"reward": "gone"}, ":2: KeyError: 'reward'"),
         (3, {"reward": "high"}, ":3: ValueError: reward is a str, not float | None"),

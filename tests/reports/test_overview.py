@@ -15,6 +15,7 @@ from rich.console import Console
 
 from agentgrpo.cli.main import configs_dir, main
 from agentgrpo.core.errors import BudgetSpent, GuardHalt, Preempted
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.curves import Curve, curve_lines, curves_of
 from agentgrpo.records.run_dir import RunDir, stop_sentence, write_stop
 from agentgrpo.records.screen import Screen
@@ -50,7 +51,7 @@ def result() -> dict[str, Any]:
         "difference": {name: [0.25, 0.125, 0.375] for name in means},
         "failures": {"baseline": 0, "trained": 2},
     }
-    figures = {"headline": ["correctness", "search_rounds", "cost"], "quality": "correctness"}
+    figures = SEARCH_FIGURES.to_json() | {"headline": ["correctness", "search_rounds", "cost"]}
     return {"verdict": "PASS", "reason": "better", "n": 8, "greedy": mode, "sampled": mode, "figures": figures}
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from agentgrpo.config.build import resolve
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Citation, Episode, Outcome, Segment, ToolRecord
 from agentgrpo.environments.memory.metrics import NAMES
@@ -17,7 +21,8 @@ from agentgrpo.environments.tools.state import ToolState
 from agentgrpo.environments.tools.state import episode_metrics as tool_metrics
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import AnswerJudge
-from agentgrpo.rewards.registry import TERMS, Reward
+from agentgrpo.rewards.base import RewardTerm
+from agentgrpo.rewards.registry import Reward
 from tests.builders import episode, given, group, sampled, task
 
 PRESETS = Path(__file__).parents[2] / "configs" / "reward"
@@ -27,8 +32,15 @@ def build(name: str, judge: AnswerJudge | None = None) -> Reward:
     """The preset as the YAML has it; without a judge with that of exact matches."""
     config = yaml.safe_load((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
     assert config.pop("name") == "weighted"
-    terms = {name: TERMS[name](**weights) for name, weights in config.pop("terms").items()}
+    terms = {name: term(name, weights) for name, weights in config.pop("terms").items()}
     return Reward(judge=judge or ExactMatch(), terms=terms, **config)
+
+
+def term(name: str, node: Mapping[str, Any]) -> RewardTerm:
+    """As a configuration names it: by the key, or by `name`."""
+    weights = dict(node)
+    made: RewardTerm = resolve("term", weights.pop("name", name), f"reward.terms.{name}")(**weights)
+    return made
 
 
 NOTHING = dict.fromkeys(
@@ -77,7 +89,7 @@ def right() -> Episode:
         said("<think>a</think><search>q</search>"),
         shown("<information>d</information>"),
         said("<think>b</think><answer>Castin</answer>"),
-        metrics=NOTHING | spent | found | quality,
+        metrics=NOTHING | spent | found | quality | {"reward": 0.25},
         citations=[Citation(doc_id="p1", marker="[R1Q1D1]", text="")],
         retrieved=["p1", "p2", "p3", "p4"],
     )
@@ -96,7 +108,7 @@ def wrong() -> Episode:
         shown("<information><answer>Castin</answer></information>"),
         said("<answer>Orlin</answer>"),
         answer="Orlin",
-        metrics=NOTHING | spent | waste | found | faults,
+        metrics=NOTHING | spent | waste | found | faults | {"reward": -0.5},
         retrieved=["p1", "p2"],
     )
     return replace(of, tool_records=calls(Outcome.INVALID_ARGS))
@@ -106,7 +118,7 @@ def silent() -> Episode:
     """Five vdb rounds and no answer; a fetched page that would have been of use."""
     spent = {"rounds_used": 5.0, "vdb_searches": 5.0, "search_budget_exhausted_without_answer": 1.0}
     found = {"evidence_gain_total": 0.4, "subquestion_coverage_ratio": 1.0, "search_quality_score": 0.3}
-    metrics = NOTHING | spent | found | {"useful_fetched_pages": 1.0}
+    metrics = NOTHING | spent | found | {"useful_fetched_pages": 1.0, "reward": 0.0}
     return episode(task(), said("gibberish"), answer=None, metrics=metrics, retrieved=["p1"])
 
 
@@ -144,11 +156,13 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     # 3 calls, 2 of them successful; 1 invalid call and a format error; no answer
     "react": (1.0, -0.1 - 0.3, -0.3),
     "tools": (1.0 + 0.2 * 2 / 3 - 3 * 0.1, -0.1 - 0.3, -0.3),
+    # what the environment paid, whatever the judge says
+    "environment": (0.25, -0.5, 0.0),
     # answer + format + tools
     "artist": (2.0 + (4 * 0.125 + 0.5) + 2 / 3, 0.0 + 3 * 0.125 + 0.0, 0.0),
 }
 MEMORY = ("mem_alpha", "memory", "personamem")
-"""Those of memory agents have theirs in test_memory."""
+"""Those of memories have theirs in test_memory."""
 
 
 def test_every_preset_has_its_golden_row() -> None:
@@ -182,7 +196,8 @@ def test_web_costs_five_times_vdb(name: str) -> None:
 def test_a_preset_says_what_it_is_for_and_how_to_launch_it(path: Path) -> None:
     header = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     assert len(header) >= 2
-    assert header[-1].startswith(f"#   agentgrpo train +reward={path.stem}")
+    launch = rf"# +agentgrpo train (environment=my_env:Shop )?\+?reward={path.stem}\b"
+    assert [line for line in header if re.match(launch, line)]
 
 
 ALL = sorted(path.stem for path in PRESETS.glob("*.yaml"))
@@ -199,8 +214,8 @@ def fits(name: str, metrics: frozenset[str]) -> bool:
     return True
 
 
-def test_which_presets_fit_which_agent() -> None:
-    assert [name for name in ALL if not fits(name, SEARCHING)] == list(MEMORY)
+def test_which_presets_fit_which_environment() -> None:
+    assert [name for name in ALL if not fits(name, SEARCHING)] == ["environment", *MEMORY]
     for_tools = ["artist", "correctness", "react", "search_r1", "sparse_final_only", "tools"]
     assert [name for name in ALL if fits(name, CALLING)] == for_tools
     whatever = {"correctness", "search_r1", "sparse_final_only", "artist"}

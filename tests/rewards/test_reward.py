@@ -193,7 +193,6 @@ async def test_a_cost_that_was_not_incurred_is_a_plain_zero() -> None:
         ({"mode": "sparse_final"}, "reward mode 'sparse_final'; allowed: .* Did you mean 'sparse_final_only'?"),
         ({"terms": {}}, "always 0; add the term 'correctness'"),
         ({"terms": build_terms({"per_search": {"weight": -1.0}}), "mode": "sparse_final_only"}, "always 0"),
-        ({"terms": {"mine": Bad(0.0, dimension="retrieval")}}, "Did you mean 'retrieval_quality'"),
         ({"reward_scale": 0.0}, "reward_scale 0.0"),
         ({"reward_scale": float("inf")}, "reward_scale inf"),
         ({"cost_when_wrong": 1.5}, "cost_when_wrong 1.5"),

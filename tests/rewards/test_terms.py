@@ -168,7 +168,7 @@ def test_a_penalty_with_a_forgotten_minus_sign_is_refused(name: str) -> None:
     ("name", "weights", "message"),
     [
         ("budget", {"weight": 0.1, "threshold": 0.8, "max_search_rounds": 5}, "BudgetPenalty weight=0.1"),
-        ("budget", {"weight": -0.1, "threshold": 0.0, "max_search_rounds": 5}, "BudgetPenalty threshold=0.0"),
+        ("budget", {"weight": -0.1, "threshold": 0.0, "max_search_rounds": 5}, "Budget threshold=0.0"),
         ("budget", {"weight": -0.1, "threshold": 0.8, "max_search_rounds": -1}, "max_search_rounds=-1"),
         ("retriever_cost", {"web": 0.1, "vdb": 0.0}, "RetrieverCost web=0.1"),
         ("retriever_cost", {"web": 0.0, "vdb": 0.1}, "RetrieverCost vdb=0.1"),

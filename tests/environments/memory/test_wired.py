@@ -64,7 +64,9 @@ def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() 
 
 
 def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None:
-    inputs = inputs_of("experiment=memory", "environment=memory_llm")
+    inputs = inputs_of(
+        "experiment=none", "task=diary", "environment=memory_llm", "judge=questions", "reward=memory", "model.path=m"
+    )
     runner = _demonstrating(inputs, ScriptedEngine([]), tags("three_part"), {})
     assert isinstance(runner, PolicyRunner)
     assert isinstance(runner.environment, MemoryEnvironments)

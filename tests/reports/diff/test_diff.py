@@ -15,6 +15,7 @@ from rich.console import Console
 
 from agentgrpo.cli.main import main
 from agentgrpo.core.types import Branch, Episode, Outcome, Segment, ToolRecord
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.reports.diff import difference, episode_lines, first_episode, show
@@ -246,7 +247,7 @@ def test_texts_where_no_tokens_were_recorded(tmp_path: Path) -> None:
 
 def evaluated(path: Path, *correct: float | None, web: int = 1, task_shift: int = 0) -> RunDir:
     groups = [searched(TASKS[i + task_shift], value, web=web, vdb=i) for i, value in enumerate(correct)]
-    record(folder(path), "eval-end-greedy", groups)
+    record(folder(path, environment={"figures": SEARCH_FIGURES.to_json()}), "eval-end-greedy", groups)
     return RunDir(path)
 
 
@@ -295,8 +296,8 @@ def test_a_task_of_one_id_that_asks_something_else_is_another(tmp_path: Path) ->
 def test_trajectories_of_another_version_are_said_to_be(tmp_path: Path) -> None:
     a, b = evaluated(tmp_path / "a", 1.0), evaluated(tmp_path / "b", 1.0)
     file = b.trajectory_files()[0].path
-    file.write_text(file.read_text().replace('"schema_version":3', '"schema_version":1'))
-    assert "schema_version 1; this version reads 3" in difference(a, b)["evaluations"]["greedy"]["reason"]
+    file.write_text(file.read_text().replace('"schema_version":4', '"schema_version":1'))
+    assert "schema_version 1; this version reads 3 and 4" in difference(a, b)["evaluations"]["greedy"]["reason"]
 
 
 # --- the command

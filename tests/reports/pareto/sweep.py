@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.types import Task
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from tests import builders
 from tests.run_folders import folder, record, searched
 
 TASKS = [builders.task(f"Who is {i}?", id=f"t{i}", kind="ab"[i % 2]) for i in range(4)]
-FIGURES = {"headline": ["correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"]}
 Scores = Sequence[tuple[float | None, int]]
 """Of each task: correctness and web searches."""
 
@@ -39,7 +39,7 @@ def evaluated(
     **more: Any,
 ) -> Path:
     """A run, or with trains=False what `agentgrpo eval --ckpt` makes."""
-    said: dict[str, Any] = {"figures": FIGURES | {"quality": "correctness"}, "greedy": {}, "sampled": {}}
+    said: dict[str, Any] = {"figures": SEARCH_FIGURES.to_json(), "greedy": {}, "sampled": {}}
     said |= {"oracle": dict(oracle)} if oracle else {}
     said |= {"baselines": {name: {} for name in baselines}} if baselines else {}
     made = folder(

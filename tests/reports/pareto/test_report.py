@@ -356,7 +356,7 @@ def test_an_oracle_that_eval_json_does_not_know_whole_is_no_point(tmp_path: Path
     ("file", "before", "now"),
     [
         ("trajectories/eval-end-greedy.jsonl", '"exit":"answered"', '"exit":"unheard of"'),
-        ("config.yaml", "environment:\n  name: search", "environment: search"),
+        ("config.yaml", "environment:\n  name: search", "environment: ["),
     ],
 )
 def test_what_is_not_ours_is_named_and_no_more(tmp_path: Path, file: str, before: str, now: str) -> None:
@@ -383,7 +383,7 @@ def test_folders_without_an_evaluation_are_none_and_broken_ones_are_named(tmp_pa
     evaluated(tmp_path / "good", priced(0.0), ALL)
     old = evaluated(tmp_path / "old", priced(0.1), ALL)
     file = old / "trajectories" / "eval-end-greedy.jsonl"
-    file.write_text(file.read_text().replace('"schema_version":3', '"schema_version":1'))
+    file.write_text(file.read_text().replace('"schema_version":4', '"schema_version":1'))
     bare = evaluated(tmp_path / "bare", priced(0.1), ALL)
     for path in (bare / "trajectories").iterdir():
         path.unlink()
@@ -391,7 +391,7 @@ def test_folders_without_an_evaluation_are_none_and_broken_ones_are_named(tmp_pa
     found = compared(tmp_path)
     assert [row["name"] for row in found["skipped"]] == ["bare", "old"]
     assert found["skipped"][0]["reason"] == "it has no trajectories of its evaluation"
-    assert "schema_version 1; this version reads 3" in found["skipped"][1]["reason"]
+    assert "schema_version 1; this version reads 3 and 4" in found["skipped"][1]["reason"]
     assert [point["runs"] for point in found["families"][0]["modes"]["greedy"]] == [["good"], ["good"]]
 
 

@@ -25,8 +25,8 @@ SAMPLING = SamplingParams(max_tokens=200)
 REWARD = Reward(judge=ExactMatch(), terms={"correctness": Correctness(weight=2.0)})
 
 
-async def recorded(runner: Runner, path: Path) -> TrajectoryRecord:
-    groups = await run_groups(runner, [TASK], group_size=1, stream="train/3", sampling=SAMPLING)
+async def recorded(runner: Runner, path: Path, sampling: SamplingParams = SAMPLING) -> TrajectoryRecord:
+    groups = await run_groups(runner, [TASK], group_size=1, stream="train/3", sampling=sampling)
     scored = await score_groups(REWARD, groups)
     write_trajectories(path, scored=scored, advantages=[[0.0]], dropped=[None], step=3, seed=0)
     [record] = read_trajectories(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,57 +10,59 @@ from typing import Any
 import pytest
 import torch
 
-from agentgrpo.core.types import Branch, Episode, Exit, Segment, Task
-from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
+from agentgrpo.core.types import Branch, Episode, Exit, Message, Task
+from agentgrpo.engines.base import Engine
 from agentgrpo.engines.hf import HFEngine
+from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.divergence import Divergence
 from agentgrpo.reports.replay.forced import Forced
-from tests import builders
+from agentgrpo.rollout.loop import PolicyRunner
 from tests.engines import tiny
-from tests.reports.replay.parts import given, recorded
+from tests.reports.replay.parts import SAMPLING, TASK, given, recorded
+from tests.run.tiny_run import Bytes
+
+SHORT = replace(SAMPLING, max_tokens=12)
+REPLY = " And then?"
 
 
-class TwoTurns:
-    """A question, a turn, a reply, a turn; then the second half in a context of its own."""
+class Spelled(Bytes):
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(tiny.tokenizer().decode(list(token_ids)))
 
+
+class TwoTurns(EnvironmentDefaults):
+    """A question, a turn, a reply, a turn, for which five tokens are left; the same in a context of its own."""
+
+    name = "two turns"
     figures = SEARCH_FIGURES
+    limits = TurnLimits(max_context=len(TASK.question) + 12 + len(REPLY) + 5)
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def make(self, attempt: Attempt) -> Environment:
+        return Asking()
 
-    async def run(self, task: Task, *, sample_index: int, stream: str, sampling: SamplingParams) -> Episode:
-        sampling = replace(sampling, max_tokens=12, stop_token_ids=(tiny.EOS,))
-        branches, number = [], 0
-        try:
-            for text in (task.question, "Once more."):
-                segments: list[Segment] = []
-                for added in (text, " And then?"):
-                    segments.append(builders.given(*tiny.encode(added)))
-                    context = [t for s in segments for t in s.token_ids]
-                    key = SeedKey(stream, task.id, sample_index, number)
-                    room = 5 if number == 1 else sampling.max_tokens  # of a context of its own
-                    done = await self._engine.generate(context, replace(sampling, max_tokens=room), key)
-                    segments.append(
-                        replace(
-                            builders.sampled(*done.token_ids, logprobs=done.logprobs),
-                            cut_short=done.finish_reason == "length",
-                            text=tiny.tokenizer().decode(done.token_ids),
-                        )
-                    )
-                    number += 1
-                branches.append(Branch(segments=tuple(segments)))
-        finally:
-            self._engine.release(SeedKey(stream, task.id, sample_index, 0))
-        return Episode(
-            task=task,
-            sample_index=sample_index,
-            branches=tuple(branches),
-            answer="",
-            exit=Exit.ANSWERED,
-            metrics={},
-        )
+
+class Asking:
+    async def reset(self, task: Task) -> Observation:
+        return Observation(messages=task.messages)
+
+    async def step(self, turn: Turn) -> Observation:
+        if turn.index == 3:
+            return Observation(done=Exit.ANSWERED, answer="")
+        if turn.index == 1:
+            return Observation(messages=[Message(role="user", content="Once more.")], fresh_context=True)
+        return Observation(messages=[Message(role="user", content=REPLY)])
+
+    async def score(self, episode: Episode) -> Scores:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+def two_turns(engine: Engine) -> PolicyRunner:
+    return PolicyRunner(environment=TwoTurns(), engine=engine, renderer=Spelled())
 
 
 def engine(seed: int = 0) -> HFEngine:
@@ -68,7 +71,8 @@ def engine(seed: int = 0) -> HFEngine:
 
 async def forced(record: TrajectoryRecord, own: HFEngine, *, tolerance: float | None = 0.0) -> Divergence | None:
     decode = tiny.tokenizer().decode
-    [found] = await Forced(own, TwoTurns, tolerance=tolerance, decode=decode, **given()).replay([record])
+    how = given() | {"sampling": SHORT}
+    [found] = await Forced(own, two_turns(own), tolerance=tolerance, decode=decode, **how).replay([record])
     assert own._schedule.num_contexts == 0, "the engine has forgotten the episode"
     return found
 
@@ -79,7 +83,7 @@ def spot(found: Divergence | None) -> tuple[Any, ...] | None:
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-2, None], ids=["bits", "tolerance", "scores"])
 async def test_every_branch_and_turn_is_sampled_again(tmp_path: Path, tolerance: float | None) -> None:
-    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    record = await recorded(two_turns(engine()), tmp_path / "t.jsonl", SHORT)
     assert [len([s for s in b.segments if s.sampled]) for b in record.branches] == [2, 2]
     assert await forced(record, engine(), tolerance=tolerance) is None
     [one, two] = record.branches
@@ -95,7 +99,7 @@ async def test_every_branch_and_turn_is_sampled_again(tmp_path: Path, tolerance:
 
 @pytest.mark.parametrize("tolerance", [0.0, None], ids=["bits", "scores"])
 async def test_a_text_that_its_tokens_do_not_spell_is_found(tmp_path: Path, tolerance: float | None) -> None:
-    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    record = await recorded(two_turns(engine()), tmp_path / "t.jsonl", SHORT)
     [one, two] = record.branches
     said = one.segments[3]
     worded = replace(said, text=f"{said.text[:2]}?{said.text[2:]}")
@@ -108,7 +112,7 @@ async def test_a_text_that_its_tokens_do_not_spell_is_found(tmp_path: Path, tole
 
 
 async def test_a_seed_changes_tokens_and_not_what_they_score(tmp_path: Path) -> None:
-    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    record = await recorded(two_turns(engine()), tmp_path / "t.jsonl", SHORT)
     found = await forced(record, engine(seed=1))
     assert found is not None
     assert found.kind == "token"
@@ -117,7 +121,7 @@ async def test_a_seed_changes_tokens_and_not_what_they_score(tmp_path: Path) -> 
 
 async def test_one_element_of_one_matrix_is_located_where_it_first_counts(tmp_path: Path) -> None:
     """The embedding of a token that first stands in the second turn's context: what comes after it differs."""
-    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    record = await recorded(two_turns(engine()), tmp_path / "t.jsonl", SHORT)
     ids = record.branches[0].token_ids
     said = [s for s in record.branches[0].segments if s.sampled]
     before = len(record.branches[0].segments[0].token_ids)
@@ -136,7 +140,7 @@ async def test_one_element_of_one_matrix_is_located_where_it_first_counts(tmp_pa
 
 
 async def test_a_turn_of_another_length_is_located(tmp_path: Path) -> None:
-    record = await recorded(TwoTurns(engine()), tmp_path / "t.jsonl")
+    record = await recorded(two_turns(engine()), tmp_path / "t.jsonl", SHORT)
     [one, two] = record.branches
     said = one.segments[1]
     assert said.logprobs is not None

@@ -24,6 +24,7 @@ from agentgrpo.core.types import (
     Segment,
     ToolRecord,
 )
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.reports.view.embedding import write_page
@@ -53,6 +54,7 @@ run:
   final_eval: true
   eval: {temperature: 2.0}
 """
+ENVIRONMENT = {"environment": "search", "figures": SEARCH_FIGURES.to_json()}
 TASK = builders.task("Who founded Velmor?", "Castin", id="t", kind="founder", supporting=["p1"])
 CALL = ToolRecord(
     name="search",
@@ -143,6 +145,7 @@ def make_run(run: Path) -> Path:
     """A run under way after two steps, with a tokenizer in its checkpoint."""
     run.mkdir(parents=True, exist_ok=True)
     (run / "config.yaml").write_text(CONFIG)
+    (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
     (run / "metrics.jsonl").write_text(
         '{"step":0,"agent/search_rounds":2.0,"correctness":0.5,"loss":null}\n'
         '{"step":1,"agent/search_rounds":1.5,"correctness":1.0}\n'

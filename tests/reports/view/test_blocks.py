@@ -154,7 +154,7 @@ def test_every_block_of_a_run(tmp_path: Path) -> None:
                 "stopped": None,
                 "verdict": None,
                 "config": made.CONFIG,
-                "environment": {},
+                "environment": made.ENVIRONMENT,
                 "metrics": {
                     "step": [0, 1],
                     "tags": {"agent/search_rounds": [2.0, 1.5], "correctness": [0.5, 1.0], "loss": [None, None]},

@@ -17,7 +17,7 @@ from tests import builders
 from tests.reports.view import made
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028\u202e\x00\ud800"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Elements(HTMLParser):
