@@ -1,4 +1,4 @@
-"""The same bits from the same numbers, wherever in memory they lie: what a CPU's matrix products must be told for it."""
+"""The same bits from the same numbers, wherever in memory they lie: what matrix products must be told for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ VARIABLE = "MKL_CBWR"
 
 
 def ask_for_exact_products() -> None:
-    """Have MKL choose its kernels by the CPU alone. Left to itself it also looks at how memory is aligned, so that a run
-    would not repeat itself in the last bits of log-probs. What the user has set stays; other CPUs than Intel's do not
+    """Have MKL choose its kernels by the CPU alone. Left to itself it also looks at how memory is aligned, so that a
+    run would not repeat itself in the last bits of log-probs. What the user has set stays; other CPUs than Intel's do not
     need it, or MKL has no such mode for them."""
     if VARIABLE not in os.environ and (mode := _strict_mode()):
         os.environ[VARIABLE] = mode
