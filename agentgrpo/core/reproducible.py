@@ -11,8 +11,8 @@ VARIABLE = "MKL_CBWR"
 
 def ask_for_exact_products() -> None:
     """Have MKL choose its kernels by the CPU alone. Left to itself it also looks at how memory is aligned, so that a
-    run would not repeat itself in the last bits of log-probs. What the user has set stays; other CPUs than Intel's do not
-    need it, or MKL has no such mode for them."""
+    run would not repeat itself in the last bits of log-probs. What the user has set stays; other CPUs than Intel's do
+    not need it, or MKL has no such mode for them."""
     if VARIABLE not in os.environ and (mode := _strict_mode()):
         os.environ[VARIABLE] = mode
 

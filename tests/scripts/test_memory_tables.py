@@ -100,7 +100,7 @@ as expected: the greater beta, the smaller the memory: (0, 0.5) 50.000, (0.3, 0.
 NOT as expected: the greatest beta costs answers: (0, 0.5) 0.625, (0.3, 0.5) 0.700
 as expected: the least gamma costs right entries: (0.3, 0) 0.500, (0.3, 0.5) 0.750
 as expected: the least gamma costs answers: (0.3, 0) 0.575, (0.3, 0.5) 0.700
-"""  # noqa: E501
+"""
     )
 
 
