@@ -77,6 +77,7 @@ def test_a_profile_changes_no_byte_of_what_a_run_records(train: Run) -> None:
     assert recorded(plain) == recorded(profiled)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_profile(train: Run) -> None:
     run_dir = train(*SHORT, *STEP, "run.profile=true")
     shutil.rmtree(run_dir / "checkpoints" / "step-000003")

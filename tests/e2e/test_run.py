@@ -123,9 +123,9 @@ def test_a_used_run_directory_is_refused(finished: Path, train: Run, capsys: pyt
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
-def test_resume_goes_on_where_it_stopped(finished: Path, train: Run) -> None:
+def test_resume_goes_on_where_it_stopped(once: Path, finished: Path) -> None:
     """Half a run and its resumption equal the whole."""
-    half = train(*SHORT, *STEP, name="half")
+    half = finished
     # take it back by hand to the state after step 2, as a killed process would have left it
     shutil.rmtree(half / "checkpoints" / "step-000004")
     (half / "eval.json").unlink()
@@ -133,7 +133,7 @@ def test_resume_goes_on_where_it_stopped(finished: Path, train: Run) -> None:
     compared = ["metrics.jsonl", "eval.json", "checkpoints/step-000004/model.safetensors"]
     compared += ["checkpoints/step-000004/trainer/optimizer.safetensors"]
     compared += [f"trajectories/train-{step:06d}.jsonl" for step in range(4)]
-    assert [n for n in compared if (finished / n).read_bytes() != (half / n).read_bytes()] == []
+    assert [n for n in compared if (once / n).read_bytes() != (half / n).read_bytes()] == []
 
 
 def test_resume_refuses_other_settings_and_a_directory_without_a_run(

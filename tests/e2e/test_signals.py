@@ -15,11 +15,11 @@ from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run
 
 SHORT = [
-    "run.max_steps=4",
-    "run.checkpoint_every=4",
+    "run.max_steps=3",
+    "run.checkpoint_every=3",
     "run.eval_every=0",
-    "run.eval.tasks=20",
-    "rollout.tasks_per_step=4",
+    "run.eval.tasks=6",
+    "rollout.tasks_per_step=2",
 ]
 
 
@@ -50,8 +50,8 @@ def test_a_stopped_run_exits_with_75_and_resumes_exactly(
     for name in (
         "metrics.jsonl",
         "eval.json",
-        "trajectories/train-000003.jsonl",
-        "checkpoints/step-000004/model.safetensors",
+        "trajectories/train-000002.jsonl",
+        "checkpoints/step-000003/model.safetensors",
     ):
         assert (whole / name).read_bytes() == (run_dir / name).read_bytes(), name
 
