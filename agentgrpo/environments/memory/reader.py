@@ -171,13 +171,13 @@ class ModelReader(ABC):
         the identity. Raises ConfigError."""
         for key, value in {**limits, "max_concurrent": max_concurrent}.items():
             if value < 1:
-                raise ConfigError(f"agent.reader.{key}={value}; 1 or more is allowed")
+                raise ConfigError(f"environment.reader.{key}={value}; 1 or more is allowed")
         self._search = search if search is not None else bm25()
         self.identity = json.dumps([name, completer.identity, self._search.identity, limits])
         self._model = Billed(
-            completer, prompt_price=prompt_price, completion_price=completion_price, setting="agent.reader"
+            completer, prompt_price=prompt_price, completion_price=completion_price, setting="environment.reader"
         )
-        self._cache = AnswerCache(cache, setting="agent.reader.cache") if cache is not None else None
+        self._cache = AnswerCache(cache, setting="environment.reader.cache") if cache is not None else None
         self._counts = dict.fromkeys(("questions", "empty", "cached"), 0.0)
         self._asked: Batcher[None, ReaderQuestion, str] = Batcher(
             self._answer, max_batch=1, limiter=Limiter(max_concurrent)
@@ -207,7 +207,7 @@ class ModelReader(ABC):
         except JudgeError as e:
             if self._cache is None or not await self._cache.holds_any():
                 raise ConfigError(
-                    f"the model that reads does not reply: {e}; start its server, or correct agent.reader.completer"
+                    f"the model that reads does not reply: {e}; start its server, or correct environment.reader.completer"
                 ) from e
 
     async def close(self) -> None:

@@ -61,7 +61,7 @@ class AssertedValidity:
         if facts is None or len(facts) != len(chunks_of(task)):
             raise DataError(
                 f"task {task.id} does not say what each of its chunks asserts (metadata.facts, a list for each chunk), "
-                "which agent.validity=asserted needs; use agent.validity=llm or none"
+                "which environment.validity=asserted needs; use environment.validity=llm or none"
             )
         stored = Stored(change for change in changes if change.chunk < chunk)
         unwritten = [fact for fact in facts[chunk] if fact.op != DELETE]
@@ -186,11 +186,11 @@ class LLMValidity:
         least |= {"verdict_retries": (verdict_retries, 0)}
         for name, (value, minimum) in least.items():
             if value < minimum:
-                raise ConfigError(f"agent.validity.{name}={value}; {minimum} or more is allowed")
+                raise ConfigError(f"environment.validity.{name}={value}; {minimum} or more is allowed")
         self._model = Billed(
-            completer, prompt_price=prompt_price, completion_price=completion_price, setting="agent.validity"
+            completer, prompt_price=prompt_price, completion_price=completion_price, setting="environment.validity"
         )
-        self._cache = VerdictCache(cache, setting="agent.validity.cache") if cache is not None else None
+        self._cache = VerdictCache(cache, setting="environment.validity.cache") if cache is not None else None
         self._max_chars, self._stored_entries = max_chars, stored_entries
         self._verdict_retries, self._seed = verdict_retries, seed
         self._search = bm25()
@@ -220,7 +220,7 @@ class LLMValidity:
             if self._cache is None or not await self._cache.holds_any():
                 raise ConfigError(
                     f"the model that judges entries does not reply: {e}; start its server, or correct "
-                    "agent.validity.completer"
+                    "environment.validity.completer"
                 ) from e
 
     async def close(self) -> None:
