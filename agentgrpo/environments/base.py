@@ -59,6 +59,8 @@ class Observation:
     """`messages` open a new Branch instead of going on with the last one."""
     shared_opening: int = 0
     """Tokens that this fresh context opens with and others too (SamplingParams.opening)."""
+    is_last: bool = False
+    """One turn more, and no other: the engine may forget the context once it is sampled."""
     calls: Sequence[ToolRecord] = ()
     """Made for the turn, for the records."""
     shown: Sequence[str] = ()

@@ -68,21 +68,25 @@ class PolicyRunner:
         observation = await record.timed(environment.reset(of.task))
         record.note(observation)
         conversation: Conversation | None = None
-        while observation.done is None:
+        while True:
+            if conversation is None and observation.done is not None:
+                break
             if conversation is None or observation.fresh_context:
                 record.leave()
                 conversation = record.conversation = Conversation(
                     self.engine, self.renderer, of, sampling, limits, first_turn=record.turns
                 )
                 conversation.open(observation.messages, observation.tools, shared=observation.shared_opening)
-                record.shown = tuple(observation.shown) or record.shown
+                told = len(observation.messages)
             else:
                 told = conversation.tell(observation.messages)
-                if told or not observation.messages:
-                    record.shown = tuple(observation.shown) or record.shown
-                if told < len(observation.messages):
-                    record.exit = Exit.CONTEXT_OVERFLOW
-                    return
+            if told or not observation.messages:
+                record.shown = tuple(observation.shown) or record.shown
+            if told < len(observation.messages):
+                record.exit = Exit.CONTEXT_OVERFLOW
+                return
+            if observation.done is not None:
+                break
             if limits.max_turns is not None and record.turns >= limits.max_turns:
                 record.exit = Exit.MAX_TURNS
                 return
@@ -91,6 +95,8 @@ class PolicyRunner:
                 record.exit = Exit.CONTEXT_OVERFLOW
                 return
             record.turns += 1
+            if observation.is_last:
+                conversation.release()
             observation = await record.timed(environment.step(turn))
             record.note(observation)
             record.rewards.append(observation.reward)

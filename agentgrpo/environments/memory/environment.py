@@ -126,6 +126,7 @@ class MemoryEnvironment:
             "messages": messages,
             "tools": self.options.known_schema.specs,
             "fresh_context": True,
+            "is_last": index + 1 == len(self.chunks),
             "shared_opening": self.options.shared_opening,
         }
 

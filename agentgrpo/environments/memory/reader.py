@@ -207,7 +207,8 @@ class ModelReader(ABC):
         except JudgeError as e:
             if self._cache is None or not await self._cache.holds_any():
                 raise ConfigError(
-                    f"the model that reads does not reply: {e}; start its server, or correct environment.reader.completer"
+                    f"the model that reads does not reply: {e}; start its server or correct "
+                    "environment.reader.completer"
                 ) from e
 
     async def close(self) -> None:

@@ -168,7 +168,8 @@ class ToolEnvironment:
             self.state.format_errors += 1
             if self.state.format_errors >= self.options.max_consecutive_format_errors:
                 done = Exit.FORMAT_ERROR_LIMIT
-            messages = [Message.of_pieces([Piece(NO_ACTION, True)])]
+            else:
+                messages = [Message.of_pieces([Piece(NO_ACTION, True)])]
         return Observation(
             messages=messages,
             done=done,
