@@ -40,7 +40,7 @@ class Conversation:
         self._sampling, self._limits = sampling, limits
         held = engine.max_context
         self._max_context = held if limits.max_context is None else min(limits.max_context, held)
-        self._has_tools = False
+        self._has_tools = self._is_released = False
         self._context: list[int] = []
         self._segments: list[Segment] = []
         self.turn = first_turn - 1
@@ -125,8 +125,10 @@ class Conversation:
         return told
 
     def release(self) -> None:
-        """The attempt is over, however it ended: the engine may forget it."""
-        self._engine.release(self._seed_key())
+        """No turn follows, however it ended: the engine may forget the attempt."""
+        if not self._is_released:
+            self._is_released = True
+            self._engine.release(self._seed_key())
 
     def _rendered(self, messages: Sequence[Message | ToolReply]) -> tuple[int, ...]:
         sampled = next((s.token_ids for s in reversed(self._segments) if s.sampled), ())
