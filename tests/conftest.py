@@ -3,6 +3,7 @@ unless --hypothesis-profile=thorough. And each test with as many compute threads
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -36,3 +37,9 @@ def same_threads() -> Iterator[None]:
     torch.set_num_threads(THREADS)  # a fixture of a whole module may have made a run before
     yield
     torch.set_num_threads(THREADS)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated crashes need no real disk."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)

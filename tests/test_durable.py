@@ -79,12 +79,6 @@ def crashes(root: Path, begin: Callable[[Path], None], act: Callable[[Path], obj
     assert at > 2, "no operation was announced"
 
 
-@pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated crashes need no real disk."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
 def names(directory: Path) -> list[str]:
     return sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*"))
 

@@ -311,7 +311,7 @@ def test_merging_refuses_what_is_not_finite() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": 0}, r"model.lora.rank=0; null \(no adapter\), or 1 or more"),
+        ({"rank": 0}, r"model.lora.rank=0; a whole number >= 1, or null is allowed"),
         ({"alpha": 0.0}, r"model.lora.alpha=0.0; a finite number > 0"),
         ({"alpha": math.inf}, r"model.lora.alpha=inf"),
         ({"targets": "q_proj"}, r"model.lora.targets='q_proj'; allowed is all-linear, or a list"),
