@@ -203,6 +203,7 @@ def test_an_evaluation_is_under_the_budget_and_on_the_cassette(
     assert (again["spend"]["calls"], again["spend"]["replayed"]) == ({}, 6)
 
 
+@pytest.mark.slow
 def test_the_oracle_by_configuration_is_the_oracle(model: Path, tmp_path: Path) -> None:
     assert main(["eval", *settings(model, tmp_path / "run"), "engine=scripted", "environment.max_turns=6"]) == 0
     result = json.loads((tmp_path / "run" / "eval.json").read_text())

@@ -103,7 +103,8 @@ def test_the_gate_sets_the_exit_code(finished: Path, tmp_path: Path) -> None:
         weights,
         "--gate",
         f"run.dir='{tmp_path / 'gate'}'",
-        "run.eval.tasks=20",
+        "run.eval.tasks=4",
+        *("model=path", f"model.path='{weights}'"),
     ]
     assert main(["eval", *SMALL_WORLD, *arguments]) == 10  # a policy against itself
 

@@ -56,6 +56,7 @@ def nodes(dsn: str, memory: Path) -> dict[str, dict[str, Any]]:
     return {**found, "faiss_index": {**folder, "path": str(memory / "faiss")}}
 
 
+@pytest.mark.slow
 def test_a_thousand_questions_have_the_same_rows_everywhere(nodes: dict[str, dict[str, Any]]) -> None:
     rows = {name: rows_of(node, questions(1000)) for name, node in nodes.items()}
     assert len({*questions(1000)}) == 1000
