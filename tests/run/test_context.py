@@ -137,7 +137,7 @@ def is_signalled(world: ProcessGroup, signalled: int) -> list[str]:
     return inside(world, work)
 
 
-@pytest.mark.parametrize("signalled", [0, 1])
+@pytest.mark.parametrize("signalled", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_signal_to_one_process_ends_the_work_of_all(signalled: int) -> None:
     stopped = "stopped by SIGTERM; start again"
     assert on(2, is_signalled, signalled) == [[f"work: {stopped}", f"look: {stopped}"]] * 2

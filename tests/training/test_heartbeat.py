@@ -131,6 +131,7 @@ def deadlocks(world: ProcessGroup, directory: Path) -> None:
     world.gather(None)
 
 
+@pytest.mark.slow
 def test_a_deadlock_ends_all_and_leaves_the_stacks(tmp_path: Path) -> None:
     with started(2, deadlocks, tmp_path, timeout_s=TIMEOUT_S) as (processes, queue):
         rank, error = pickle.loads(queue.get())  # of rank 0: rank 1 cannot say anything any more

@@ -124,6 +124,7 @@ def test_two_processes_train_as_one_whatever_the_batches(strategy: str, algorith
         assert difference(alone, first) < 1e-5
 
 
+@pytest.mark.slow
 def test_from_two_sharded_to_one_to_two() -> None:
     whole = train(Alone(), "ddp", BATCHES[0], OFF_POLICY)
     first = on(2, train, "fsdp", BATCHES[0], OFF_POLICY, range(7))[1]
