@@ -78,7 +78,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
                 dataset.oracle(tasks[key.task_id]).act(context) if searches else "<answer> Castin</answer>"
             ),
         )
-        agent = search_runner(
+        runner = search_runner(
             engine=engine,
             renderer=renderer,
             retrievers=retrievers,
@@ -89,7 +89,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
         )
         judge = ExactMatch()
         made, _ = await evaluate(
-            agent=agent,
+            runner=runner,
             judge=judge,
             reward=Reward(judge=judge, terms={"correctness": Correctness(weight=1.0)}),
             tasks=list(tasks.values())[:60],

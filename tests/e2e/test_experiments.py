@@ -35,7 +35,7 @@ SETTINGS = [
     "guards=none",
 ]
 EXPERIMENTS = {
-    "tools": ["task.train_tasks=24", "task.dev_tasks=12", "task.test_tasks=12", "agent.max_turns=2"],
+    "tools": ["task.train_tasks=24", "task.dev_tasks=12", "task.test_tasks=12", "environment.max_turns=2"],
     "memory": ["task.train_diaries=6", "task.dev_diaries=4", "task.test_diaries=11", "task.long_days=12"],
 }
 

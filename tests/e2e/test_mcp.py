@@ -56,7 +56,7 @@ def demonstrations() -> list[Episode]:
     servers = {"small": Mcp(command=tuple(SMALL)), "time": Mcp(command=tuple(TIME))}
     renderer = ReactRenderer(tokenizer=tokenizer())
     engine = ScriptedEngine(encode=encode, decode=renderer.decode, script=script, max_context=512)
-    agent = tool_runner(engine=engine, renderer=renderer, tools=by_name(servers), workspaces=Workspaces(), **LIMITS)
+    runner = tool_runner(engine=engine, renderer=renderer, tools=by_name(servers), workspaces=Workspaces(), **LIMITS)
 
     async def act() -> list[Episode]:
         tasks = [
@@ -64,7 +64,7 @@ def demonstrations() -> list[Episode]:
             for i, (question, (*_, answer)) in enumerate(TURNS.items())
         ]
         sampling = SamplingParams(max_tokens=150, stop=renderer.stop_strings, stop_token_ids=renderer.stop_token_ids)
-        episodes = [await agent.run(task, sample_index=0, stream="demo", sampling=sampling) for task in tasks]
+        episodes = [await runner.run(task, sample_index=0, stream="demo", sampling=sampling) for task in tasks]
         for server in servers.values():
             await server.close()
         return episodes

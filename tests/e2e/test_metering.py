@@ -101,7 +101,7 @@ def test_a_recorded_run_is_replayed_bit_for_bit_for_nothing(
         verdict = json.loads((recorded / "eval.json").read_text())
         spend, means = verdict["spend"], verdict["sampled"]["trained"]
         listed = 0.015 * means["web_searches"] + 0.001 * means["vdb_searches"] + 0.02 * means["rerank_calls"]
-        # what was asked for, paid or not: at the budget's prices, and for what it does not name at the agent's own
+        # what was asked for, paid or not: at the budget's prices, and what it does not name at the environment's
         assert means["cost"] == pytest.approx(listed)
         assert spend["calls"]["web"] + spend["calls"]["vdb"] == asked > 0
         assert (recorded / "spending.sqlite").is_file()

@@ -1,4 +1,4 @@
-"""200 episodes of a search agent are replayed: all of them repeat themselves, and a changed document is located."""
+"""200 episodes of searches are replayed: all of them repeat themselves, and a changed document is located."""
 
 from __future__ import annotations
 

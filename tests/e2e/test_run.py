@@ -208,7 +208,7 @@ def test_a_run_without_an_evaluation_can_be_evaluated_and_extended(train: Run, t
 
 def test_a_price_of_calls_that_nobody_makes_is_refused(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
     train("+run.eval.prices.reranker=1", code=2)
-    assert "prices.reranker: this agent makes web, vdb, rerank; price these" in capsys.readouterr().err
+    assert "prices.reranker: this environment counts web, vdb, rerank; price these" in capsys.readouterr().err
 
 
 def test_shaped_sampling_is_refused_for_training(train: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Does a PASS of the tool agent mean anything? A short run that learns gets one; with one part broken, it does not."""
+"""Does a PASS with tools mean anything? A short run that learns gets one; with one part broken, it does not."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Sc
     terms = {"correctness": TERMS["correctness"](weight=1.0), "cost": TERMS["tool_cost"](prices=prices, other=-0.1)}
     try:
         made, _ = await evaluate(
-            agent=tool_runner(
+            runner=tool_runner(
                 engine=scripted(renderer, demonstrators.__getitem__),
                 renderer=renderer,
                 tools=tools,

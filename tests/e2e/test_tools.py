@@ -1,4 +1,4 @@
-"""Whole runs of the tool agent on a user's own tasks and tool, by configuration alone; faults included."""
+"""Whole runs with tools on a user's own tasks and tool, by configuration alone; faults included."""
 
 from __future__ import annotations
 

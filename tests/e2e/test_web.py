@@ -1,5 +1,5 @@
-"""A search agent with retriever.web=searxng, against a loopback stand-in for the service: priced, and replaced by vdb
-where it fails."""
+"""Searches with retriever.web=searxng, against a loopback stand-in for the service: priced, and replaced by vdb where
+it fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_web_is_searched_priced_and_served_by_vdb_where_it_fails() -> None
     async with Server(say(FOUND), say("down", "503 Service Unavailable")) as stand_in:
         equipment = Equipment(config(stand_in.url.removesuffix("/retrieve")), CORPORA)
         engine = ScriptedEngine(SCRIPT, max_context=10_000)
-        agent = search_runner(
+        runner = search_runner(
             engine=engine,
             renderer=renderer(),
             retrievers=equipment.retrievers,
@@ -61,7 +61,7 @@ async def test_web_is_searched_priced_and_served_by_vdb_where_it_fails() -> None
             show_search_evaluation=False,
         )
         task = builders.task("Where was the founder of Velmor born?", "Roka", id="t1")
-        episode = await agent.run(task, sample_index=0, stream="test", sampling=SamplingParams(max_tokens=100))
+        episode = await runner.run(task, sample_index=0, stream="test", sampling=SamplingParams(max_tokens=100))
         assert stand_in.requests == [{"q": q, "format": "json"} for q in ("founded Velmor", "born Castin")]
         for part in equipment.closing:
             await part.close()
