@@ -15,8 +15,8 @@ from agentgrpo.config.build import build_node
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.core.types import Passage
+from agentgrpo.run.drift import refuse_drift
 from agentgrpo.run.equipment import Equipment
-from agentgrpo.run.resume import refuse_drift
 from tests import builders
 
 CORPORA = {name: [Passage(id=f"{name}1", text=f"Velmor was founded by {name}.")] for name in ("vdb", "web")}

@@ -32,6 +32,7 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import session_of
 from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
 from agentgrpo.run.diagnostics import Diagnostics, Watch
+from agentgrpo.run.drift import refuse_drift, refuse_other_settings
 from agentgrpo.run.evaluate import Verdict
 from agentgrpo.run.examine import Examiner
 from agentgrpo.run.parts import Parts, Progress
@@ -42,8 +43,6 @@ from agentgrpo.run.resume import (
     kept_result,
     next_commands,
     noting_stop,
-    refuse_drift,
-    refuse_other_settings,
     set_result_aside,
 )
 from agentgrpo.run.session import examine_only, run_session

@@ -359,7 +359,7 @@ def episode_lines(episode: Mapping[str, Any]) -> list[str]:
     if what == "id":
         return [f"first episode that differs: {episode['a']} in A, {episode['b']} in B: other tasks were drawn"]
     head = f"first episode that differs: {episode['id']}, in {_place(episode)}"
-    return [head, *(f"  {name.upper()}  {_said(episode[name])}" for name in ("a", "b"))]
+    return [head, *(f"  {name.upper()}  {_said_lines(episode[name])}" for name in ("a", "b"))]
 
 
 def _place(episode: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any
 
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.durable import set_aside, write_atomic
-from agentgrpo.core.errors import CheckpointError, ConfigError, DataError, StorageError
+from agentgrpo.core.errors import ConfigError, DataError, StorageError
 from agentgrpo.core.interrupts import is_of_interrupt
 from agentgrpo.records.card import flatten
 from agentgrpo.records.metrics import METRICS
@@ -20,82 +20,6 @@ from agentgrpo.records.trajectories import read_summary
 from agentgrpo.run.parts import Progress
 from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.process_group import ProcessGroup
-
-SOFT = (
-    "run.dir",
-    "run.screen",
-    "run.log_with",
-    "run.keep_last",
-    "run.keep_best",
-    "run.checkpoint_every",
-    "run.step_timeout_s",
-    "run.watchdog_s",
-    "run.max_loop_lag_s",
-    "run.max_steps",
-    "run.final_eval",
-    "run.eval_every",
-    "run.eval_tasks",
-    "run.grace_s",
-    "run.max_error_fraction",
-    "run.max_consecutive_skipped_steps",
-    "run.max_rollbacks",
-    "run.record_tokens",
-    "hardware.strategy",
-    "hardware.process_timeout_s",
-    "run.profile",
-)
-"""Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
-(max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
-SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.")
-"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise. Not those
-of an episode, which the policy meets, nor prices, which policies are compared by."""
-
-
-def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the run is older than the budget or the counterfactual, and the key says that there is none."""
-    if key in before:
-        return False
-    return (key.startswith("budget.prices.") and not now[key]) or (key == "counterfactual.name" and now[key] == "none")
-
-
-def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "versions": {name: version}}.
-
-    Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
-    is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
-    """
-    notes = refuse_other_settings(saved["config"], current["config"])
-    data, now_data = saved["fingerprints"], current["fingerprints"]
-    _refuse([f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]])
-    versions, now_versions = saved["versions"], current["versions"]
-    notes += [
-        f"{name} was {versions.get(name)}, is now {now_versions[name]}: the last bits may differ"
-        for name in sorted(now_versions)
-        if versions.get(name) != now_versions[name]
-    ]
-    return notes
-
-
-def refuse_other_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """The part of `refuse_drift` that needs nothing to be built: of two configurations."""
-    before, now = flatten(saved), flatten(current)
-    hard: list[str] = []
-    notes: list[str] = []
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key) and not _is_newer(key, before, now):
-            line = f"{key} was {before.get(key)!r}, is now {now.get(key)!r}"
-            (notes if key in SOFT or f"{key}.".startswith(SOFT_GROUPS) else hard).append(line)
-    _refuse(hard)
-    return notes
-
-
-def _refuse(changes: Sequence[str]) -> None:
-    if changes:
-        raise CheckpointError(
-            f"this run cannot go on with other settings: {'; '.join(changes[:3])}{' …' if len(changes) > 3 else ''}. "
-            "Resume without these overrides, or start a new run with them"
-        )
-
 
 # --- A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.core.errors import CheckpointError
-from agentgrpo.run.resume import refuse_drift
+from agentgrpo.run.drift import refuse_drift
 
 
 def state(**config: Any) -> dict[str, Any]:

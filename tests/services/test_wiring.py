@@ -18,9 +18,9 @@ from agentgrpo.core.stages import StageClock
 from agentgrpo.core.types import Passage
 from agentgrpo.judges.llm.completer import MeteredCompleter
 from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.run.drift import refuse_drift
 from agentgrpo.run.equipment import Equipment, build_part
 from agentgrpo.run.metered import IN_PROCESS, METERED_TOOLS
-from agentgrpo.run.resume import refuse_drift
 from agentgrpo.services.budget import KINDS
 from agentgrpo.services.meter import Meter
 from tests.services.stand_ins import meter

@@ -15,7 +15,7 @@ from agentgrpo.records.card import flatten
 from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import CONFIG, EVAL, STOPPED, RunDir, stop_sentence
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation, read_recorded
-from agentgrpo.run.resume import SOFT, SOFT_GROUPS
+from agentgrpo.run.drift import SOFT, SOFT_GROUPS
 
 _OWN = ({*SOFT} - {"run.max_steps"}) | {"run.seed", "counterfactual.name"}
 """Keys that make no other setting of two runs."""
