@@ -1,4 +1,5 @@
-"""May this run go on from that checkpoint? Compares what determines the results, key by key."""
+"""What a run leaves in its directory for whoever resumes or reads it: a result that is kept, a directory as it was
+before a refusal, word of why it stopped."""
 
 from __future__ import annotations
 

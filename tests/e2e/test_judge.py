@@ -41,7 +41,9 @@ def test_a_judge_model_grades_and_what_was_kept_costs_nothing(
     cache = f"judge.cache='{tmp_path / 'verdicts.sqlite'}'"
     plain = train(*SHORT, name="exact")
     with server_in_a_thread(honest) as url:
-        arguments = llm(url, "run.eval_every=0", cache, "judge.completer.api_key_env=JUDGE_KEY")
+        # no veto: whoever is hardly ever right asks about wrong answers too
+        asks = ("judge.min_overlap=null", "judge.completer.api_key_env=JUDGE_KEY")
+        arguments = llm(url, "run.eval_every=0", cache, *asks)
         first = train(*arguments, name="first")
         again = train(*arguments, name="again")
     metrics = (first / "metrics.jsonl").read_bytes()
