@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from agentgrpo.config import build
 from agentgrpo.config.build import admit_user_code
 from agentgrpo.config.overrides import normalise
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.core.stages import Stage, StageClock
 from agentgrpo.core.types import Outcome, Passage, ToolCall
 from agentgrpo.run.equipment import Equipment, by_name
-from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
 from agentgrpo.tools.toolbox import Toolbox
 from tests import builders
@@ -136,16 +133,6 @@ def test_only_code_that_the_user_names_is_run() -> None:
     build._admitted.discard(DOUBLE)
     with pytest.raises(ConfigError, match="is code from outside; to run it, name it on this command line"):
         Equipment(config(double={"name": DOUBLE}), {})
-
-
-def test_calls_are_counted_where_the_run_is_profiled() -> None:
-    ticks = iter(range(100))
-    clock = StageClock(now_ns=lambda: next(ticks) * 10**9)
-    equipment = Equipment(config(adder={"name": ADDER}), {}, clock)
-    tool = tools_of(equipment)["sum"]
-    with clock.stage(Stage.QUEUE, calls_first=(Stage.TOOLS,)):
-        result = asyncio.run(tool.call({"a": 1, "b": 2}, Nowhere()))
-    assert (result, clock.lap()["tools"]) == (ToolResult.ok("3"), 1.0)
 
 
 class Nowhere:

@@ -2,6 +2,7 @@
 
     clock.stage(RECORDS)      a stretch of work with one thing going on; an inner stage's time is not its outer's
     clock.call(GENERATION)    one of many calls in flight; it has the time only inside a stage that says `calls_first`
+    calling(GENERATION)       the same on the clock of whoever runs the episodes (calls_on), if there is one
 
 Every nanosecond between two laps belongs to exactly one stage: that of the innermost `stage`, or OTHER outside of all.
 """
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Protocol
 
@@ -123,3 +125,21 @@ class StageClock:
         now = self._now_ns()
         self._spent[next((s for s in calls_first if self._calls[s]), stage)] += now - self._since
         self._since = now
+
+
+_calls_on: ContextVar[Clock | None] = ContextVar("calls_on", default=None)
+
+
+@contextmanager
+def calls_on(clock: Clock) -> Iterator[None]:
+    """Whatever says `calling` inside, or in a task that is made inside, is counted on `clock`."""
+    token = _calls_on.set(clock)
+    try:
+        yield
+    finally:
+        _calls_on.reset(token)
+
+
+def calling(stage: Stage) -> AbstractContextManager[None]:
+    """Around a call that an episode waits for."""
+    return (_calls_on.get() or NoClock()).call(stage)

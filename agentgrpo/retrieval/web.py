@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -59,7 +58,6 @@ class WebSearch(ABC):
     ) -> None:
         self._options = {name: value for name, value in options.items() if value is not None}
         self.identity = f"{type(self).__name__} {json.dumps(self._options, sort_keys=True)}"
-        self._rate = RateLimiter(requests_per_second=requests_per_second)
         self._client = JsonClient(
             url=url,
             error=RetrieverError,
@@ -70,7 +68,7 @@ class WebSearch(ABC):
             trust_env=trust_env,
             secrets=secrets,
             keep_alive_s=KEEP_ALIVE_S,
-            busy=self._rate.hold,
+            rate=RateLimiter(requests_per_second=requests_per_second),
         )
         self.counts = self._client.counts
         self._batcher: Batcher[int, str, list[Passage]] = Batcher(
@@ -104,13 +102,11 @@ class WebSearch(ABC):
         """What should be the list of results. Raises RetrieverError where the reply says that the search failed."""
 
     async def _answer(self, group: int, keys: list[str], arrived: float) -> list[list[Passage]]:
-        await self._rate.take()
         fields = {**self._fields(keys[0], group), **self._options}
-        read, now = partial(self._read, top_k=group), asyncio.get_running_loop().time()
+        read = partial(self._read, top_k=group)
         if self.posts:
-            return [await self._client.post(fields, read, arrived=now, admit=self._rate.take)]
-        params = {name: str(value) for name, value in fields.items()}
-        return [await self._client.get(params, read, arrived=now, admit=self._rate.take)]
+            return [await self._client.post(fields, read)]
+        return [await self._client.get({name: str(value) for name, value in fields.items()}, read)]
 
     def _read(self, reply: object, *, top_k: int) -> list[Passage]:
         results = self._results(reply) if isinstance(reply, dict) else None

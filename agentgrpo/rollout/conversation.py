@@ -15,6 +15,7 @@ from typing import cast
 
 from agentgrpo.core.errors import EngineError, boundary
 from agentgrpo.core.messages import ToolReply, ToolSpec
+from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Branch, FinishReason, Message, Piece, Segment
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.environments.base import Turn
@@ -81,7 +82,7 @@ class Conversation:
         sampling = self._sampling
         if self.room < sampling.max_tokens:
             sampling = replace(sampling, max_tokens=self.room)
-        with boundary(EngineError, "engine"):
+        with boundary(EngineError, "engine"), calling(Stage.GENERATION):
             completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key())
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate

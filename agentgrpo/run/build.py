@@ -47,9 +47,9 @@ from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.equipment import Equipment, build_part
 from agentgrpo.run.examine import Examiner, first
 from agentgrpo.run.guards import Guards
-from agentgrpo.run.metered import IN_PROCESS
 from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
+from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.warm_start import WarmStart, ideal_of, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
@@ -98,11 +98,6 @@ class Inputs:
     @property
     def is_sharded(self) -> bool:
         return self.hardware.strategy == "fsdp" and self.world.size > 1
-
-    @property
-    def calls(self) -> Clock | None:
-        """What parts are observed on, where the run is profiled."""
-        return self.clock if self.run.profile else None
 
     @property
     def sampling(self) -> SamplingParams:
@@ -215,7 +210,7 @@ def load_inputs(
         budget=build_node("budget", config["budget"]),
         run_dir=Path(run.dir),
     )
-    judge: AnswerJudge = build_part("judge", config["judge"], meter, None)
+    judge: AnswerJudge = build_part("judge", config["judge"], meter)
     refuse_unjudged(judge, (task for name in SPLITS for task in dataset.split(name)))
     clock: Clock = stage_clock(hardware.device) if run.profile else NoClock()
     return Inputs(
@@ -234,15 +229,15 @@ def load_inputs(
         reward=build_node("reward", config["reward"], judge=judge),
         clock=clock,
         model=build_node("model", config["model"]),
-        equipment=equipment or build_equipment(config, dataset, meter, clock if run.profile else None),
+        equipment=equipment or build_equipment(config, dataset, meter),
     )
 
 
-def build_equipment(config: Mapping[str, Any], dataset: TaskDataset, meter: Meter, clock: Clock | None) -> Equipment:
+def build_equipment(config: Mapping[str, Any], dataset: TaskDataset, meter: Meter) -> Equipment:
     """Retrievers and tools, over the data set's corpora."""
     node = config["counterfactual"]
     given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node["name"] != "none" else {}
-    return Equipment(config, dataset.corpora(), clock, meter, build_node("counterfactual", node, **given))
+    return Equipment(config, dataset.corpora(), meter, build_node("counterfactual", node, **given))
 
 
 def prepare_start(inputs: Inputs) -> Start:
@@ -341,7 +336,6 @@ def build_engine(inputs: Inputs, policy: Policy, renderer: Renderer) -> Engine:
         "engine",
         node,
         inputs.meter if takes("engine", node, "meter") else None,
-        inputs.calls,
         meter=inputs.meter,
         **({} if "model" in node else {"model": policy.model}),  # there it is an endpoint's
         tokenizer=policy.tokenizer,
@@ -372,7 +366,6 @@ def build_environment(
         "environment",
         node or inputs.config["environment"],
         None if node else inputs.meter,
-        inputs.calls,
         renderer=renderer,
         thesaurus=inputs.dataset.thesaurus(),
         prices=inputs.run.eval.prices,

@@ -15,13 +15,11 @@ from typing import Any
 from agentgrpo.config.build import Child, build_node, takes, user_code
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.core.stages import Clock
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.base import Retriever
 from agentgrpo.retrieval.counterfactual import Counterfactual
 from agentgrpo.run.examine import Closing
-from agentgrpo.run.metered import metered
-from agentgrpo.run.profile import observed
+from agentgrpo.run.services import metered
 from agentgrpo.services.meter import Meter
 from agentgrpo.services.secret import nothing_is_sent
 from agentgrpo.tools.base import Tool, Toolset
@@ -31,33 +29,31 @@ Corpora = Mapping[str, Sequence[Passage]]
 _NO_COUNTERFACTUAL = {"name": "none"}
 
 
-def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, clock: Clock | None, /, **injected: Any) -> Any:
-    """build_node, with all that asks services behind the meter and all that is called observed on the clock, where
-    there are these."""
+def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, /, **injected: Any) -> Any:
+    """build_node, with all that asks services behind the meter, where there is one."""
+    if meter is None:
+        return build_node(kind, node, **injected)
 
     def finish(child: Child, part: Any) -> Any:
-        if meter is not None:
-            part = metered(child.kind, child.node.get("name", child.name), child.path, part, meter)
-        return part if clock is None else observed(child.kind, part, clock)
+        return metered(child.kind, child.node.get("name", child.name), child.path, part, meter)
 
-    with nothing_is_sent() if meter is not None and meter.replays_only else nullcontext():
+    with nothing_is_sent() if meter.replays_only else nullcontext():
         return build_node(kind, node, finish, **injected)
 
 
 class Equipment:
-    """Of one configuration, over one set of corpora. clock: counts the calls of a run that is profiled. meter: what its
-    retrievers are behind. counterfactual: what they are behind beside that, but for demonstrations."""
+    """Of one configuration, over one set of corpora. meter: what its retrievers are behind. counterfactual: what they
+    are behind beside that, but for demonstrations."""
 
     def __init__(
         self,
         config: Mapping[str, Any],
         corpora: Corpora,
-        clock: Clock | None = None,
         meter: Meter | None = None,
         counterfactual: Counterfactual | None = None,
     ) -> None:
         """Raises ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
-        self._config, self._clock, self._meter = config, clock, meter
+        self._config, self._meter = config, meter
         if config["tools"] and not self._has_tools:
             raise ConfigError(
                 f"environment={config['environment']['name']} calls no tools; use environment=tools, or tools=none"
@@ -110,10 +106,7 @@ class Equipment:
         return (*self.retrievers.values(), *self._parts.values(), *workspaces)
 
     def _injected(self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset]) -> Mapping[str, Any]:
-        tools = by_name(parts)
-        if self._clock is not None:
-            tools = {name: observed("tool", tool, self._clock) for name, tool in tools.items()}
-        return {"retrievers": retrievers, "tools": tools, "workspaces": self.workspaces}
+        return {"retrievers": retrievers, "tools": by_name(parts), "workspaces": self.workspaces}
 
     @property
     def _has_tools(self) -> bool:
@@ -136,12 +129,12 @@ class Equipment:
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        found: Mapping[str, Retriever] = build_part("retriever", node, self._meter, self._clock, corpora=corpora)
+        found: Mapping[str, Retriever] = build_part("retriever", node, self._meter, corpora=corpora)
         return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
         node = {"name": key, **self._nodes[key]}
-        part: Tool | Toolset = build_part("tool", node, self._meter, None, retrievers=retrievers)
+        part: Tool | Toolset = build_part("tool", node, self._meter, retrievers=retrievers)
         return part
 
 

@@ -231,7 +231,7 @@ class Parts:
     meter: Meter | None = None
     """What calls to services outside go through."""
     clock: Clock = field(default_factory=NoClock)
-    """The one that `engine`, `runner` and `trainer` are observed with; see run.profile."""
+    """Of a run that is profiled: its episodes count their calls on it (core.stages.calling), its trainer the update."""
     watch: Watch = field(default_factory=Unwatched)
     """Notices when a step takes too long, or the event loop; see run.watchdog_s."""
     world: ProcessGroup = field(default_factory=Alone)

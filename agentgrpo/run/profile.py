@@ -1,59 +1,15 @@
-"""run.profile: which parts' calls the stage clock counts, and the table at the end.
-
-Only a run that is profiled has its parts wrapped; what they compute is not touched.
-"""
+"""run.profile: the clock of a run that is profiled, and the table at the end."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeVar
 
 import torch
 
-from agentgrpo.core.stages import Clock, Stage, StageClock
+from agentgrpo.core.stages import Stage, StageClock
 from agentgrpo.records.screen import Screen
-
-CALLS: Mapping[str, tuple[Stage, str]] = {
-    "engine": (Stage.GENERATION, "generate"),
-    "retriever": (Stage.TOOLS, "search"),
-    "reranker": (Stage.TOOLS, "rerank"),
-    "fetcher": (Stage.TOOLS, "fetch"),
-    "tool": (Stage.TOOLS, "call"),
-    "reader": (Stage.TOOLS, "answer"),
-    "validity": (Stage.TOOLS, "judge"),
-}
-"""Kind of part -> the stage of its calls, and the coroutine function that makes them."""
-T = TypeVar("T")
-
-
-class _Observed:
-    """A part, one of whose coroutine functions is counted on the clock; all else of it is its own."""
-
-    def __init__(self, part: Any, clock: Clock, stage: Stage, method: str) -> None:
-        self._part, self._clock, self._stage, self._method = part, clock, stage, method
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-        return self._counted(found) if name == self._method else found
-
-    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            with self._clock.call(self._stage):
-                return await method(*args, **kwargs)
-
-        return call
-
-
-def observed(kind: str, part: T, clock: Clock) -> T:
-    """`part` of `kind`, or each of a mapping of them, with its calls counted; None and other kinds as they are."""
-    if kind not in CALLS or part is None:
-        return part
-    if isinstance(part, Mapping):
-        return {name: observed(kind, one, clock) for name, one in part.items()}  # type: ignore[return-value]
-    stage, method = CALLS[kind]
-    return _Observed(part, clock, stage, method)  # type: ignore[return-value]
 
 
 def stage_clock(device: str) -> StageClock:

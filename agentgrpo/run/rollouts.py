@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from agentgrpo.core.errors import Preempted
-from agentgrpo.core.stages import Stage
+from agentgrpo.core.stages import Stage, calls_on
 from agentgrpo.core.types import ScoredGroup
 from agentgrpo.run.context import RunContext
 from agentgrpo.run.parts import Parts, StepState, sampler_weights
@@ -66,7 +66,8 @@ class Rollouts:
 
     def begin(self, step: int, rates: Rates) -> None:
         rolling = asyncio.wait_for(self._roll_out(step, rates), self._parts.run.step_timeout_s)
-        self._running = asyncio.get_running_loop().create_task(rolling, name=f"agentgrpo-rollout-{step}")
+        with calls_on(self._parts.clock):
+            self._running = asyncio.get_running_loop().create_task(rolling, name=f"agentgrpo-rollout-{step}")
         self._step = step
 
     async def of(self, step: int, rates: Rates) -> Rollout:

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import cache, partial
@@ -22,7 +22,7 @@ import httpx
 
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError, EpisodeError
-from agentgrpo.services.rate import pause_s
+from agentgrpo.services.rate import RateLimiter, pause_s
 from agentgrpo.services.secret import Secret
 
 # --- The connections of one event loop to one server: one per request, or kept for the next ones.
@@ -138,9 +138,12 @@ PASSING = ("http_429", "http_500", "transport")
 
 
 class JsonClient:
-    """Up to `retries` further attempts follow on 429, 5xx and transport errors, never on anything else, after
-    backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for; an attempt that could not start
-    before the deadline is not waited for. Works in any number of consecutive event loops, with a client for each.
+    """A call is its turn by `rate`, then a deadline over all that follows, then attempts.
+
+    Up to `retries` further attempts follow on 429, 5xx and transport errors, never on anything else, after
+    backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for, each by `rate` again; an attempt
+    that could not start before the deadline is not waited for. Works in any number of consecutive event loops, with a
+    client for each.
 
     keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. One that the
     server closed while it idled is no failure: the request goes out again at once, on another.
@@ -162,12 +165,13 @@ class JsonClient:
         trust_env: bool = True,
         secrets: Sequence[Secret] = (),
         keep_alive_s: float = 0.0,
-        busy: Callable[[float], None] | None = None,
+        rate: RateLimiter | None = None,
         is_json: bool = True,
         is_quiet: bool = False,
     ) -> None:
-        """busy: is told for how many seconds the server asks not to be called, where that is less than timeout_s.
-        is_json=False: replies are any text, and read as such. is_quiet: failures are raised and not logged too."""
+        """rate: takes every attempt, and is held for as long as the server asks not to be called, where that is less
+        than timeout_s. is_json=False: replies are any text, and read as such. is_quiet: failures are raised and not
+        logged too."""
         host = host_of(url)
         self.url, self.shown = url, shown(url)
         limits = {"retries": retries, "backoff_s": backoff_s, "keep_alive_s": keep_alive_s}
@@ -187,7 +191,7 @@ class JsonClient:
         self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's own loopback
         self._secrets = tuple(secrets)
         self._keep_alive_s = keep_alive_s
-        self._busy = busy
+        self._rate = rate
         self._is_json, self._log_level = is_json, logging.DEBUG if is_quiet else logging.WARNING
         self._connections = PerLoop(self._open)
 
@@ -204,15 +208,18 @@ class JsonClient:
         *,
         arrived: float | None = None,
         seed: str | None = None,
-        admit: Callable[[], Awaitable[object]] | None = None,
+        tokens: int = 0,
+        used: Callable[[T], int] | None = None,
+        begun: Callable[[], None] | None = None,
     ) -> T:
         """`read` applied to the parsed reply of a 2xx. What `read` raises as `error` is counted and raised like any
         failure.
 
-        arrived: the loop time from which timeout_s counts; now where it is None. seed: what jitter is a function of;
-        the number of requests so far where it is None. admit: awaited before every attempt after the first, for a
-        backend that counts them."""
-        return await self._call(partial(self._posting, payload), read, arrived, seed, admit)
+        arrived: the loop time from which timeout_s counts; None = the call's turn by `rate`. seed: what jitter is a
+        function of; the number of requests so far where it is None. tokens: that the call is expected to use, for
+        `rate`; used: what it has used, by its reply, 0 = not known. begun: called at its turn."""
+        call = partial(self._posting, payload)
+        return await self._call(call, read, arrived, seed, tokens=tokens, used=used, begun=begun)
 
     async def get(
         self,
@@ -221,10 +228,9 @@ class JsonClient:
         *,
         arrived: float | None = None,
         seed: str | None = None,
-        admit: Callable[[], Awaitable[object]] | None = None,
     ) -> T:
         """The same by GET: `params` are added to the URL's query."""
-        return await self._call(partial(self._getting, params), read, arrived, seed, admit)
+        return await self._call(partial(self._getting, params), read, arrived, seed)
 
     async def _call(
         self,
@@ -232,9 +238,15 @@ class JsonClient:
         read: Callable[[Any], T],
         arrived: float | None,
         seed: str | None,
-        admit: Callable[[], Awaitable[object]] | None,
+        *,
+        tokens: int = 0,
+        used: Callable[[T], int] | None = None,
+        begun: Callable[[], None] | None = None,
     ) -> T:
-        loop = asyncio.get_running_loop()
+        loop, rate = asyncio.get_running_loop(), self._rate
+        grant = None if rate is None else await rate.take(tokens)
+        if begun is not None:
+            begun()
         deadline = (loop.time() if arrived is None else arrived) + self._timeout_s
         seed = f"{self.url} {self.counts['requests'] if seed is None else seed}"
         attempt = 0
@@ -242,20 +254,23 @@ class JsonClient:
             asked: tuple[str | None, str | None] = None, None
             try:
                 async with asyncio.timeout_at(deadline):
-                    if attempt and admit is not None:
-                        await admit()
+                    if attempt and rate is not None:
+                        await rate.take(tokens)
                     status, asked, body = await self._attempt(make)
                 if not 200 <= status < 300:
                     raise self._error(f"HTTP {status} {self._quote(body, 200)}", kind=_kind(status))
-                return read(self._parse(body))
+                reply = read(self._parse(body))
+                if rate is not None and grant is not None and used is not None and (count := used(reply)):
+                    rate.settle(grant, count)
+                return reply
             except TimeoutError:
                 error = self._error(f"no complete reply within {self._timeout_s:g} s", kind="timeout")
             except self._error as e:
                 error = e
             self.counts[error.kind] += 1
             pause = pause_s(seed, attempt, backoff_s=self._backoff_s, retry_after=asked[0], date=asked[1])
-            if self._busy is not None and asked[0] is not None and pause < self._timeout_s:
-                self._busy(pause)
+            if rate is not None and asked[0] is not None and pause < self._timeout_s:
+                rate.hold(pause)
             if error.kind not in PASSING or attempt == self._retries or loop.time() + pause >= deadline:
                 error = self._error(f"{self.shown}, attempt {attempt + 1}: {self._hide(str(error))}", kind=error.kind)
                 logger.log(self._log_level, "%s", error)

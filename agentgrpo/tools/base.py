@@ -99,3 +99,21 @@ class Toolset(Protocol):
     tools: Sequence[Tool]
 
     async def close(self) -> None: ...
+
+
+class ToolBefore:
+    """A tool that stands before another one, `real`, and says of itself what that one says."""
+
+    def __init__(self, real: Tool) -> None:
+        self.spec = real.spec
+        self.exclusive = bool(getattr(real, "exclusive", False))
+        self.at_once: int | None = getattr(real, "at_once", None)
+        self._real = real
+
+    async def prepare(self, workspace: Workspace) -> None:
+        prepare = getattr(self._real, "prepare", None)
+        if prepare is not None:
+            await prepare(workspace)
+
+    async def close(self) -> None:
+        await self._real.close()

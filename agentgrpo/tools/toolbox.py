@@ -18,6 +18,7 @@ from dataclasses import replace
 from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
+from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
 from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
@@ -90,7 +91,8 @@ class Toolbox:
         self._timeout_s, self._retries = timeout_s, retries
         # Of its own for each tool: one that hangs keeps others from nothing but itself.
         self._limiters = {
-            name: Limiter(min(max_concurrent, getattr(tool, "at_once", max_concurrent))) for name, tool in tools.items()
+            name: Limiter(min(max_concurrent, getattr(tool, "at_once", None) or max_concurrent))
+            for name, tool in tools.items()
         }
         self._prices = dict(prices or {})
         self._left_behind: set[asyncio.Task[ToolResult]] = set()
@@ -212,7 +214,8 @@ class Toolbox:
         )
         task.add_done_callback(self._forget)
         try:
-            await asyncio.wait({task}, timeout=self._timeout_s)
+            with calling(Stage.TOOLS):
+                await asyncio.wait({task}, timeout=self._timeout_s)
         finally:  # also where this very call is cancelled
             is_late = not task.done()
             if is_late:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agentgrpo.tools.base import Tool, ToolResult, Workspace
+from agentgrpo.tools.base import Tool, ToolBefore, ToolResult, Workspace
 from agentgrpo.worlds.workshop.world import value_of
 
 _PRINTED = re.compile(r"print\((.*)\)")
@@ -19,16 +19,8 @@ def simulated(tools: Mapping[str, Tool]) -> dict[str, Tool]:
     return {name: SimulatedPython(tool) if name == "python" else tool for name, tool in tools.items()}
 
 
-class SimulatedPython:
+class SimulatedPython(ToolBefore):
     """Prints the values of expressions that worlds.workshop.world knows; every other program runs in `real`."""
-
-    def __init__(self, real: Tool) -> None:
-        self.spec = real.spec
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
-        return getattr(self._real, name)
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         printed = _PRINTED.fullmatch(arguments["code"])

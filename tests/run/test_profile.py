@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import Sequence
 
-import pytest
 from rich.console import Console
 
-from agentgrpo.core.stages import Stage, StageClock
-from agentgrpo.core.types import Passage
-from agentgrpo.engines.base import SamplingParams, SeedKey
-from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.core.stages import Stage, StageClock, calling, calls_on
 from agentgrpo.records.screen import Screen
-from agentgrpo.retrieval.base import Retriever
-from agentgrpo.run.profile import observed, report_profile
-
-KEY = SeedKey("train/0", "t", 0, 0)
+from agentgrpo.run.profile import report_profile
+from tests.environments.scripted import ANSWER, HOP_1, play
 
 
 class Steps:
@@ -30,47 +24,36 @@ class Steps:
         return self.now
 
 
-class OneRetriever:
-    async def search(self, query: str, *, top_k: int) -> list[Passage]:
-        return [Passage(id=query, text=str(top_k))]
-
-    async def close(self) -> None:
-        raise RuntimeError("closed")
-
-
-def engine() -> ScriptedEngine:
-    def encode(text: str) -> Sequence[int]:
-        return [ord(c) for c in text]
-
-    return ScriptedEngine(encode=encode, decode=lambda ids: "".join(map(chr, ids)), script=lambda key, context: "hello")
-
-
-async def test_an_observed_engine_is_the_engine() -> None:
-    """Every member of the protocol, and what else it has, is the engine's own; `generate` is counted as well."""
-    clock, plain = StageClock(now_ns=Steps()), engine()
-    watched = observed("engine", plain, clock)
-    assert watched is not plain
-    for name in ("release", "score", "load_weights", "close", "trainable", "max_context"):
-        assert getattr(watched, name) == getattr(plain, name)
-    with clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION,)):
-        assert await watched.generate((1,), SamplingParams(), KEY) == await plain.generate((1,), SamplingParams(), KEY)
-    assert {k: v for k, v in clock.lap().items() if v} == {"total": 5.0, "generation": 1.0, "queue": 2.0, "other": 2.0}
-
-
-async def test_each_retriever_of_a_mapping_is_observed() -> None:
+async def test_a_turn_of_an_episode_is_counted_as_generation_and_its_calls_as_tools() -> None:
+    """On the clock that the episodes run on, and nowhere else: two run side by side, of which one is profiled."""
     clock = StageClock(now_ns=Steps())
-    retrievers: dict[str, Retriever] = observed("retriever", {"vdb": OneRetriever()}, clock)
-    with clock.stage(Stage.QUEUE, calls_first=(Stage.TOOLS,)):
-        assert await retrievers["vdb"].search("q", top_k=3) == [Passage(id="q", text="3")]
-    assert clock.lap()["tools"] == 1.0
-    with pytest.raises(RuntimeError, match="closed"):
-        await retrievers["vdb"].close()
+
+    async def episode() -> None:
+        with calling(Stage.GENERATION):
+            await asyncio.sleep(0)
+        with calling(Stage.TOOLS):
+            await asyncio.sleep(0)
+
+    with clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION, Stage.TOOLS)):
+        with calls_on(clock):
+            watched = asyncio.create_task(episode())
+        await asyncio.gather(watched, asyncio.create_task(episode()))
+    assert {k: v for k, v in clock.lap().items() if v} == {
+        "total": 7.0,
+        "generation": 1.0,
+        "tools": 1.0,
+        "queue": 3.0,
+        "other": 2.0,
+    }
 
 
-def test_other_parts_are_left_alone() -> None:
-    part = object()
-    assert observed("judge", part, StageClock()) is part
-    assert observed("reranker", None, StageClock()) is None
+async def test_the_calls_of_a_real_episode_are_counted() -> None:
+    clock = StageClock(now_ns=Steps())
+    with clock.stage(Stage.QUEUE, calls_first=(Stage.GENERATION, Stage.TOOLS)), calls_on(clock):
+        played = await play(HOP_1, ANSWER)
+    assert played.web is not None
+    found = clock.lap()
+    assert (found["generation"], found["tools"]) == (len(played.engine.keys), len(played.web.calls))
 
 
 def row(total: float, **seconds: float) -> dict[str, float]:

@@ -14,8 +14,8 @@ import pytest
 from agentgrpo.config.build import build_node
 from agentgrpo.core.errors import BudgetSpent, ConfigError, JudgeError, RetrieverError
 from agentgrpo.core.types import Message, Passage
-from agentgrpo.judges.llm.completer import PROBE, Billed, HttpCompleter, MeteredCompleter, Reply
-from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.judges.llm.completer import PROBE, Billed, CompleterService, HttpCompleter, Reply
+from agentgrpo.retrieval.services import FetcherService, RerankerService, RetrieverService
 from agentgrpo.services.asking import asking_episode, asking_step
 from agentgrpo.services.budget import Budget, Prices, SpendingLimits, number
 from agentgrpo.services.ledger import Ledger, LedgerEntry
@@ -25,7 +25,7 @@ from tests.services.stand_ins import Backwards, Changing, Pages, Parrot, limits,
 
 async def ask(m: Meter, part: Changing, *queries: str, kind: str = "web") -> list[str]:
     """The first id of each row, or the kind of its failure; "stop" for BudgetSpent."""
-    retriever = MeteredRetriever(part, kind=kind, meter=m)
+    retriever = RetrieverService(part, kind=kind, meter=m)
     rows = await asyncio.gather(*(retriever.search(q, top_k=1) for q in queries), return_exceptions=True)
     told = []
     for row in rows:
@@ -82,7 +82,7 @@ async def test_what_was_spent_stays_and_a_larger_limit_goes_on(tmp_path: Path) -
     assert await ask(first, part, "a") == ["timeout"]  # it may be billed all the same
     assert await ask(first, part, "b", "c") == ["b/2", "stop"]
     with pytest.raises(BudgetSpent) as e:
-        await MeteredRetriever(part, kind="web", meter=first).search("d", top_k=1)
+        await RetrieverService(part, kind="web", meter=first).search("d", top_k=1)
     assert str(e.value) == (
         "the budget is spent: budget.per_run.money=2, 2 of 2 are spent, and one more web may cost 1"
     )
@@ -135,7 +135,7 @@ async def test_tokens_are_paid_as_they_were_and_set_aside_before(tmp_path: Path)
     m = meter(tmp_path, prices={"judge": 0.5}, run={"money": 4.0})
     parrot = Parrot()
     judge = Billed(
-        MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
+        CompleterService(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
     )
     await judge.complete(said("one two"))  # 0.5 and 2 of 1,000 tokens at 100
     assert (spent(m)["money"], judge.counts["cost"]) == (0.7, 0.2)
@@ -149,7 +149,7 @@ async def test_calls_whose_price_is_not_known_yet_pass_no_limit_together(tmp_pat
     m = meter(tmp_path, run={"money": 5.0})
     parrot = Parrot(tokens=lambda text: 1, pause=0.01)
     judge = Billed(
-        MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
+        CompleterService(parrot, kind="judge", meter=m), prompt_price=100.0, completion_price=0.0, setting="judge"
     )
     # 0.1 each, and up to 3 before that is known: who does not fit beside the others waits until it is
     told = await asyncio.gather(*(judge.complete(said(f"{i:08}")) for i in range(30)), return_exceptions=True)
@@ -172,7 +172,7 @@ async def test_a_reply_as_long_as_the_request_allows_passes_no_limit(tmp_path: P
     m = meter(tmp_path, run={"money": 1.0})
     talker = Talker(model="r", extra={"max_tokens": None, "max_completion_tokens": 4000})
     judge = Billed(
-        MeteredCompleter(talker, kind="judge", meter=m), prompt_price=0.001, completion_price=0.01, setting="judge"
+        CompleterService(talker, kind="judge", meter=m), prompt_price=0.001, completion_price=0.01, setting="judge"
     )
     asked = (judge.complete(said(f"\u5168{i}")) for i in range(60))
     told = await asyncio.gather(*asked, return_exceptions=True)
@@ -184,11 +184,11 @@ async def test_a_reply_as_long_as_the_request_allows_passes_no_limit(tmp_path: P
 def test_a_reply_without_a_limit_is_refused_where_money_is_limited(tmp_path: Path) -> None:
     endless = HttpCompleter(model="r", extra={"max_tokens": None})
     for limit in ({"run": {"money": 1.0}}, {"step": {"money": 1.0}}):
-        part = MeteredCompleter(endless, kind="judge", meter=meter(tmp_path, **limit))
+        part = CompleterService(endless, kind="judge", meter=meter(tmp_path, **limit))
         part.at_prices(1.0, 0.0)
         with pytest.raises(ConfigError, match=r"no limit on tokens; give completer\.max_tokens"):
             part.at_prices(0.0, 1.0)
-    MeteredCompleter(endless, kind="judge", meter=meter(tmp_path, run={"judge": 1})).at_prices(0.0, 1.0)
+    CompleterService(endless, kind="judge", meter=meter(tmp_path, run={"judge": 1})).at_prices(0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_a_call_that_no_model_answered_costs_its_own_price(tmp_path: Path,
             raise JudgeError("no answer", kind=kind)
 
     m = meter(tmp_path, prices={"judge": 0.5})
-    part = MeteredCompleter(Broken(), kind="judge", meter=m)
+    part = CompleterService(Broken(), kind="judge", meter=m)
     part.at_prices(1000.0, 0.0)
     with pytest.raises(JudgeError):
         await part.complete(said("one"))  # 3 bytes, 16 around them, 6 of the identity
@@ -225,7 +225,7 @@ async def test_the_probe_of_a_web_search_is_a_call_and_those_of_others_are_made_
 
     part, m = Probeable(), meter(tmp_path, "fill", run={"web": 1})
     for kind in ("web", "vdb"):
-        retriever = MeteredRetriever(part, kind=kind, meter=m)
+        retriever = RetrieverService(part, kind=kind, meter=m)
         await retriever.probe()
         await retriever.probe()
     assert (part.probes, spent(m)["calls"]) == (3, {"web": 1})
@@ -233,9 +233,9 @@ async def test_the_probe_of_a_web_search_is_a_call_and_those_of_others_are_made_
     await m.close()
     live, replay = meter(tmp_path, run={"web": 1}), meter(tmp_path, "strict")
     with pytest.raises(BudgetSpent):
-        await MeteredRetriever(part, kind="web", meter=live).probe()
+        await RetrieverService(part, kind="web", meter=live).probe()
     for kind in ("web", "vdb"):
-        await MeteredRetriever(part, kind=kind, meter=replay).probe()
+        await RetrieverService(part, kind=kind, meter=replay).probe()
     assert part.probes == 3
     await live.close()
     await replay.close()
@@ -245,7 +245,7 @@ async def test_the_probe_of_a_model_asks_it_whatever_is_recorded(tmp_path: Path)
     for mode, asked in (("live", 2), ("fill", 2), ("strict", 0)):
         parrot, m = Parrot(), meter(tmp_path, mode)
         judge = Billed(
-            MeteredCompleter(parrot, kind="judge", meter=m), prompt_price=0.0, completion_price=0.0, setting="judge"
+            CompleterService(parrot, kind="judge", meter=m), prompt_price=0.0, completion_price=0.0, setting="judge"
         )
         if mode == "fill":
             await judge.complete(PROBE)
@@ -272,7 +272,7 @@ async def test_an_episode_s_limit_is_told_and_is_nobody_else_s(tmp_path: Path) -
     with asking_episode():
         assert await ask(m, part, "k", "l") == ["k/10", "l/11"]
         with pytest.raises(RetrieverError, match=r"^budget\.per_episode\.calls\.web=2 is spent$"):
-            await MeteredRetriever(part, kind="web", meter=m).search("m", top_k=1)
+            await RetrieverService(part, kind="web", meter=m).search("m", top_k=1)
     await m.close()
 
 
@@ -289,13 +289,13 @@ async def test_pages_are_calls_each_and_rerankers_and_models_have_their_own(tmp_
     m = meter(tmp_path, episode={"fetch": 2, "rerank": 1}, run={"reader": 1})
     pages = Pages()
     with asking_episode():
-        rows = await MeteredFetcher(pages, meter=m).fetch(["a", "b", "c"])
+        rows = await FetcherService(pages, meter=m).fetch(["a", "b", "c"])
         assert [r.kind if isinstance(r, RetrieverError) else r.id for r in rows] == ["a", "b", "over_budget"]
-        reranker = MeteredReranker(Backwards(), meter=m)
+        reranker = RerankerService(Backwards(), meter=m)
         assert len(await reranker.rerank("q", [Passage(id="a", text="t")], top_k=1)) == 1
         with pytest.raises(RetrieverError, match="rerank=1 is spent"):
             await reranker.rerank("q", [Passage(id="b", text="t")], top_k=1)
-        reader = MeteredCompleter(Parrot(), kind="reader", meter=m)
+        reader = CompleterService(Parrot(), kind="reader", meter=m)
         await reader.complete(said("one"))
         with pytest.raises(BudgetSpent, match=r"budget\.per_run\.calls\.reader=1, 1 calls of reader of 1 are spent$"):
             await reader.complete(said("two"))

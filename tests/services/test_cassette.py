@@ -16,12 +16,12 @@ import pytest
 
 from agentgrpo.core.errors import ConfigError, JudgeError, RetrieverError, StorageError
 from agentgrpo.core.types import Passage
-from agentgrpo.judges.llm.completer import HttpCompleter, MeteredCompleter, Reply
+from agentgrpo.judges.llm.completer import CompleterService, HttpCompleter, Reply
 from agentgrpo.retrieval.embedder import HashingEmbedder
 from agentgrpo.retrieval.faiss_index import faiss_index
-from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
 from agentgrpo.retrieval.pgvector import pgvector
 from agentgrpo.retrieval.qdrant import qdrant
+from agentgrpo.retrieval.services import FetcherService, RerankerService, RetrieverService
 from agentgrpo.services.cassette import Cassette, CassetteMiss, CassetteSettings, RecordedReply, ServiceRequest
 from agentgrpo.services.meter import Meter
 from tests.services.stand_ins import Backwards, Changing, Pages, Parrot, meter, said
@@ -37,12 +37,12 @@ HOSTILE = [
 ]
 
 
-async def found(part: MeteredRetriever, query: str = "q", top_k: int = 3) -> list[str]:
+async def found(part: RetrieverService, query: str = "q", top_k: int = 3) -> list[str]:
     return [p.id for p in await part.search(query, top_k=top_k)]
 
 
-def web(m: Meter, part: Changing | None = None) -> MeteredRetriever:
-    return MeteredRetriever(part or Changing(), kind="web", meter=m)
+def web(m: Meter, part: Changing | None = None) -> RetrieverService:
+    return RetrieverService(part or Changing(), kind="web", meter=m)
 
 
 async def test_the_first_answer_stays_in_the_run_that_records_and_after_it(tmp_path: Path) -> None:
@@ -92,7 +92,8 @@ async def test_who_gives_up_disturbs_nobody_and_the_last_one_stops_the_call(tmp_
     with pytest.raises(asyncio.CancelledError):
         await alone
     assert await late == ["q/3"]
-    assert (part.live, m.counts["calls/web"], len(m._underway.get())) == (0, 3, 0)
+    once = m._service._then  # type: ignore[attr-defined]
+    assert (part.live, m.counts["calls/web"], len(once._underway.get())) == (0, 3, 0)
     await m.close()
 
 
@@ -102,7 +103,7 @@ async def test_what_decides_the_answer_is_the_request_and_nothing_else(tmp_path:
 
     m = meter(tmp_path, "fill")
     assert await found(web(m)) == ["q/1"]
-    assert await found(MeteredRetriever(Changing(), kind="vdb", meter=m)) == ["q/1"]
+    assert await found(RetrieverService(Changing(), kind="vdb", meter=m)) == ["q/1"]
     assert m.counts["calls/vdb"] == 1
     assert await found(web(m, Other())) == ["q/1"]
     assert m.counts["calls/web"] == 2
@@ -149,7 +150,7 @@ async def test_failures_that_pass_are_not_recorded_and_facts_are(tmp_path: Path)
     assert await found(web(m, part)) == ["q/4"]
     assert (m.counts["unrecorded"], m.counts["calls/web"]) == (3, 4)
     pages = Pages(gone="http_404", slow="timeout", forbidden="forbidden", busy="http_429")
-    rows = await MeteredFetcher(pages, meter=m).fetch(["gone", "slow", "ok", "forbidden", "busy"])
+    rows = await FetcherService(pages, meter=m).fetch(["gone", "slow", "ok", "forbidden", "busy"])
     assert [r.kind if isinstance(r, RetrieverError) else r.text for r in rows] == [
         "http_404",
         "timeout",
@@ -158,7 +159,7 @@ async def test_failures_that_pass_are_not_recorded_and_facts_are(tmp_path: Path)
         "http_429",
     ]
     again = Pages()
-    rows = await MeteredFetcher(again, meter=m).fetch(["gone", "slow", "ok", "forbidden", "busy"])
+    rows = await FetcherService(again, meter=m).fetch(["gone", "slow", "ok", "forbidden", "busy"])
     assert again.asked == [["slow"], ["busy"]]
     assert isinstance(rows[0], RetrieverError)
     assert (rows[0].kind, str(rows[0])) == ("http_404", "gone is gone")
@@ -172,24 +173,24 @@ async def test_a_fetcher_that_fails_itself_is_no_missing_page(tmp_path: Path) ->
 
     m = meter(tmp_path)
     with pytest.raises(RetrieverError, match="no network"):
-        await MeteredFetcher(Unplugged(), meter=m).fetch(["a"])
+        await FetcherService(Unplugged(), meter=m).fetch(["a"])
     await m.close()
 
 
 async def test_rerankers_and_models_are_replayed(tmp_path: Path) -> None:
     m = meter(tmp_path, "fill")
     passages = [Passage(id=i, text=f"text {i}") for i in "abc"]
-    reranked = await MeteredReranker(Backwards(), meter=m).rerank("q", passages, top_k=2)
-    reply = await MeteredCompleter(Parrot(), kind="judge", meter=m).complete(said("one two"))
+    reranked = await RerankerService(Backwards(), meter=m).rerank("q", passages, top_k=2)
+    reply = await CompleterService(Parrot(), kind="judge", meter=m).complete(said("one two"))
     assert (reply, [p.id for p in reranked]) == (
         Reply(text="one two", prompt_tokens=2, completion_tokens=2),
         ["c", "b"],
     )
     await m.close()
     replay, backwards, parrot = meter(tmp_path, "strict"), Backwards(), Parrot()
-    assert await MeteredReranker(backwards, meter=replay).rerank("q", passages, top_k=2) == reranked
-    assert await MeteredReranker(backwards, meter=replay).rerank("q", [], top_k=2) == []
-    completer = MeteredCompleter(parrot, kind="judge", meter=replay)
+    assert await RerankerService(backwards, meter=replay).rerank("q", passages, top_k=2) == reranked
+    assert await RerankerService(backwards, meter=replay).rerank("q", [], top_k=2) == []
+    completer = CompleterService(parrot, kind="judge", meter=replay)
     assert await completer.complete(said("one two")) == Reply(
         text="one two", prompt_tokens=2, completion_tokens=2, paid=False
     )
@@ -244,12 +245,12 @@ async def test_a_password_is_in_no_request(tmp_path: Path) -> None:
     assert "127.0.0.1:9/v1" in part.identity
     m = meter(tmp_path, "fill")
     with pytest.raises(JudgeError) as failed:
-        await MeteredCompleter(part, kind="judge", meter=m).complete(said("x"))
+        await CompleterService(part, kind="judge", meter=m).complete(said("x"))
     await m.close()
     (tmp_path / "tape").touch()
     replay = meter(tmp_path, "strict")
     with pytest.raises(CassetteMiss) as missed:
-        await MeteredCompleter(part, kind="judge", meter=replay).complete(said("x"))
+        await CompleterService(part, kind="judge", meter=replay).complete(said("x"))
     await replay.close()
     assert [text for text in (part.identity, str(failed.value), str(missed.value)) if "hunter2" in text] == []
 
@@ -345,7 +346,7 @@ def test_a_replay_writes_nothing_and_needs_no_leave_to(tmp_path: Path, monkeypat
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from agentgrpo.retrieval.metered import MeteredRetriever
+from agentgrpo.retrieval.services import RetrieverService
 from agentgrpo.core.types import Passage
 from tests.services.stand_ins import meter
 
@@ -357,7 +358,7 @@ class Mine:
 
 async def main():
     m = meter(Path(sys.argv[1]), "fill", prices={"web": 1.0})
-    part = MeteredRetriever(Mine(), kind="web", meter=m)
+    part = RetrieverService(Mine(), kind="web", meter=m)
     for i in range(int(sys.argv[3])):
         [found] = await part.search(f"shared {i}", top_k=1)
         [own] = await part.search(f"{sys.argv[2]} {i}", top_k=1)
@@ -402,7 +403,7 @@ async def test_a_kill_loses_neither_answers_nor_what_was_spent(tmp_path: Path, l
     class Mine(Changing):
         identity = "Mine"
 
-    part = MeteredRetriever(Mine(), kind="web", meter=replay)
+    part = RetrieverService(Mine(), kind="web", meter=replay)
     assert [await found(part, f"shared {i}", 1) for i in range(len(done))] == [
         [f"shared {i} by one"] for i in range(len(done))
     ]

@@ -11,11 +11,22 @@ import pytest
 
 from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, RetrieverError
 from agentgrpo.services.client import JsonClient, host_of, shown
-from agentgrpo.services.rate import pause_s, retry_after_s
+from agentgrpo.services.rate import RateLimiter, pause_s, retry_after_s
 from agentgrpo.services.secret import Secret
 from tests.retrieval.server import Server, hang, hang_up, response, say, say_raw
 
 KEY = "sk-canary-0123456789"
+
+
+class Told(RateLimiter):
+    """Remembers how long it is to hold, and does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[float] = []
+
+    def hold(self, seconds: float) -> None:
+        self.held.append(seconds)
 
 
 def client(url: str, **settings: Any) -> JsonClient:
@@ -323,21 +334,21 @@ async def test_a_date_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = say("", "429 Too Many Requests", headers)
     async with Server(busy, busy, say({"ok": 1})) as server:
         monkeypatch.setattr(asyncio, "sleep", remember)
-        asked: list[float] = []
-        judge = client(server.url, busy=asked.append)
+        rate = Told()
+        judge = client(server.url, rate=rate)
         assert await judge.get({}, same) == {"ok": 1}
-        assert (waited, asked) == ([3.0, 3.0], [3.0, 3.0])
+        assert (waited, rate.held) == ([3.0, 3.0], [3.0, 3.0])
 
 
-async def test_who_keeps_the_rate_hears_only_of_pauses_that_a_call_could_outlive() -> None:
-    asked: list[float] = []
+async def test_the_rate_is_held_only_for_pauses_that_a_call_could_outlive() -> None:
+    rate = Told()
     plan = [say("", "429 Too Many Requests", f"Retry-After: {s}\r\n") for s in ("3600", "4")]
     async with Server(*plan, say("", "429 Too Many Requests")) as server:
-        judge = client(server.url, busy=asked.append, retries=0)
+        judge = client(server.url, rate=rate, retries=0)
         for _ in range(3):
             with pytest.raises(JudgeError, match="HTTP 429"):
                 await judge.get({}, same)
-        assert asked == [4.0]
+        assert rate.held == [4.0]
 
 
 @pytest.mark.parametrize(

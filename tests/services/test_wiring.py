@@ -14,13 +14,12 @@ from agentgrpo.cli.main import configs_dir, main
 from agentgrpo.config.registry import REGISTRY
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import CheckpointError, ConfigError
-from agentgrpo.core.stages import StageClock
 from agentgrpo.core.types import Passage
-from agentgrpo.judges.llm.completer import MeteredCompleter
-from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.judges.llm.completer import CompleterService
+from agentgrpo.retrieval.services import FetcherService, RerankerService, RetrieverService
 from agentgrpo.run.drift import refuse_drift
 from agentgrpo.run.equipment import Equipment, build_part
-from agentgrpo.run.metered import IN_PROCESS, METERED_TOOLS
+from agentgrpo.run.services import IN_PROCESS, METERED_TOOLS
 from agentgrpo.services.budget import KINDS
 from agentgrpo.services.meter import Meter
 from tests.services.stand_ins import meter
@@ -29,9 +28,9 @@ CORPORA = {"vdb": [Passage(id="v1", text="Velmor was founded by Castin.")]}
 URL = "http://127.0.0.1:9/x"
 
 
-def equipment(m: Meter, retriever: dict[str, Any], clock: StageClock | None = None) -> Equipment:
+def equipment(m: Meter, retriever: dict[str, Any]) -> Equipment:
     config = {"task": {"name": "t"}, "environment": {"name": "search"}, "retriever": retriever, "tools": {}}
-    return Equipment(config, CORPORA, clock, m)
+    return Equipment(config, CORPORA, m)
 
 
 def kind_of(part: Any) -> str:
@@ -42,43 +41,43 @@ def test_retrievers_of_services_are_metered_once_and_embedded_ones_are_not(tmp_p
     web = {"name": "searxng", "base_url": URL}
     cases: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({"name": "embedded"}, {"vdb": "Batched"}),
-        ({"name": "embedded", "web": web}, {"vdb": "Batched", "web": "MeteredRetriever web"}),
-        ({"name": "http", "url": URL}, {"vdb": "MeteredRetriever vdb"}),
-        ({"name": "http", "url": URL, "web": web}, {"vdb": "MeteredRetriever vdb", "web": "MeteredRetriever web"}),
-        ({"name": "http", "url": URL, "web_url": URL}, {"vdb": "MeteredRetriever vdb", "web": "MeteredRetriever web"}),
+        ({"name": "embedded", "web": web}, {"vdb": "Batched", "web": "RetrieverService web"}),
+        ({"name": "http", "url": URL}, {"vdb": "RetrieverService vdb"}),
+        ({"name": "http", "url": URL, "web": web}, {"vdb": "RetrieverService vdb", "web": "RetrieverService web"}),
+        ({"name": "http", "url": URL, "web_url": URL}, {"vdb": "RetrieverService vdb", "web": "RetrieverService web"}),
     ]
     for node, expected in cases:
         m = meter(tmp_path)
         found = equipment(m, node).retrievers
         assert {name: kind_of(part) for name, part in found.items()} == expected
-        assert not any(isinstance(getattr(part, "_part", None), MeteredRetriever) for part in found.values())
-        assert m.in_use == any("Metered" in kind for kind in expected.values())
+        assert not any(isinstance(getattr(part, "_part", None), RetrieverService) for part in found.values())
+        assert m.in_use == any("Service" in kind for kind in expected.values())
     over = equipment(meter(tmp_path), {"name": "http", "url": URL}).over(CORPORA)
     assert {name: kind_of(part) for name, part in over["retrievers"].items()} == {"vdb": "Batched"}
 
 
 def test_parts_of_environments_and_judges_are_metered_for_whom_they_work(tmp_path: Path) -> None:
     m = meter(tmp_path)
-    assert isinstance(build_part("reranker", {"name": "http", "url": URL}, m, None), MeteredReranker)
-    assert isinstance(build_part("fetcher", {"name": "http", "url": URL}, m, None), MeteredFetcher)
-    assert build_part("fetcher", {"name": "none"}, m, None) is None
-    assert kind_of(build_part("reranker", {"name": "lexical"}, m, None, thesaurus={})) == "LexicalReranker"
+    assert isinstance(build_part("reranker", {"name": "http", "url": URL}, m), RerankerService)
+    assert isinstance(build_part("fetcher", {"name": "http", "url": URL}, m), FetcherService)
+    assert build_part("fetcher", {"name": "none"}, m) is None
+    assert kind_of(build_part("reranker", {"name": "lexical"}, m, thesaurus={})) == "LexicalReranker"
     judge = {"name": "llm", "completer": {"name": "http", "base_url": URL}}
-    plain, unmetered = (build_part("judge", judge, of, None)._completer for of in (m, None))
-    nested = build_part("judge", {"name": "composite", "parts": {"a": {"judge": judge, "weight": 1.0}}}, m, None)
+    plain, unmetered = (build_part("judge", judge, of)._completer for of in (m, None))
+    nested = build_part("judge", {"name": "composite", "parts": {"a": {"judge": judge, "weight": 1.0}}}, m)
     assert [kind_of(part) for part in (plain, nested.judges[0]._completer, unmetered)] == [
-        "MeteredCompleter judge",
-        "MeteredCompleter judge",
+        "CompleterService judge",
+        "CompleterService judge",
         "HttpCompleter",
     ]
     completer = {"completer": {"name": "http", "base_url": URL}}
-    reader = build_part("reader", {"name": "completer", **completer}, m, None)
-    validity = build_part("validity", {"name": "llm", **completer}, m, None)
+    reader = build_part("reader", {"name": "completer", **completer}, m)
+    validity = build_part("validity", {"name": "llm", **completer}, m)
     assert [kind_of(part._model._completer) for part in (reader, validity)] == [
-        "MeteredCompleter reader",
-        "MeteredCompleter validity",
+        "CompleterService reader",
+        "CompleterService validity",
     ]
-    assert isinstance(plain, MeteredCompleter)
+    assert isinstance(plain, CompleterService)
 
 
 def test_tools_that_ask_services_are_metered_also_in_demonstrations(tmp_path: Path) -> None:
@@ -89,11 +88,11 @@ def test_tools_that_ask_services_are_metered_also_in_demonstrations(tmp_path: Pa
         "retriever": {"name": "embedded"},
         "tools": {"calculator": {}, "read": {"name": "fetch", "max_chars": 9}},
     }
-    found = Equipment(config, CORPORA, None, m)
+    found = Equipment(config, CORPORA, m)
     for tools in (found.for_environment["tools"], found.over(CORPORA)["tools"]):
         assert {name: kind_of(tool) for name, tool in tools.items()} == {
             "calculator": "Calculator",
-            "fetch": "MeteredTool fetch",
+            "fetch": "ToolService fetch",
         }
     assert m.in_use
     assert set(REGISTRY["tool"]) & set(KINDS) >= METERED_TOOLS
@@ -110,26 +109,20 @@ def test_vectors_of_memory_are_not_asked_of_a_service_past_cassette_and_budget(t
     node = {"name": "embedding", "embedder": {"name": "openai", "url": URL, "model": "m", "api_key_env": None}}
     for strict in (meter(tmp_path, "fill"), meter(tmp_path, run={"money": 1.0}), meter(tmp_path, prices={"web": 1.0})):
         with pytest.raises(ConfigError, match=r"embedder\.name=openai asks a service that is neither recorded nor"):
-            build_part("memory_search", node, strict, None)
-    build_part("memory_search", {**node, "embedder": {**node["embedder"], "dimensions": 8}}, meter(tmp_path), None)
+            build_part("memory_search", node, strict)
+    build_part("memory_search", {**node, "embedder": {**node["embedder"], "dimensions": 8}}, meter(tmp_path))
     index = {"name": "faiss_index", "path": "wiki", "embedder": node["embedder"]}
-    assert isinstance(build_part("retriever", index, meter(tmp_path, "fill"), None)["vdb"], MeteredRetriever)
-
-
-def test_a_profiled_run_observes_what_is_metered(tmp_path: Path) -> None:
-    clock = StageClock()
-    found = equipment(meter(tmp_path), {"name": "http", "url": URL}, clock).retrievers["vdb"]
-    assert (type(found).__name__, type(found._part).__name__) == ("_Observed", "MeteredRetriever")  # type: ignore[attr-defined]
+    assert isinstance(build_part("retriever", index, meter(tmp_path, "fill"))["vdb"], RetrieverService)
 
 
 def test_a_strict_replay_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     completer = {"name": "http", "base_url": URL, "api_key_env": "NO_SUCH_KEY"}
     (tmp_path / "tape").touch()
-    build_part("completer", completer, meter(tmp_path, "strict"), None)
+    build_part("completer", completer, meter(tmp_path, "strict"))
     for mode in ("live", "fill"):
         with pytest.raises(ConfigError, match="NO_SUCH_KEY is not set"):
-            build_part("completer", completer, meter(tmp_path, mode), None)
+            build_part("completer", completer, meter(tmp_path, mode))
 
 
 # --- configurations

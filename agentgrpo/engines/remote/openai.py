@@ -21,9 +21,10 @@ from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.remote.server import seed_of
 from agentgrpo.engines.remote.text import end_of, is_ended, room_for
 from agentgrpo.services.client import JsonClient
-from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.meter import Meter
 from agentgrpo.services.rate import RateLimiter
 from agentgrpo.services.secret import Secret
+from agentgrpo.services.service import Form, Request
 
 COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cost")
 UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
@@ -48,6 +49,10 @@ class _Reply(NamedTuple):
     """It was not cut short."""
     prompt_tokens: int
     completion_tokens: int
+
+
+def _tokens_of(reply: _Reply) -> int:
+    return reply.prompt_tokens + reply.completion_tokens
 
 
 class OpenAIEngine:
@@ -97,7 +102,6 @@ class OpenAIEngine:
         self._form: Form[_Reply] = Form(
             write=_Reply._asdict, read=lambda row: _Reply(**row), error=EngineError, unbilled=UNBILLED, cost=self._cost
         )
-        self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
         self._client = JsonClient(
             url=base_url.rstrip("/") + ("/chat/completions" if mode == "chat" else "/completions"),
             error=EngineError,
@@ -107,6 +111,7 @@ class OpenAIEngine:
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
             secrets=(Secret(api_key_env),) if api_key_env else (),
+            rate=RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute),
         )
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
@@ -116,14 +121,14 @@ class OpenAIEngine:
         seed = seed_of(self._run_seed, key) % _SEEDS
         payload = self._payload(token_ids, sampling, room, seed)
 
-        async def live() -> _Reply:
+        def begin() -> None:
             nonlocal began
-            expected = len(token_ids) + room
-            grant = await self._rate.take(expected)
             began = time.monotonic()
-            reply = await self._client.post(payload, self._read, seed=str(key), admit=lambda: self._rate.take(expected))
-            if used := reply.prompt_tokens + reply.completion_tokens:
-                self._rate.settle(grant, used)
+
+        async def live() -> _Reply:
+            reply = await self._client.post(
+                payload, self._read, seed=str(key), tokens=len(token_ids) + room, used=_tokens_of, begun=begin
+            )
             self._count(reply)
             return reply
 
@@ -134,7 +139,8 @@ class OpenAIEngine:
             body = {"service": f"openai {self._mode}", "request": payload, "seed": seed}
             size = len(json.dumps(payload).encode())  # no token is less than a byte
             most = _Reply("", True, prompt_tokens=size, completion_tokens=room)
-            reply = (await self._meter.ask("policy", body, live, self._form, estimate=self._cost(most))).value
+            request = Request(kind="policy", body=body, live=live, form=self._form, estimate=self._cost(most))
+            reply = (await self._meter.ask(request)).value
         tokens, is_whole = self._turn(reply, token_ids, sampling)
         return Completion(
             token_ids=tokens[:room],

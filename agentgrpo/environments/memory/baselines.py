@@ -52,7 +52,7 @@ def memory_baselines(
         "rag_top1": (best_one, reader, READ),
         "rag_chunks": (best, reader, READ),
     }
-    aware = getattr(reader, "recency_aware", None)  # of cloze; a reader that is observed has what its own has
+    aware = getattr(reader, "recency_aware", None)  # of cloze
     if aware is not None:
         rules["rag_recent"] = (best, aware(), f"{READ}; its reader takes what is newest for true")
     rules["long_context"] = (whole, reader, WHOLE)

@@ -17,6 +17,7 @@ from typing import Any
 
 from agentgrpo.core.errors import JudgeError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall
+from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Episode, Exit, Outcome, Task, ToolRecord
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, Runner, TurnLimits
@@ -186,11 +187,11 @@ class MemoryEnvironment:
 
     async def _judge(self, chunk: int) -> ChunkGrade:
         changes: Sequence[Change] = self.memory.history[: self.changes[chunk]]
-        with boundary(JudgeError, "validity"):
+        with boundary(JudgeError, "validity"), calling(Stage.TOOLS):
             return await self.options.validity.judge(self.task, chunk, changes)
 
     async def _answer(self) -> list[str]:
-        with boundary(JudgeError, "reader"):
+        with boundary(JudgeError, "reader"), calling(Stage.TOOLS):
             answers = await self.options.reader.answer(self.questions, self.memory.passages())
             if len(answers) != len(self.questions):
                 raise ValueError(f"{len(self.questions)} questions got {len(answers)} answers")

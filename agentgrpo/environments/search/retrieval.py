@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from agentgrpo.core.errors import RetrieverError, boundary
+from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Passage
 from agentgrpo.environments.search.grammar import Query, clean, normalise_query
 from agentgrpo.retrieval.base import Reranker, Retriever
@@ -87,7 +88,7 @@ class Retrieval:
         if self._reranker is None or len(passages) < 2:
             return None
         async with self._live:
-            with boundary(RetrieverError, "reranker"):
+            with boundary(RetrieverError, "reranker"), calling(Stage.TOOLS):
                 return await self._reranker.rerank(query, passages, top_k=self._top_k)
 
     def _may_rerank(self, query: Query, found: QueryResult) -> bool:
@@ -140,7 +141,7 @@ class Retrieval:
     async def _request(self, name: str, text: str, top_k: int) -> list[Passage] | RetrieverError:
         async with self._live:
             try:
-                with boundary(RetrieverError, f"retriever {name}"):
+                with boundary(RetrieverError, f"retriever {name}"), calling(Stage.TOOLS):
                     return [clean(p) for p in (await self._retrievers[name].search(text, top_k=top_k))[:top_k]]
             except RetrieverError as error:
                 return error

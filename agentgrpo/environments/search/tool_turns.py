@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
+from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, Passage, Task, ToolRecord
 from agentgrpo.environments.search import observations as say
 from agentgrpo.environments.search.grammar import Query, clean, document_id, page_of
@@ -220,7 +221,7 @@ class ToolTurns:
             if page_of(url) not in state.fetched:
                 fresh.setdefault(page_of(url), url)
         wanted = list(fresh.values())[: options.max_url_fetch]
-        with boundary(RetrieverError, "page fetcher"):
+        with boundary(RetrieverError, "page fetcher"), calling(Stage.TOOLS):
             rows = list(zip(wanted, await options.fetcher.fetch(wanted) if wanted else [], strict=True))
         pages: list[Line] = []
         for url, row in rows:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Message
 from agentgrpo.services.client import JsonClient, shown
-from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.meter import Meter
 from agentgrpo.services.rate import RateLimiter
 from agentgrpo.services.secret import Secret
+from agentgrpo.services.service import Form, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,6 @@ class HttpCompleter:
         named = {} if model is not None else {"base_url": shown(base_url)}
         self.identity = json.dumps(named | self._body, sort_keys=True)
         self.max_tokens = most_tokens(self._body)
-        self._rate = RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
         self._client = JsonClient(
             url=base_url.rstrip("/") + "/chat/completions",
             error=JudgeError,
@@ -87,16 +87,13 @@ class HttpCompleter:
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
             secrets=(Secret(api_key_env),) if api_key_env else (),
+            rate=RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute),
         )
 
     async def complete(self, messages: Sequence[Message]) -> Reply:
         expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + (self.max_tokens or 0)
-        grant = await self._rate.take(expected)
         payload = {**self._body, "messages": [{"role": m.role, "content": m.content} for m in messages]}
-        reply = await self._client.post(payload, _reply, admit=lambda: self._rate.take(expected))
-        if used := reply.prompt_tokens + reply.completion_tokens:
-            self._rate.settle(grant, used)
-        return reply
+        return await self._client.post(payload, _reply, tokens=expected, used=_tokens_of)
 
     async def close(self) -> None:
         """Ends the running loop's client; the next call would open another."""
@@ -125,7 +122,11 @@ def _reply(body: Any) -> Reply:
     return Reply(text=text, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
 
 
-# --- A model that judges or reads, behind the meter: its replies recorded or replayed, and within a budget.
+def _tokens_of(reply: Reply) -> int:
+    return reply.prompt_tokens + reply.completion_tokens
+
+
+# --- A model that judges or reads, as a request of the one seam (services.service).
 #
 # What a call will cost in tokens is known only afterwards. Until then the most that it may cost is set aside.
 
@@ -137,7 +138,7 @@ UNBILLED = frozenset({"transport", "http_4xx", "http_429"})
 """Kinds of failure of a call that no model has answered; one that was too slow (timeout) may have been."""
 
 
-class MeteredCompleter:
+class CompleterService:
     """kind: judge, reader or validity, by which it is priced and limited. A reply that is replayed is not `paid`."""
 
     def __init__(self, part: Completer, *, kind: str, meter: Meter) -> None:
@@ -170,13 +171,13 @@ class MeteredCompleter:
             prompt_tokens=size + len(self.identity.encode("utf-8", "replace")),
             completion_tokens=self._max_tokens or 0,
         )
-        answer = await self._meter.ask(
-            self._kind,
-            {"service": self.identity, "messages": texts},
-            lambda: self._part.complete(messages),
-            self._form,
-            estimate=self._cost(most),
-        )
+
+        async def live() -> Reply:
+            return await self._part.complete(messages)
+
+        body = {"service": self.identity, "messages": texts}
+        request = Request(kind=self._kind, body=body, live=live, form=self._form, estimate=self._cost(most))
+        answer = await self._meter.ask(request)
         return answer.value if answer.paid else replace(answer.value, paid=False)
 
     async def ask_directly(self, messages: Sequence[Message]) -> None:
@@ -215,7 +216,7 @@ class Billed:
         self.counts = dict.fromkeys(COUNTS, 0.0)
         self._completer = completer
         self._prices = (prompt_price, completion_price)
-        self._metered = completer if isinstance(completer, MeteredCompleter) else None
+        self._metered = completer if isinstance(completer, CompleterService) else None
         if self._metered is not None:
             self._metered.at_prices(prompt_price, completion_price)
 

@@ -26,7 +26,7 @@ from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Task
 from agentgrpo.judges.answers import GoldAgreement, contains, f1, words
 from agentgrpo.judges.base import Grade
-from agentgrpo.judges.llm.completer import Billed, Completer, MeteredCompleter
+from agentgrpo.judges.llm.completer import Billed, Completer, CompleterService
 from agentgrpo.judges.llm.prompt import (
     BAD_VERDICT,
     JudgeQuestion,
@@ -213,7 +213,7 @@ class LLMJudge:
         if getattr(self._completer, "is_remote", False):
             question = JudgeQuestion("Is 1 + 1 equal to 2?", ("yes",), ("yes",))
             asked = messages_of(question, nonce_of(question, self._seed, 0))
-            if isinstance(self._completer, MeteredCompleter):
+            if isinstance(self._completer, CompleterService):
                 await self._completer.ask_directly(asked)
             else:
                 await self._completer.complete(asked)

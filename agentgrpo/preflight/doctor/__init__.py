@@ -8,7 +8,7 @@ looks at the tokens, the log-probs and the rewards of these.
 
     finding.py  what a check says                 case.py       what is examined, and what was built of it
     examination.py  the checks, in order          report.py     what people see
-    parts.py    built, and what of it is broken  episodes.py   groups of the first step; witness.py saw them sampled
+    parts.py    built, and what of it is broken  episodes.py   groups of the first step; recording.py saw them sampled
     writing.py, turns.py, masks.py, numbers.py    templates, stop tokens, masks, log-probs
     services.py, sandbox.py                       whether tools, retrievers and judge answer
     signal.py, prices.py, leaks.py, room.py, schedule.py   rewards, costs, data, room and settings

@@ -22,7 +22,7 @@ from agentgrpo.config.settings import RolloutSettings, RunSettings
 from agentgrpo.core.errors import AgentGrpoError
 from agentgrpo.core.types import Episode, ScoredGroup
 from agentgrpo.preflight.doctor.finding import Skipped
-from agentgrpo.preflight.doctor.recording import Witness
+from agentgrpo.preflight.doctor.recording import RecordingEngine
 from agentgrpo.preflight.plan.estimate import Plan, estimate
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
@@ -38,7 +38,7 @@ class Sample:
     """Groups of the first step, as they were rolled out here and scored."""
 
     scored: Sequence[ScoredGroup]
-    witness: Witness
+    recording: RecordingEngine
     generation_s: float
     reward_s: float
 

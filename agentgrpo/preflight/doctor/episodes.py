@@ -8,12 +8,10 @@ import time
 from collections import Counter
 from dataclasses import replace
 from statistics import fmean
-from typing import cast
 
-from agentgrpo.engines.base import Engine
 from agentgrpo.preflight.doctor.case import STREAM, Case, Sample
 from agentgrpo.preflight.doctor.finding import CheckNotes
-from agentgrpo.preflight.doctor.recording import Witness
+from agentgrpo.preflight.doctor.recording import RecordingEngine
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import episode_failures, score_groups
 from agentgrpo.run.assembly import task_order
@@ -28,8 +26,8 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
     """Sample and score them; every other check of tokens and rewards looks at these."""
     built = case.built
     await _sync(case)
-    witness = Witness(built.engine)
-    runner = replace(built.runner, engine=cast(Engine, witness))
+    recording = RecordingEngine(built.engine)
+    runner = replace(built.runner, engine=recording)
     of_step = task_order(built).take(0)
     tasks = of_step[:: max(1, len(of_step) // TASKS)][:TASKS]  # of all kinds, where they come in turn
     began = time.perf_counter()
@@ -57,7 +55,7 @@ async def look_at_episodes(case: Case, found: CheckNotes) -> None:
         )
         return
     ended = time.perf_counter()
-    sample = Sample(scored=scored, witness=witness, generation_s=between - began, reward_s=ended - between)
+    sample = Sample(scored=scored, recording=recording, generation_s=between - began, reward_s=ended - between)
     case.keep(sample)
     _failures(sample, found)
     _facts(sample, found)

@@ -54,7 +54,7 @@ def match(case: Case) -> Match:
     """Of every episode of the sample."""
     result = Match()
     for episode in case.episodes:
-        said = list(case.sample.witness.said_in(episode, STREAM))
+        said = list(case.sample.recording.said_in(episode, STREAM))
         turn = 0
         for branch in episode.branches:
             ids, own = branch.token_ids, list[Said]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agentgrpo.core.types import Episode
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
@@ -19,17 +18,14 @@ class Said:
     completion: Completion
 
 
-class Witness:
-    """An Engine that passes everything on, and remembers what was sampled for the last attempt at each episode."""
+class RecordingEngine:
+    """An Engine before another one, which remembers what was sampled for the last attempt at each episode."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.trainable, self.max_context = engine.trainable, engine.max_context
         self._said: dict[tuple[str, str, int], list[Said]] = {}
         self._over: set[tuple[str, str, int]] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the engine has: trainable, max_context, score, load_weights, close, counts, ..."""
-        return getattr(self._engine, name)
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         context = tuple(token_ids)
@@ -43,6 +39,15 @@ class Witness:
     def release(self, key: SeedKey) -> None:
         self._over.add(key.episode)
         self._engine.release(key)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        return await self._engine.score(token_ids)
+
+    async def load_weights(self, policy_version: int) -> None:
+        await self._engine.load_weights(policy_version)
+
+    async def close(self) -> None:
+        await self._engine.close()
 
     def said_in(self, episode: Episode, stream: str) -> Sequence[Said]:
         """What was sampled for the episode, in order."""

@@ -18,7 +18,7 @@ from agentgrpo.preflight.doctor.examples import TEXTS, arguments_of
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.retrieval.base import Probed
 from agentgrpo.run.judging import probe_judge, single
-from agentgrpo.run.metered import IN_PROCESS
+from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.services.cassette import CassetteMiss
 
 PROBES, PAID_PROBES = 8, 2

@@ -100,7 +100,7 @@ def _written_end(case: Case, found: CheckNotes) -> None:
 
 async def look_at_ends(case: Case, found: CheckNotes) -> None:
     """Of the sampled turns: each that is said to have stopped ends with what stops it, and nothing follows a stop."""
-    said = [s for e in case.episodes for s in case.sample.witness.said_in(e, STREAM)]
+    said = [s for e in case.episodes for s in case.sample.recording.said_in(e, STREAM)]
     stopped = [s for s in said if s.completion.finish_reason is FinishReason.STOP]
     renderer = case.built.renderer
     without = [s for s in stopped if not _ends_with_stop(s, renderer)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.preflight.plan.calls import PlannedCalls
-from agentgrpo.run.metered import IN_PROCESS
+from agentgrpo.run.services import IN_PROCESS
 
 CHARS_PER_TOKEN = 3.0
 INSTRUCTIONS = 400

@@ -94,7 +94,7 @@ async def test_the_rate_limit_counts_attempts_too(monkeypatch: pytest.MonkeyPatc
 async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     async with endpoint(say(choice("x"))) as server:
         completer = HttpCompleter(base_url=server.url, requests_per_minute=1, timeout_s=0.1)
-        completer._rate._window_s = 0.3
+        completer._client._rate._window_s = 0.3  # type: ignore[union-attr]
         assert [await completer.complete(PROMPT) for _ in range(2)] == [Reply(text="x")] * 2
 
 
@@ -114,7 +114,9 @@ async def test_tokens_that_were_expected_and_not_used_are_given_back() -> None:
         completer = HttpCompleter(base_url=server.url, tokens_per_minute=100, max_tokens=60)
         for _ in range(10):
             await asyncio.wait_for(completer.complete(PROMPT), 5)
-        assert sum(grant.tokens for grant in completer._rate._granted) == 30
+        rate = completer._client._rate
+        assert rate is not None
+        assert sum(grant.tokens for grant in rate._granted) == 30
 
 
 async def test_the_key_is_sent_and_seen_nowhere_else(

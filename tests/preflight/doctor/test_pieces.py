@@ -21,11 +21,12 @@ from agentgrpo.preflight.doctor.case import Case, key_in, told
 from agentgrpo.preflight.doctor.examination import UNASKED, Check, _made
 from agentgrpo.preflight.doctor.examples import TEXTS, arguments_of
 from agentgrpo.preflight.doctor.finding import CheckNotes, Result, status_of
-from agentgrpo.preflight.doctor.recording import Witness
+from agentgrpo.preflight.doctor.recording import RecordingEngine
 from agentgrpo.preflight.doctor.services import probe
 from agentgrpo.services.budget import Budget
 from agentgrpo.services.cassette import Cassette, CassetteMiss, CassetteSettings, ServiceRequest
-from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.meter import Meter
+from agentgrpo.services.service import Form, Request
 from tests import builders
 from tests.preflight.doctor.conftest import Diagnose
 
@@ -66,7 +67,7 @@ def test_invented_arguments_fit_the_schema_and_differ() -> None:
 class Counted:
     """Says 1, 2, 3, ..."""
 
-    trainable = True
+    trainable, max_context = True, 99
 
     def __init__(self) -> None:
         self.said = 0
@@ -80,24 +81,24 @@ class Counted:
         self.released.append(key)
 
 
-async def test_a_witness_remembers_the_last_attempt_at_an_episode() -> None:
+async def test_the_recording_engine_remembers_the_last_attempt_at_an_episode() -> None:
     engine = Counted()
-    witness = Witness(cast(Engine, engine))
+    recording = RecordingEngine(cast(Engine, engine))
     key = SeedKey("train/0", "t0", 0, 0)
     for turn in range(2):
-        await witness.generate([5, turn], SamplingParams(), key._replace(turn=turn))
-    await witness.generate([7], SamplingParams(), key._replace(sample_index=1))
-    witness.release(key)
-    assert witness.trainable is True
+        await recording.generate([5, turn], SamplingParams(), key._replace(turn=turn))
+    await recording.generate([7], SamplingParams(), key._replace(sample_index=1))
+    recording.release(key)
+    assert recording.trainable is True
     assert engine.released == [key]
     episode = builders.episode()
-    assert [(s.context, s.completion.token_ids) for s in witness.said_in(episode, "train/0")] == [
+    assert [(s.context, s.completion.token_ids) for s in recording.said_in(episode, "train/0")] == [
         ((5, 0), (1,)),
         ((5, 1), (2,)),
     ]
-    await witness.generate([9], SamplingParams(), key)  # the attempt before it has failed
-    assert [s.context for s in witness.said_in(episode, "train/0")] == [(9,)]
-    assert witness.said_in(episode, "eval") == []
+    await recording.generate([9], SamplingParams(), key)  # the attempt before it has failed
+    assert [s.context for s in recording.said_in(episode, "train/0")] == [(9,)]
+    assert recording.said_in(episode, "eval") == []
 
 
 async def test_what_never_answers_is_given_up_and_what_sometimes_fails_is_not() -> None:
@@ -177,7 +178,8 @@ async def test_nothing_is_recorded_on_the_cassette_of_the_run(tmp_path: Path) ->
 
         try:
             form = Form(read=str, write=str, error=RetrieverError)
-            return (await meter.ask("web", json.loads(request.text), live, form)).value
+            whole = Request(kind="web", body=json.loads(request.text), live=live, form=form)
+            return (await meter.ask(whole)).value
         finally:
             await meter.close()
 

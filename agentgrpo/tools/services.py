@@ -1,4 +1,4 @@
-"""Tools that ask services outside, behind the meter: recorded or replayed, and within a budget.
+"""Tools that ask services outside: a call as a request of the one seam.
 
 Where a service is, is no part of a request; what the policy is told of the tool, and with which arguments it calls it,
 is. What passes (a page that was too slow) is told to the policy and not recorded."""
@@ -12,10 +12,11 @@ from typing import Any
 
 from agentgrpo.core.errors import RetrieverError, ToolError
 from agentgrpo.core.types import Outcome
-from agentgrpo.retrieval.metered import PAGE_FACTS
+from agentgrpo.retrieval.services import PAGE_FACTS
 from agentgrpo.services.budget import OVER_BUDGET
-from agentgrpo.services.meter import Form, Meter
-from agentgrpo.tools.base import Tool, ToolResult, Toolset, Workspace
+from agentgrpo.services.meter import Meter
+from agentgrpo.services.service import Form, Request
+from agentgrpo.tools.base import Tool, ToolBefore, ToolResult, Toolset, Workspace
 
 
 class _Passing(ToolError):
@@ -43,25 +44,20 @@ def _result(row: Mapping[str, Any]) -> ToolResult:
 _RESULT: Form[ToolResult] = Form(write=_row, read=_result, error=ToolError)
 
 
-class MeteredTool:
+class ToolService(ToolBefore):
     """kind: fetch or mcp, by which it is priced and limited. Past a limit of the episode the policy is told so."""
 
     def __init__(self, real: Tool, *, kind: str, meter: Meter) -> None:
-        self.spec = real.spec
-        self._real, self._kind, self._meter = real, kind, meter
+        super().__init__(real)
+        self._kind, self._meter = kind, meter
         said = json.dumps([self.spec.name, self.spec.description, self.spec.parameters], default=repr, sort_keys=True)
         told = sha256(said.encode()).hexdigest()[:16]
         self._service = str(getattr(real, "identity", f"{kind} {self.spec.name} {told}"))
 
-    def __getattr__(self, name: str) -> Any:
-        """What else it says of itself (tools.base.Tool: exclusive, at_once)."""
-        return getattr(self._real, name)
-
     async def prepare(self, workspace: Workspace) -> None:
         """What is only replayed needs nothing."""
-        prepare = getattr(self._real, "prepare", None)
-        if prepare is not None and not self._meter.replays_only:
-            await prepare(workspace)
+        if not self._meter.replays_only:
+            await super().prepare(workspace)
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """Raises ToolError; BudgetSpent and CassetteMiss end the run."""
@@ -78,7 +74,9 @@ class MeteredTool:
             return ToolResult.refused("a number is not finite; none such can be sent")
         try:
             body = {"service": self._service, "arguments": arguments}
-            return (await self._meter.ask(self._kind, body, live, _RESULT, has_effects=self._kind == "mcp")).value
+            has_effects = self._kind == "mcp"
+            request = Request(kind=self._kind, body=body, live=live, form=_RESULT, has_effects=has_effects)
+            return (await self._meter.ask(request)).value
         except _Passing as e:
             return e.result
         except RetrieverError as e:
@@ -91,15 +89,12 @@ class MeteredTool:
             return True
         return self._kind == "fetch" and result.outcome is Outcome.RUNTIME_ERROR and result.detail not in PAGE_FACTS
 
-    async def close(self) -> None:
-        await self._real.close()
 
-
-class MeteredToolset:
-    """A Toolset, each tool of it metered."""
+class ToolsetService:
+    """A Toolset, each tool of it a ToolService."""
 
     def __init__(self, real: Toolset, *, kind: str, meter: Meter) -> None:
-        self.tools = [MeteredTool(tool, kind=kind, meter=meter) for tool in real.tools]
+        self.tools = [ToolService(tool, kind=kind, meter=meter) for tool in real.tools]
         self._real = real
 
     async def close(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.judges.llm.completer import MeteredCompleter
-from agentgrpo.retrieval.metered import MeteredFetcher, MeteredReranker, MeteredRetriever
+from agentgrpo.judges.llm.completer import CompleterService
+from agentgrpo.retrieval.services import FetcherService, RerankerService, RetrieverService
 from agentgrpo.services.budget import Budget
 from agentgrpo.services.meter import Meter
 from agentgrpo.tools.base import Toolset
-from agentgrpo.tools.metered import MeteredTool, MeteredToolset
+from agentgrpo.tools.services import ToolService, ToolsetService
 
 IN_PROCESS: Mapping[str, frozenset[str]] = {
     "retriever": frozenset({"embedded"}),
@@ -36,7 +36,7 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
         _refuse_unmetered(path, meter)
     if kind == "tool" and name in METERED_TOOLS:
         meter.in_use = True
-        behind = MeteredToolset if isinstance(part, Toolset) else MeteredTool
+        behind = ToolsetService if isinstance(part, Toolset) else ToolService
         return behind(part, kind=name, meter=meter)
     if part is None or name in IN_PROCESS.get(kind, {name}):
         return part
@@ -46,11 +46,11 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
     if kind == "web":
         return _retriever(part, "web", meter)
     if kind == "reranker":
-        return MeteredReranker(part, meter=meter)
+        return RerankerService(part, meter=meter)
     if kind == "fetcher":
-        return MeteredFetcher(part, meter=meter)
+        return FetcherService(part, meter=meter)
     role = next((key for key in reversed(path.split(".")) if key in ("judge", "reader", "validity")), "judge")
-    return MeteredCompleter(part, kind=role, meter=meter)
+    return CompleterService(part, kind=role, meter=meter)
 
 
 def _refuse_unmetered(path: str, meter: Meter) -> None:
@@ -63,4 +63,4 @@ def _refuse_unmetered(path: str, meter: Meter) -> None:
 
 
 def _retriever(part: Any, kind: str, meter: Meter) -> Any:
-    return part if isinstance(part, MeteredRetriever) else MeteredRetriever(part, kind=kind, meter=meter)
+    return part if isinstance(part, RetrieverService) else RetrieverService(part, kind=kind, meter=meter)

@@ -1,4 +1,4 @@
-"""Retrievers, rerankers and page fetchers behind the meter: recorded or replayed, and within a budget.
+"""Retrievers, rerankers and page fetchers that ask a service: what each asks, as a request of the one seam.
 
 Where a service is, is no part of a request; what it is, is: its `identity`."""
 
@@ -13,7 +13,8 @@ from agentgrpo.core.errors import ConfigError, RetrieverError
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.base import PageFetcher, Probed, Reranker, Retriever
 from agentgrpo.services.budget import OVER_BUDGET
-from agentgrpo.services.meter import Form, Meter
+from agentgrpo.services.meter import Meter
+from agentgrpo.services.service import Form, Request
 
 _PASSING = (408, 425, 429)
 PAGE_FACTS = frozenset(
@@ -44,7 +45,7 @@ _NOTHING: Form[None] = Form(write=lambda _: None, read=lambda _: None, error=Ret
 _PAGE: Form[Passage] = Form(write=_row, read=_passage, error=_Missing, facts=PAGE_FACTS)
 
 
-class MeteredRetriever:
+class RetrieverService:
     """kind: web or vdb, by which it is priced and limited."""
 
     def __init__(self, part: Retriever, *, kind: str, meter: Meter) -> None:
@@ -54,7 +55,11 @@ class MeteredRetriever:
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
         """Raises RetrieverError, also over_budget; BudgetSpent and CassetteMiss end the run."""
         body = {"service": await self._identity.text(), "query": query, "top_k": top_k}
-        answer = await self._meter.ask(self._kind, body, lambda: self._part.search(query, top_k=top_k), _PASSAGES)
+
+        async def live() -> list[Passage]:
+            return await self._part.search(query, top_k=top_k)
+
+        answer = await self._meter.ask(Request(kind=self._kind, body=body, live=live, form=_PASSAGES))
         return list(answer.value)
 
     async def probe(self) -> None:
@@ -64,7 +69,7 @@ class MeteredRetriever:
             return
         if self._kind == "web":
             body = {"service": await self._identity.text(), "probe": True}
-            await self._meter.ask(self._kind, body, self._part.probe, _NOTHING)
+            await self._meter.ask(Request(kind=self._kind, body=body, live=self._part.probe, form=_NOTHING))
         else:
             await self._part.probe()
 
@@ -72,7 +77,7 @@ class MeteredRetriever:
         await self._part.close()
 
 
-class MeteredReranker:
+class RerankerService:
     def __init__(self, part: Reranker, *, meter: Meter) -> None:
         self._part, self._meter = part, meter
         self._identity = Identity(part, meter)
@@ -87,10 +92,10 @@ class MeteredReranker:
         async def live() -> list[Passage]:
             return await self._part.rerank(query, passages, top_k=top_k)
 
-        return list((await self._meter.ask("rerank", body, live, _PASSAGES)).value)
+        return list((await self._meter.ask(Request(kind="rerank", body=body, live=live, form=_PASSAGES))).value)
 
 
-class MeteredFetcher:
+class FetcherService:
     """Each page is a call of its own; those of one turn still go out together."""
 
     def __init__(self, part: PageFetcher, *, meter: Meter) -> None:
@@ -115,7 +120,7 @@ class MeteredFetcher:
             return page
 
         body = {"service": await self._identity.text(), "url": url}
-        return (await self._meter.ask("fetch", body, live, _PAGE)).value
+        return (await self._meter.ask(Request(kind="fetch", body=body, live=live, form=_PAGE))).value
 
 
 class Identity:

@@ -16,7 +16,7 @@ from agentgrpo.core.types import Outcome
 from agentgrpo.services.asking import asking_episode
 from agentgrpo.services.cassette import CassetteMiss
 from agentgrpo.tools.base import ToolResult, Toolset
-from agentgrpo.tools.metered import MeteredTool, MeteredToolset
+from agentgrpo.tools.services import ToolService, ToolsetService
 from tests.services.stand_ins import meter
 
 ENVIRONMENT: Any = None
@@ -48,7 +48,7 @@ class Scripted:
 
 async def test_calls_are_counted_priced_recorded_and_replayed(tmp_path: Path) -> None:
     real, m = Scripted(OK, replace(OK, text="page 2")), meter(tmp_path, "fill", prices={"fetch": 0.5})
-    tool = MeteredTool(real, kind="fetch", meter=m)
+    tool = ToolService(real, kind="fetch", meter=m)
     assert (tool.spec, tool.at_once) == (real.spec, 3)
     first = await tool.call({"url": "a"}, ENVIRONMENT)
     again = await tool.call({"url": "a"}, ENVIRONMENT)
@@ -60,11 +60,11 @@ async def test_calls_are_counted_priced_recorded_and_replayed(tmp_path: Path) ->
     await m.close()
     assert real.is_closed
     silent, strict = Scripted(), meter(tmp_path, "strict")
-    replayed = MeteredTool(silent, kind="fetch", meter=strict)
+    replayed = ToolService(silent, kind="fetch", meter=strict)
     assert await replayed.call({"url": "a"}, ENVIRONMENT) == OK
     with pytest.raises(CassetteMiss):
         await replayed.call({"url": "c"}, ENVIRONMENT)
-    changed = MeteredTool(Scripted(name="other"), kind="fetch", meter=strict)
+    changed = ToolService(Scripted(name="other"), kind="fetch", meter=strict)
     with pytest.raises(CassetteMiss):  # what the policy is told of it is another tool
         await changed.call({"url": "a"}, ENVIRONMENT)
     assert silent.asked == []
@@ -86,7 +86,7 @@ FAULTS = {
 async def test_what_passes_is_told_and_not_recorded(name: str, tmp_path: Path) -> None:
     kind, result, is_kept = FAULTS[name]
     real, m = Scripted(result, OK), meter(tmp_path, "fill")
-    tool = MeteredTool(real, kind=kind, meter=m)
+    tool = ToolService(real, kind=kind, meter=m)
     assert await tool.call({}, ENVIRONMENT) == result
     assert await tool.call({}, ENVIRONMENT) == (result if is_kept else OK)
     assert m.counts["unrecorded"] == (not is_kept)
@@ -94,7 +94,7 @@ async def test_what_passes_is_told_and_not_recorded(name: str, tmp_path: Path) -
 
 
 async def test_limits_are_told_to_the_policy_or_end_the_run(tmp_path: Path) -> None:
-    tool = MeteredTool(Scripted(OK), kind="mcp", meter=meter(tmp_path, episode={"mcp": 1}, run={"mcp": 2}))
+    tool = ToolService(Scripted(OK), kind="mcp", meter=meter(tmp_path, episode={"mcp": 1}, run={"mcp": 2}))
     for number in range(2):
         with asking_episode():
             assert await tool.call({"n": number}, ENVIRONMENT) == OK
@@ -106,7 +106,7 @@ async def test_limits_are_told_to_the_policy_or_end_the_run(tmp_path: Path) -> N
 
 async def test_failures_of_the_tool_itself_pass_as_they_are(tmp_path: Path) -> None:
     m = meter(tmp_path, "fill")
-    tool = MeteredTool(Scripted(ToolError("crashed", kind="server"), OK), kind="mcp", meter=m)
+    tool = ToolService(Scripted(ToolError("crashed", kind="server"), OK), kind="mcp", meter=m)
     with pytest.raises(ToolError, match="crashed"):
         await tool.call({}, ENVIRONMENT)
     assert await tool.call({}, ENVIRONMENT) == OK
@@ -126,7 +126,7 @@ async def test_a_toolset_is_metered_tool_by_tool(tmp_path: Path) -> None:
             self.is_closed = True
 
     real, m = Set(), meter(tmp_path)
-    found = MeteredToolset(real, kind="mcp", meter=m)
+    found = ToolsetService(real, kind="mcp", meter=m)
     assert isinstance(found, Toolset)
     assert [tool.spec.name for tool in found.tools] == ["one", "two"]
     for tool in found.tools:
@@ -143,7 +143,7 @@ async def test_equal_calls_at_once_are_each_made_where_they_may_change_something
     """Episodes of a group begin alike; a page is only read, and on a cassette equal calls are one."""
     m = meter(tmp_path, mode, prices={kind: 1.0})
     real = Scripted(OK)
-    tool = MeteredTool(real, kind=kind, meter=m)
+    tool = ToolService(real, kind=kind, meter=m)
     assert await asyncio.gather(*(tool.call({"x": 1}, ENVIRONMENT) for _ in range(3))) == [OK] * 3
     assert (len(real.asked), m.counts[f"calls/{kind}"], m.counts["money"]) == (calls, calls, calls * 10**9)
     await m.close()
