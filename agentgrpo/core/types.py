@@ -293,8 +293,8 @@ CONSTANT_WITHIN = 1e-9
 """Rewards that differ by no more than this are equal."""
 
 
-def is_degenerate_group(rewards: Sequence[float | None]) -> bool:
-    """Whether a group teaches nothing: fewer than two scored rewards, or all of them equal."""
+def has_zero_variance(rewards: Sequence[float | None]) -> bool:
+    """Whether a group's rewards say nothing of any episode: fewer than two scored rewards, or all of them equal."""
     scored = [r for r in rewards if r is not None]
     return len(scored) < 2 or max(scored) - min(scored) <= CONSTANT_WITHIN
 

@@ -20,7 +20,7 @@ class Figures:
 
     columns: tuple[str, ...]
     headline: tuple[str, ...]
-    """Columns that scripts rely on, in the order shown; `quality` and `thrift` among them."""
+    """Columns that scripts rely on, in the order shown; `quality` and `spending` among them."""
     by_kind: tuple[str, ...]
     """Columns shown for each kind of task."""
     quality: str
@@ -28,7 +28,7 @@ class Figures:
     is_graded: bool = True
     """`quality` is the judge's grade of the answer, in [0, 1], whatever it is called; else the metric of that name, or
     the reward."""
-    thrift: str
+    spending: str
     """Must fall beyond noise. Its name is a plural (search_rounds), for sentences."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Column -> its name where there is little room, if it has another one."""
@@ -40,7 +40,7 @@ class Figures:
     def __post_init__(self) -> None:
         known = {*self.columns, self.quality, "cost", "reward"}
         odd = {*self.headline, *self.by_kind, *self.labels} - known
-        odd |= {self.quality, self.thrift} - {*self.headline}
+        odd |= {self.quality, self.spending} - {*self.headline}
         odd |= self.counts.keys() ^ self.prices.keys()
         if odd:
             raise ValueError(f"figures {sorted(odd)}: name columns ({sorted(known)}), and a price for every count")
@@ -58,7 +58,7 @@ class Figures:
                 headline=own,
                 by_kind=(),
                 quality=said["quality"],
-                thrift=said.get("thrift", own[-1]),
+                spending=said.get("thrift", own[-1]),
                 counts={"call": ""},  # which no metric is called, so that the cost is not known
                 prices={"call": 0.0},
             )
@@ -68,7 +68,7 @@ class Figures:
             by_kind=tuple(by_kind),
             quality=said["quality"],
             is_graded=said["is_graded"],
-            thrift=said["thrift"],
+            spending=said["spending"] if "spending" in said else said["thrift"],  # its name before
             labels=dict(said["labels"]),
             counts=dict(said["counts"]),
             prices=dict(said["prices"]),
@@ -79,7 +79,7 @@ class Figures:
             "headline": list(self.headline),
             "by_kind": {name: self.label(name) for name in self.by_kind},
             "quality": self.quality,
-            "thrift": self.thrift,
+            "spending": self.spending,
             "columns": list(self.columns),
             "is_graded": self.is_graded,
             "labels": dict(self.labels),

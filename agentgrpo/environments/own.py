@@ -81,7 +81,7 @@ class OwnEnvironments(ToolEnvironments):
             by_kind=(quality, *costs),
             quality=quality,
             is_graded=False,
-            thrift=costs[0],
+            spending=costs[0],
             counts=counts,
             prices=dict.fromkeys(counts, PRICE),
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from agentgrpo.core.errors import TrainingError
-from agentgrpo.core.types import is_degenerate_group
+from agentgrpo.core.types import has_zero_variance
 
 
 class GroupRewards(NamedTuple):
@@ -52,7 +52,7 @@ def _scored(rewards: Sequence[float | None]) -> list[float]:
 def _informative(rewards: Sequence[float | None], formula: Callable[[list[float]], list[float]]) -> list[float | None]:
     """`formula` of the scored rewards of a group, zeros where they are no information, None where the reward is."""
     scored = _scored(rewards)
-    values = iter([0.0] * len(scored) if is_degenerate_group(rewards) else formula(scored))
+    values = iter([0.0] * len(scored) if has_zero_variance(rewards) else formula(scored))
     return [None if r is None else next(values) for r in rewards]
 
 
@@ -200,7 +200,7 @@ def _of_group(group: BranchGroup, advantage: str, by_position: bool, eps: float)
 def _tells_nothing(scored: Credited) -> bool:
     """Whether all episodes have the same branches, reward by reward, or there is but one."""
     equally_long = len({len(e) for e in scored}) <= 1
-    return equally_long and all(is_degenerate_group(column) for column in zip(*scored, strict=True))
+    return equally_long and all(has_zero_variance(column) for column in zip(*scored, strict=True))
 
 
 def _by_position(scored: Credited, advantage: str, eps: float) -> Credited:
@@ -318,7 +318,7 @@ def _turn_less_others(column: Column) -> Column:
 
 
 def _turn_less_mean(column: Column) -> Column:
-    if is_degenerate_group(column):
+    if has_zero_variance(column):
         return [0.0] * len(column)
     mean = _mean_or_zero(column)
     return [g - mean for g in column]

@@ -55,10 +55,10 @@ def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[
     return [list(group) for group in algorithm.advantages(rewards)]
 
 
-def is_degenerate(group: ScoredGroup, algorithm: Credits) -> bool:
-    """Whether a group teaches nothing: no episode, and none of its turns or branches, gets credit. That depends on the
-    advantage: with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is
-    the credit."""
+def is_zero_variance(group: ScoredGroup, algorithm: Credits) -> bool:
+    """Whether no episode of a group, and none of its turns or branches, gets credit. That depends on the advantage:
+    with per_term episodes whose totals are equal may differ in their terms, with none the reward itself is the
+    credit."""
     [credits] = group_advantages([group], algorithm)
     return not any(any(c) if isinstance(c, tuple) else c for c in credits)
 

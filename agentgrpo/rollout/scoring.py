@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from agentgrpo.core.errors import TooManyFailures
-from agentgrpo.core.types import EpisodeGroup, Failure, ScoredGroup, is_degenerate_group
+from agentgrpo.core.types import EpisodeGroup, Failure, ScoredGroup, has_zero_variance
 from agentgrpo.rewards.reward import Reward
 
 
@@ -17,7 +17,7 @@ class Drop(StrEnum):
 
     INFRASTRUCTURE = "infrastructure"
     """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
-    DEGENERATE = "degenerate"
+    ZERO_VARIANCE = "degenerate"  # the word in files and tags
     """All rewards are equal (with algorithm.credit=turn, branch or position those of each turn or branch): no episode
     is better than another."""
     STALE = "stale"
@@ -30,28 +30,28 @@ async def score_groups(reward: Reward, groups: Sequence[EpisodeGroup]) -> list[S
 
 
 def has_equal_totals(group: ScoredGroup) -> bool:
-    return is_degenerate_group([None if r is None else r.total for r in group.rewards])
+    return has_zero_variance([None if r is None else r.total for r in group.rewards])
 
 
-def keep_informative(
+def keep_trainable(
     scored: Sequence[ScoredGroup],
     *,
     oldest_version: int = 0,
-    is_degenerate: Callable[[ScoredGroup], bool] = has_equal_totals,
+    is_zero_variance: Callable[[ScoredGroup], bool] = has_equal_totals,
 ) -> tuple[list[ScoredGroup], list[Drop | None]]:
     """The groups to train on, and for every given group the reason why not (None = kept). oldest_version: of the
-    weights that may have sampled them. is_degenerate: of groups whose rewards are all there."""
-    reasons = [_reason_to_drop(group, oldest_version, is_degenerate) for group in scored]
+    weights that may have sampled them. is_zero_variance: of groups whose rewards are all there."""
+    reasons = [_reason_to_drop(group, oldest_version, is_zero_variance) for group in scored]
     return [g for g, reason in zip(scored, reasons, strict=True) if reason is None], reasons
 
 
 def _reason_to_drop(
-    group: ScoredGroup, oldest_version: int, is_degenerate: Callable[[ScoredGroup], bool]
+    group: ScoredGroup, oldest_version: int, is_zero_variance: Callable[[ScoredGroup], bool]
 ) -> Drop | None:
     if any(r is None for r in group.rewards):
         return Drop.INFRASTRUCTURE
-    if is_degenerate(group):
-        return Drop.DEGENERATE
+    if is_zero_variance(group):
+        return Drop.ZERO_VARIANCE
     versions = [s.policy_version for e in group.group.episodes for b in e.branches for s in b.segments]
     return Drop.STALE if any(v is not None and v < oldest_version for v in versions) else None
 

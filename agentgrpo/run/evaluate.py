@@ -56,19 +56,19 @@ def verdict(
     discrimination: Sequence[float],
     *,
     quality: str,
-    thrift: str,
+    spending: str,
     margin: float,
     min_discrimination: float,
 ) -> tuple[Verdict, str]:
-    """PASS iff `thrift` is lower and `quality` is not, both beyond noise, and quality means something.
+    """PASS iff `spending` is lower and `quality` is not, both beyond noise, and quality means something.
 
     `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline. `discrimination` is
     (mean, low, high) of the trained policy's quality minus the grade the same judge gives its answers against *other*
     tasks' references: a judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
     """
-    _, spent_low, spent_high = difference[thrift]
+    _, spent_low, spent_high = difference[spending]
     _, right_low, right_high = difference[quality]
-    right, spent = quality.replace("_", " "), thrift.replace("_", " ")
+    right, spent = quality.replace("_", " "), spending.replace("_", " ")
     if right_high < 0 or spent_low > 0:
         return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
     if discrimination[1] < min_discrimination:
@@ -113,7 +113,7 @@ class Scorecard:
         return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
 
     def without(self, failed: Collection[str]) -> Scorecard:
-        """The same without these tasks: an outage must look neither like a mistake nor like thrift. (pass@k keeps
+        """The same without these tasks: an outage must look neither like a mistake nor like frugality. (pass@k keeps
         them in its denominator.) Raises DataError when fewer than two are left."""
         rows = [i for i, task_id in enumerate(self.task_ids) if task_id not in failed]
         if len(rows) < 2:
@@ -264,7 +264,7 @@ class Evaluation:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
         it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `baselines`,
         where there are some: see `_measured`."""
-        quality, thrift = self.figures.quality, self.figures.thrift
+        quality, spending = self.figures.quality, self.figures.spending
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
         for mode in self.trained:
@@ -295,7 +295,7 @@ class Evaluation:
             greedy["difference"],
             greedy["discrimination"],
             quality=quality,
-            thrift=thrift,
+            spending=spending,
             margin=self.margin,
             min_discrimination=self.min_discrimination,
         )

@@ -30,9 +30,9 @@ from agentgrpo.core.errors import (
 )
 from agentgrpo.core.stages import Stage
 from agentgrpo.core.types import ScoredGroup, Task, TrainingSample
-from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
+from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples
 from agentgrpo.rollout.groups import run_groups
-from agentgrpo.rollout.scoring import keep_informative, refuse_failures, score_groups
+from agentgrpo.rollout.scoring import keep_trainable, refuse_failures, score_groups
 from agentgrpo.run.checkpoints import is_due, judge_checkpoints, roll_back, save
 from agentgrpo.run.context import RunContext
 from agentgrpo.run.learning import less_truncated, spread, what_stays, with_kl_penalty
@@ -80,7 +80,9 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
         scored, rounds = [*scored, *found], rounds + 1
         if rounds > settings.refill_rounds:
             break
-        _, dropped = keep_informative(found, is_degenerate=partial(is_degenerate, algorithm=parts.trainer.algorithm))
+        _, dropped = keep_trainable(
+            found, is_zero_variance=partial(is_zero_variance, algorithm=parts.trainer.algorithm)
+        )
         lacking = [group.group.task for group, reason in zip(found, dropped, strict=True) if reason is not None]
         tasks = parts.order.replace(lacking, step=step, round_number=rounds, taken=_ids(scored), rates=rates)
     tags = {"rollout/rounds": float(rounds), "groups/refilled": float(len(scored) - settings.tasks_per_step)}
@@ -102,8 +104,10 @@ def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> S
     than rollout.tasks_per_step, groups of earlier steps (algorithm.replay_groups). Raises TooManyFailures."""
     algorithm = parts.trainer.algorithm
     scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)
-    kept, dropped = keep_informative(
-        scored, oldest_version=step - algorithm.max_staleness, is_degenerate=partial(is_degenerate, algorithm=algorithm)
+    kept, dropped = keep_trainable(
+        scored,
+        oldest_version=step - algorithm.max_staleness,
+        is_zero_variance=partial(is_zero_variance, algorithm=algorithm),
     )
     replayed = to_replay(state.replay, parts.rollout.tasks_per_step - len(kept), taken=_ids(kept))
     advantages = group_advantages([*scored, *replayed], algorithm)

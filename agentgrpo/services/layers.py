@@ -1,6 +1,6 @@
 """What stands before every service, a layer each, and their one order:
 
-    EpisodeLimits -> Once -> Recorded (where there is a cassette) -> Budgeted -> Live
+    EpisodeLimited -> Once -> Recorded (where there is a cassette) -> Budgeted -> Direct
 
 What a strict replay answers costs nothing, so the budget stands behind the cassette; an episode meets its limits in a
 replay where it met them in the recording, so those stand before it. A layer of one's own is a class with `ask` and one
@@ -24,7 +24,7 @@ from agentgrpo.services.budget import ASKED_BY_POLICY, OVER_BUDGET, Budget, numb
 from agentgrpo.services.cassette import Cassette, RecordedReply, ServiceRequest
 from agentgrpo.services.ledger import Ledger, LedgerEntry, Refusal
 from agentgrpo.services.paid import Shared
-from agentgrpo.services.service import Answer, Form, Live, Request, Service
+from agentgrpo.services.service import Answer, Direct, Form, Request, Service
 
 T = TypeVar("T")
 _AT_ONCE = 256
@@ -35,15 +35,15 @@ def layered(
     *, budget: Budget, ledger: Ledger, cassette: Cassette | None, replays_only: bool, counts: MutableMapping[str, float]
 ) -> Service:
     """The layers in their order, the innermost first. counts: what the layers add to, by name (see Meter)."""
-    service: Service = Live()
+    service: Service = Direct()
     service = Budgeted(service, ledger, budget=budget, counts=counts)
     if cassette is not None:
         service = Recorded(service, cassette, replays_only=replays_only, counts=counts)
     service = Once(service, shares_effects=cassette is not None)
-    return EpisodeLimits(service, budget)
+    return EpisodeLimited(service, budget)
 
 
-class EpisodeLimits:
+class EpisodeLimited:
     """What an episode may ask for: counted whether it is paid for or replayed."""
 
     def __init__(self, then: Service, budget: Budget) -> None:

@@ -62,7 +62,7 @@ class Service(Protocol):
         ...
 
 
-class Live:
+class Direct:
     """The service itself. What its client does, it does in this order: a turn among the calls at once, the rate, a
     deadline over all attempts, an attempt (client.JsonClient)."""
 

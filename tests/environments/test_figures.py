@@ -126,7 +126,7 @@ GOOD: dict[str, Any] = {
     "headline": ("right", "writes", "cost"),
     "by_kind": ("right", "reward"),
     "quality": "right",
-    "thrift": "writes",
+    "spending": "writes",
     "labels": {"writes": "w"},
     "counts": {"write": "writes"},
     "prices": {"write": 1.0},
@@ -140,7 +140,7 @@ GOOD: dict[str, Any] = {
         ({"by_kind": ("writs",)}, "writs"),
         ({"labels": {"writ": "w"}}, "writ"),
         ({"headline": ("writes", "cost")}, "right"),
-        ({"thrift": "reward"}, "reward"),
+        ({"spending": "reward"}, "reward"),
         ({"prices": {}}, "write"),
         ({"counts": {}}, "write"),
     ],
@@ -177,10 +177,10 @@ def test_figures_that_an_older_version_wrote_have_no_cost() -> None:
         "headline": ["correctness", "memory_tokens", "cost"],
         "by_kind": {"correctness": "correctness"},
         "quality": "correctness",
-        "thrift": "memory_tokens",
+        "spending": "memory_tokens",
     }
     found = Figures.from_json(old)
-    assert (found.headline, found.quality, found.thrift) == (
+    assert (found.headline, found.quality, found.spending) == (
         ("correctness", "memory_tokens"),
         "correctness",
         "memory_tokens",

@@ -177,7 +177,7 @@ async def test_turns_are_answered_paid_and_scored() -> None:
     assert (episode.metrics["falls"], episode.metrics["turns"]) == (1.0, 3.0)
     assert [s.text for s in episode.branches[0].segments if not s.sampled][1] == "\nObservation: Higher!\n"
     figures = runner(Stairs).figures
-    assert (figures.quality, figures.thrift, figures.is_graded) == ("height", "falls", False)
+    assert (figures.quality, figures.spending, figures.is_graded) == ("height", "falls", False)
 
 
 async def test_a_score_is_taken_while_the_workspace_stands() -> None:

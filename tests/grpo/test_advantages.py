@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgrpo.core.errors import TrainingError
-from agentgrpo.core.types import is_degenerate_group
+from agentgrpo.core.types import has_zero_variance
 from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, batch_zscore, none, per_term
 from tests.thorough import examples
 
@@ -69,12 +69,12 @@ def test_an_unscored_reward_stays_none_and_counts_nowhere() -> None:
     ],
 )
 def test_a_group_without_information_gives_exact_zeros(name: str, group: list, expected: list) -> None:
-    assert is_degenerate_group(group)
+    assert has_zero_variance(group)
     assert of_group(name, group) == expected
 
 
-def test_a_small_real_difference_is_not_degenerate() -> None:
-    assert not is_degenerate_group([1.0, 1.0 + 1e-8])
+def test_a_small_real_difference_is_no_zero_variance() -> None:
+    assert not has_zero_variance([1.0, 1.0 + 1e-8])
     assert group_mean([0.0, 2e-8]) == [-1e-8, 1e-8]
 
 

@@ -14,7 +14,7 @@ from agentgrpo.core.types import Branch, Episode, EpisodeGroup, RewardResult, Sc
 from agentgrpo.grpo.advantages import ADVANTAGES, BRANCH_ADVANTAGES, GroupRewards
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.kl import TERM, less_kl
-from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
+from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples
 from tests.builders import episode as single
 from tests.builders import given, sampled, task
 
@@ -127,11 +127,11 @@ def test_a_deterministic_policy_has_no_gradient(credit: str) -> None:
     groups = (same, lonely, hardly, same_totals, longer)
     for advantage in ("group_zscore", "group_mean", "leave_one_out"):
         algorithm = Algorithm(credit=credit, advantage=advantage)
-        found = [is_degenerate(group, algorithm) for group in groups]
+        found = [is_zero_variance(group, algorithm) for group in groups]
         # at a position, the longer one's last chunk has no other to be compared with
         assert found == [True, True, True, False, credit == "position"]
         assert set(credited([same, hardly], algorithm).values()) == {(0.0, 0.0, 0.0, 0.0)}
-    assert not is_degenerate(same, Algorithm(credit=credit, advantage="none"))
+    assert not is_zero_variance(same, Algorithm(credit=credit, advantage="none"))
 
 
 def test_a_branch_has_its_advantage_on_all_that_was_sampled_in_it() -> None:

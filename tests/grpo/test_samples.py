@@ -7,7 +7,7 @@ from dataclasses import replace
 from agentgrpo.core.types import RewardResult, ScoredGroup, TrainingSample
 from agentgrpo.grpo.advantages import ADVANTAGES
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples
+from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples
 from tests.builders import episode, given, group, sampled, task
 
 
@@ -79,7 +79,7 @@ def test_what_teaches_nothing_depends_on_the_advantage() -> None:
     single, nothing = of((1.0, {"right": 1.0})), of((0.0, {"right": 0.0}))
     differing = of((1.0, {"right": 1.0}), (0.0, {"right": 0.0}))
     assert {
-        name: [is_degenerate(g, Algorithm(advantage=name)) for g in (differing, same_sum, same, single, nothing)]
+        name: [is_zero_variance(g, Algorithm(advantage=name)) for g in (differing, same_sum, same, single, nothing)]
         for name in ADVANTAGES
     } == {
         "group_zscore": [False, True, True, True, True],

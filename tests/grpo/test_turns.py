@@ -13,7 +13,7 @@ from agentgrpo.core.errors import ConfigError, TrainingError
 from agentgrpo.core.types import Branch, Episode, RewardResult, ScoredGroup
 from agentgrpo.grpo.advantages import ADVANTAGES, TURN_ADVANTAGES, GroupRewards, returns_to_go, turn_advantages
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.samples import group_advantages, is_degenerate, to_samples, turn_rewards
+from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples, turn_rewards
 from tests.builders import episode, given, group, sampled, task
 
 GROUP = [(-0.5, 1.0), (0.0, -0.75, 0.75), (1.25,), None]
@@ -146,10 +146,10 @@ def test_equal_totals_may_teach_by_turn() -> None:
     """One paid at once, the other later: what the second turn brought tells them apart."""
     timed = ScoredGroup(group=group(searched(0), searched(1)), rewards=(result(-0.5, 1.0), result(0.0, 0.5)))
     assert group_advantages([timed], CREDIT) == [[(0.0, 0.5), (0.0, -0.5)]]
-    assert not is_degenerate(timed, CREDIT)
-    assert is_degenerate(timed, Algorithm(advantage="leave_one_out"))
+    assert not is_zero_variance(timed, CREDIT)
+    assert is_zero_variance(timed, Algorithm(advantage="leave_one_out"))
     same = ScoredGroup(group=timed.group, rewards=(result(-0.5, 1.0), result(-0.5, 1.0)))
-    assert is_degenerate(same, CREDIT)
+    assert is_zero_variance(same, CREDIT)
 
 
 def test_an_unscored_episode_stays_out() -> None:

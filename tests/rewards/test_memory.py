@@ -13,7 +13,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Branch, Episode, RewardResult
 from agentgrpo.environments.memory.metrics import NAMES
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.grpo.samples import group_advantages, is_degenerate
+from agentgrpo.grpo.samples import group_advantages, is_zero_variance
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.composed import Questions
 from agentgrpo.rewards.registry import TERMS, BranchTerm, Reward, RewardTerm
@@ -103,7 +103,7 @@ async def test_idle_rollouts_are_pushed_away_from_wherever_another_one_writes(pr
     assert all(a > 0 for c in credits[3:] if isinstance(c, tuple) for a in c)
     idle = await build(preset, JUDGE).score(group_of(*[writers.SKIPPING] * 4))
     busy = await build(preset, JUDGE).score(group_of(*[writers.FLAWED] * 4))
-    assert [is_degenerate(g, algorithm) for g in (group, idle, busy)] == [False, True, True]
+    assert [is_zero_variance(g, algorithm) for g in (group, idle, busy)] == [False, True, True]
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgrpo.core.errors import ConfigError, EngineError, JudgeError
-from agentgrpo.core.types import Episode, Exit, Failure, RewardResult, Task, is_degenerate_group
+from agentgrpo.core.types import Episode, Exit, Failure, RewardResult, Task, has_zero_variance
 from agentgrpo.judges.answers import ExactMatch, TokenF1
 from agentgrpo.judges.base import Grade
 from agentgrpo.rewards.registry import TERMS, Reward, RewardTerm
@@ -246,8 +246,8 @@ async def test_terms_add_up_and_no_episode_depends_on_its_group(
         ([0.0, 0.0, 1.0], False),
     ],
 )
-def test_degenerate_groups(rewards: list[float], degenerate: bool) -> None:
-    assert is_degenerate_group(rewards) is degenerate
+def test_zero_variance_groups(rewards: list[float], degenerate: bool) -> None:
+    assert has_zero_variance(rewards) is degenerate
 
 
 async def test_a_metric_that_the_agent_does_not_count_is_an_error_and_not_a_zero() -> None:

@@ -16,7 +16,7 @@ from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.trajectories import read_trajectories, write_trajectories
 from agentgrpo.rollout.groups import run_episode, run_groups
 from agentgrpo.rollout.metrics import rollout_metrics
-from agentgrpo.rollout.scoring import Drop, episode_failures, keep_informative, refuse_failures, score_groups
+from agentgrpo.rollout.scoring import Drop, episode_failures, keep_trainable, refuse_failures, score_groups
 from tests.builders import episode, given, group, sampled, task
 
 SAMPLING = SamplingParams()
@@ -164,7 +164,7 @@ async def test_what_is_not_done_in_time_has_failed_is_dropped_and_is_recorded(tm
         episode_timeout_s=0.02,
     )
     scored = await score_groups(ByIndex(), groups)  # type: ignore[arg-type]
-    kept, reasons = keep_informative(scored)
+    kept, reasons = keep_trainable(scored)
     assert [g.group.task.id for g in kept] == ["none"]
     assert reasons == [Drop.INFRASTRUCTURE, Drop.INFRASTRUCTURE, None]
     path = tmp_path / "train-000000.jsonl"
@@ -184,11 +184,11 @@ JUDGE_DOWN = Failure(kind="JudgeError", stage="judge", message="no verdict")
 
 
 def test_drops_have_reasons() -> None:
-    kept, reasons = keep_informative(
+    kept, reasons = keep_trainable(
         [scored(0.0, 1.0), scored(1.0, 1.0), scored(0.0, None, failed=JUDGE_DOWN), scored(0.5)]
     )
     assert kept == [scored(0.0, 1.0)]
-    assert reasons == [None, Drop.DEGENERATE, Drop.INFRASTRUCTURE, Drop.DEGENERATE]
+    assert reasons == [None, Drop.ZERO_VARIANCE, Drop.INFRASTRUCTURE, Drop.ZERO_VARIANCE]
 
 
 def test_groups_of_weights_too_old_are_stale() -> None:
@@ -197,8 +197,8 @@ def test_groups_of_weights_too_old_are_stale() -> None:
         b = episode(task(), given(1), sampled(5, version=7), sample_index=1)
         return ScoredGroup(group=group(a, b), rewards=(reward(0.0), reward(1.0)))
 
-    assert keep_informative([of(5), of(6)], oldest_version=6) == ([of(6)], [Drop.STALE, None])
-    assert keep_informative([of(5), of(6)]) == ([of(5), of(6)], [None, None])
+    assert keep_trainable([of(5), of(6)], oldest_version=6) == ([of(6)], [Drop.STALE, None])
+    assert keep_trainable([of(5), of(6)]) == ([of(5), of(6)], [None, None])
 
 
 def test_truncated_episodes_are_counted() -> None:
@@ -235,7 +235,7 @@ def test_calls_have_the_tags_that_trl_users_know() -> None:
 
 def test_tags_by_hand() -> None:
     groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
-    _, reasons = keep_informative(groups)
+    _, reasons = keep_trainable(groups)
     assert rollout_metrics(groups, reasons, lambda metrics: 0.05 * metrics["web_searches"]) == {
         "episodes/total": 4.0,
         "episodes/scored": 3.0,

@@ -58,7 +58,7 @@ def test_verdicts(
         {"search_rounds": rounds, "correctness": correctness},
         discrimination,
         quality="correctness",
-        thrift="search_rounds",
+        spending="search_rounds",
         margin=0.02,
         min_discrimination=0.05,
     )

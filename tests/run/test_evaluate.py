@@ -167,7 +167,7 @@ def test_a_search_environments_eval_json_and_report() -> None:
                 "rerank_calls": "rerank",
             },
             "quality": "correctness",
-            "thrift": "search_rounds",
+            "spending": "search_rounds",
             "columns": [
                 *("search_rounds", "web_searches", "vdb_searches", "rerank_calls"),
                 *("web_fraction", "rerank_rate", "evidence_score_final"),
@@ -193,7 +193,7 @@ MEMORY_FIGURES = Figures(
     headline=MEMORY[:6],
     by_kind=("correctness", "memory_tokens"),
     quality="correctness",
-    thrift="memory_tokens",
+    spending="memory_tokens",
 )
 
 

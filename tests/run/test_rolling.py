@@ -11,7 +11,7 @@ import pytest
 from agentgrpo.core.errors import RetrieverError, TooManyFailures
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.records.trajectories import read_trajectories
-from agentgrpo.rollout.scoring import keep_informative
+from agentgrpo.rollout.scoring import keep_trainable
 from agentgrpo.run.train import roll_out
 from tests.run.tiny_run import TinyRun, rows
 
@@ -31,7 +31,7 @@ async def test_tasks_that_teach_nothing_are_replaced(tmp_path: Path) -> None:
     parts = run(tmp_path, 9).parts()
     for step in range(4):
         rolled = await roll_out(parts, step)
-        kept, reasons = keep_informative(rolled.scored)
+        kept, reasons = keep_trainable(rolled.scored)
         ids = [g.group.task.id for g in rolled.scored]
         assert len(kept) == 3
         assert len(set(ids)) == len(ids)  # no task twice
@@ -86,7 +86,7 @@ async def test_failed_groups_are_replaced_too_but_count_as_failures(tmp_path: Pa
 
     failing = replace(run(tmp_path, 9), before=down, run={"max_steps": 1, "max_error_fraction": 0.4})
     rolled = await roll_out(failing.parts(), 0)
-    assert len(keep_informative(rolled.scored)[0]) == 3
+    assert len(keep_trainable(rolled.scored)[0]) == 3
     await failing.go()
     assert rows(tmp_path)[0]["failures/http_500"] == sum(g.group.task.id in EASY for g in rolled.scored) > 0
     with pytest.raises(TooManyFailures, match="failed for infrastructure reasons"):

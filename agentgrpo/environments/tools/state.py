@@ -107,7 +107,7 @@ def tool_figures(tools: Sequence[str]) -> Figures:
         headline=("success", "tool_calls", "failed_calls", "tool_turns", "cost"),
         by_kind=("success", "tool_calls", "failed_calls"),
         quality="success",
-        thrift="failed_calls",
+        spending="failed_calls",
         labels={"tool_calls": "calls", "failed_calls": "failed", "tool_turns": "turns"},
         counts=counts,
         prices=dict.fromkeys(counts, PRICE),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import fmean, pstdev
 
-from agentgrpo.grpo.samples import is_degenerate
+from agentgrpo.grpo.samples import is_zero_variance
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.rollout.metrics import rollout_metrics
-from agentgrpo.rollout.scoring import keep_informative
+from agentgrpo.rollout.scoring import keep_trainable
 from agentgrpo.run.equipment import build_part
 from agentgrpo.run.guards import Guard
 from agentgrpo.run.judging import check_judge
@@ -26,7 +26,7 @@ async def look_at_signal(case: Case, found: CheckNotes) -> None:
     whole = [g for g in scored if all(r is not None for r in g.rewards)]
     if not whole:
         raise Skipped("needs: episodes, and no group was scored whole")
-    equal = sum(is_degenerate(g, built.algorithm) for g in whole)
+    equal = sum(is_zero_variance(g, built.algorithm) for g in whole)
     share = 1 - equal / len(whole)
     totals = [[r.total for r in g.rewards if r is not None] for g in whole]
     means = [fmean(group) for group in totals]
@@ -62,7 +62,7 @@ async def look_at_guards(case: Case, found: CheckNotes) -> None:
     """The run's own guards, on what the sample measures: only limits that compare with no earlier step."""
     built = case.built
     _ = case.episodes
-    _, reasons = keep_informative(case.sample.scored, is_degenerate=lambda g: is_degenerate(g, built.algorithm))
+    _, reasons = keep_trainable(case.sample.scored, is_zero_variance=lambda g: is_zero_variance(g, built.algorithm))
     figures = built.runner.figures
     prices = figures.priced(built.run.eval.prices)
     tags = rollout_metrics(case.sample.scored, reasons, lambda metrics: figures.cost(metrics, prices))

@@ -70,7 +70,7 @@ def test_a_refused_insert_takes_no_id() -> None:
 
 def test_nine_parts() -> None:
     m = memory("nine_part")
-    insert(m, "values", "thrift", 0)
+    insert(m, "values", "spending", 0)
     insert(m, "spatiotemporal_context", "lives in Oslo", 0)
     assert m.apply(call("core_memory_update", content="a thrifty person"), chunk=1).change == Change(
         op="core", chunk=1, before=None, after=entry("core", "core", "a thrifty person", 1)

@@ -19,7 +19,7 @@ from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rewards.registry import TERMS, Reward
 from agentgrpo.rollout.groups import run_groups
-from agentgrpo.rollout.scoring import Drop, keep_informative, score_groups
+from agentgrpo.rollout.scoring import Drop, keep_trainable, score_groups
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 from tests.environments.scripted import tokenizer
@@ -105,7 +105,7 @@ async def test_faults_that_stay_take_the_group_along(tmp_path: Path) -> None:
     groups, flaky = await rollout(tmp_path, fails)
     reward = Reward(judge=ExactMatch(), terms={"correctness": TERMS["correctness"](weight=1.0)})
     scored = await score_groups(reward, groups)
-    kept, reasons = keep_informative(scored)
+    kept, reasons = keep_trainable(scored)
     down = {task.id for task in TASKS if any(fails(f"train/0|{task.id}|{i}", "", 1) for i in range(6))}
     assert {g.group.task.id for g, why in zip(scored, reasons, strict=True) if why is Drop.INFRASTRUCTURE} == down
     assert 0 < len(down) < len(TASKS)

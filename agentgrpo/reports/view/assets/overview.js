@@ -86,7 +86,7 @@ function stackedCharts(run, smooth) {
 }
 
 function healthCharts(runs, smooth) {
-  const share = runs.map((run, i) => ({ name: runs.length > 1 ? run.name : "without a signal", tone: tone(i), x: run.metrics.step, y: ratioOf(run, "groups/degenerate", "groups/total") }))
+  const share = runs.map((run, i) => ({ name: runs.length > 1 ? run.name : "zero variance", tone: tone(i), x: run.metrics.step, y: ratioOf(run, "groups/degenerate", "groups/total") }))
     .filter((one) => one.y);
   const reach = (tag) => curves(runs, `${tag}/mean`).map((one) => {
     const tags = runs[one.run].metrics.tags;
@@ -94,7 +94,7 @@ function healthCharts(runs, smooth) {
   });
   const span = runs.length > 1 ? "mean of episodes" : "band: least to most";
   return [
-    lineChart({ title: "Groups without a signal", note: "all rewards equal", series: share, zero: true, format: percent, smooth }),
+    lineChart({ title: "Zero-variance groups", note: "all rewards equal", series: share, zero: true, format: percent, smooth }),
     lineChart({ title: "Spread of rewards", note: "standard deviation", series: curves(runs, "reward/std"), zero: true, smooth }),
     lineChart({ title: "Sampled tokens", note: span, series: reach("response_len"), zero: true, smooth }),
     lineChart({ title: "Turns with tools", note: span, series: reach("tool_turns"), zero: true, smooth }),
