@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 import agentgrpo
 
 PACKAGE = Path(agentgrpo.__file__).parent
+HOUSE = PACKAGE / "docs" / "house.md"
 FLOORS = (
     {"core"},
     {"config", "records", "renderers", "services"},
@@ -167,5 +169,22 @@ def test_the_house_is_as_large_as_its_page_says() -> None:
     rooms = {top(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
     assert len(rooms) <= 22
     assert len(FLOORS) <= 9
-    page = (PACKAGE / "docs" / "house.md").read_text("utf-8")
-    assert [room for room in sorted(rooms) if f"  {room}/ " not in page] == []
+    assert floors_of(HOUSE.read_text("utf-8")) == [*FLOORS]
+
+
+def floors_of(page: str) -> list[set[str]]:
+    """The blocks of the page's map, a floor each."""
+    blocks = page.partition("```text\nagentgrpo/\n")[2].partition("\nconfigs/")[0].split("\n\n")
+    return [set(re.findall(r"^  (\w+)(?:/|\.py)", block, re.MULTILINE)) for block in blocks]
+
+
+def test_what_the_page_of_the_house_names_is_there() -> None:
+    """Its files, and the functions and classes that it names with them."""
+    page = HOUSE.read_text("utf-8")
+    for name, what in re.findall(r"`((?:\w+/)+\w+\.py)`(?:: `([\w.]+)`)?", page):
+        path = next((root / name for root in (PACKAGE, PACKAGE.parent) if (root / name).exists()), None)
+        assert path is not None, name
+        if what:
+            assert re.search(
+                rf"^ *(async )?(def|class) {what.rpartition('.')[2]}\b|^{what}\b", path.read_text(), re.MULTILINE
+            ), what

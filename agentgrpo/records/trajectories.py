@@ -234,6 +234,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "str | None": (str, NoneType),
     "int | None": (int, NoneType),
+    "float": (int, float),
     "float | None": (int, float, NoneType),
     "float | list[Any] | None": (int, float, list, NoneType),
     "list[Any]": (list,),

@@ -1,7 +1,7 @@
 """The training run: the one flow, step by step, durable.
 
-    TaskDataset --take--> [Task] --run_groups--> [EpisodeGroup] --score_groups--> [ScoredGroup]       roll_out
-        --record--> trajectories --drop--> --advantages--> --samples--> [TrainingSample]              samples_of
+    TaskOrder --take--> [Task] --run_groups--> [EpisodeGroup] --score_groups--> [ScoredGroup]         roll_out
+        --keep--> --advantages--> --record--> trajectories --samples--> [TrainingSample]              samples_of
         --pack--> [PackedBatch] --update--> new weights                                               train_step
         --sync--> engine --canary--> --record--> metrics                                              finish_step
         --evaluation, checkpoint-->                                                                   between_steps
@@ -100,8 +100,9 @@ class StepSamples:
 
 
 def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> StepSamples:
-    """Record all groups, then choose and credit those that are trained on: the step's own and, where they are fewer
-    than rollout.tasks_per_step, groups of earlier steps (algorithm.replay_groups). Raises TooManyFailures."""
+    """Choose and credit the groups that are trained on: the step's own and, where they are fewer than
+    rollout.tasks_per_step, groups of earlier steps (algorithm.replay_groups). All of the step's are recorded, chosen or
+    not. Raises TooManyFailures."""
     algorithm = parts.trainer.algorithm
     scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)
     kept, dropped = keep_trainable(

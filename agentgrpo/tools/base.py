@@ -42,8 +42,8 @@ class ToolResult:
 
 
 class Workspace(Protocol):
-    """What one attempt at a task has to itself; made before its first turn, gone after its last, shared with nobody. An
-    episode that is tried again gets another one."""
+    """What one attempt at a task has to itself, shared with nobody: made before its first turn, gone when it is scored.
+    An episode that is tried again gets another one."""
 
     task: Task
     seed: str
