@@ -18,7 +18,7 @@ import transformers
 import yaml
 
 from agentgrpo.cli.jobs import report
-from agentgrpo.config.build import build_node, resolve
+from agentgrpo.config.build import PartNode, build_node
 from agentgrpo.config.compose import SNAPSHOT
 from agentgrpo.config.hardware import Hardware, Launch
 from agentgrpo.config.settings import RunSettings
@@ -30,7 +30,7 @@ from agentgrpo.models.loading import Start
 from agentgrpo.records.run_dir import EVAL, EVALUATED
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import session_of
-from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
+from agentgrpo.run.build import build_run, load_inputs, prepare_start, run_of
 from agentgrpo.run.diagnostics import Diagnostics, Watch
 from agentgrpo.run.drift import refuse_drift, refuse_other_settings
 from agentgrpo.run.evaluate import Verdict
@@ -46,6 +46,7 @@ from agentgrpo.run.resume import (
     set_result_aside,
 )
 from agentgrpo.run.session import examine_only, run_session
+from agentgrpo.run.settings import Settings, settings_of
 from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
@@ -55,13 +56,16 @@ Config = Mapping[str, Any]
 
 def train(config: Config, command: Command) -> VerbResult:
     """`agentgrpo train`: a new run in an empty (or never started) run directory."""
-    if not _samples_what_is_trained(config):  # known before a warm start
-        name = config["engine"]["name"]
-        raise ConfigError(f"engine={name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={name}")
-    with _run_directory(config, command) as (config, command, run, world, screen, watch):
-        once(world, lambda: _begin(run, command))
-        screen.line(f"run directory: {run.dir}")
-        session, progress = session_of(_built(config, command, screen, world), None, watch), Progress()
+    with _run_directory(config, command) as (settings, command, world, screen, watch):
+        engine = settings.engine
+        if engine.says("trainable") is False:  # known before a warm start
+            raise ConfigError(
+                f"engine={engine.name} gives no exact log-probs: evaluate with it, agentgrpo eval engine={engine.name}"
+            )
+        once(world, lambda: _begin(settings.run, command))
+        screen.line(f"run directory: {settings.run.dir}")
+        built, progress = run_of(settings, command.snapshot, screen, world), Progress()
+        session = session_of(built, None, watch)
         with _ending(session.parts, progress):
             result = asyncio.run(run_session(session, progress))
         return _verb_result(result)
@@ -69,13 +73,14 @@ def train(config: Config, command: Command) -> VerbResult:
 
 def resume(config: Config, command: Command) -> VerbResult:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
-    with _run_directory(config, command) as (config, command, run, world, screen, watch):
-        run_dir = Path(run.dir)
+    with _run_directory(config, command) as (settings, command, world, screen, watch):
+        run, run_dir = settings.run, Path(settings.run.dir)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
-            session, progress = session_of(_built(config, command, screen, world), None, watch), Progress()
+            built, progress = run_of(settings, command.snapshot, screen, world), Progress()
+            session = session_of(built, None, watch)
             with _ending(session.parts, progress):
                 result = asyncio.run(run_session(session, progress))
             return _verb_result(result)
@@ -87,7 +92,7 @@ def resume(config: Config, command: Command) -> VerbResult:
             screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
             report_result(screen, result)
             return _verb_result(result)
-        built = _built(config, command, screen, world, weights=checkpoint.path)
+        built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
         if once(world, lambda: _rewind(run, store, checkpoint, command)) and not run.final_eval:
@@ -108,52 +113,29 @@ def resume(config: Config, command: Command) -> VerbResult:
 def evaluate(config: Config, command: Command) -> VerbResult:
     """`agentgrpo eval`: a checkpoint against a baseline (default: the weights its run started from); an engine that
     samples from no weights of ours, such as openai, against the start model."""
-    arguments = command.arguments
-    engine, is_trained = str(config["engine"]["name"]), _samples_what_is_trained(config)
-    if is_trained and arguments["ckpt"] is None:
-        raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
-    if not is_trained and arguments["ckpt"] is not None:
-        raise ConfigError(
-            f"--ckpt with engine={engine}, which samples from no checkpoint; leave it out, or hold the engine against "
-            "one: --baseline RUN/checkpoints/step-000150"
-        )
-    for name in ("ckpt", "baseline"):
-        path = arguments[name]
-        if path is not None:
-            require_model(Path(path), f"--{name} {path}")
-    with _run_directory(config, command) as (config, command, run, world, screen, _):
-        once(world, lambda: _begin(run, command))
-        screen.line(f"run directory: {run.dir}")
+    with _run_directory(config, command) as (settings, command, world, screen, _):
+        arguments, run_dir = command.arguments, Path(settings.run.dir)
+        is_trained = settings.engine.says("trainable") is not False
+        _refuse_weights(arguments, None if is_trained else settings.engine.name)
+        once(world, lambda: _begin(settings.run, command))
+        screen.line(f"run directory: {settings.run.dir}")
         start = arguments["baseline"] or _start_of(arguments["ckpt"], screen)
-        once(world, lambda: _say_what(Path(run.dir), ckpt=arguments["ckpt"], baseline=start))
+        once(world, lambda: _say_what(run_dir, ckpt=arguments["ckpt"], baseline=start))
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
-        before = config if is_trained else {**config, "engine": {"name": "hf"}}
-        inputs = load_inputs(config, command.snapshot, screen, world)
+        before = settings if is_trained else replace(settings, engine=PartNode("engine", {"name": "hf"}))
+        inputs = load_inputs(settings, command.snapshot, screen, world)
         first = prepare_start(inputs)
 
-        def examiner(config: Config, weights: Path | None) -> Examiner:
-            return build_run(replace(inputs, config=config), first, weights=weights).examiner(test=True, dev=False)
+        def examiner(settings: Settings, weights: Path | None) -> Examiner:
+            return build_run(replace(inputs, settings=settings), first, weights=weights).examiner(test=True, dev=False)
 
-        baseline, trained = (partial(examiner, *given) for given in zip((before, config), weights, strict=True))
-        once(world, lambda: set_result_aside(Path(run.dir)))
-        with noting_stop(Path(run.dir), world):
-            result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=run.grace_s))
-        screen.line(f"results: {Path(run.dir) / 'eval.json'}")
+        baseline, trained = (partial(examiner, *given) for given in zip((before, settings), weights, strict=True))
+        once(world, lambda: set_result_aside(run_dir))
+        with noting_stop(run_dir, world):
+            result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=settings.run.grace_s))
+        screen.line(f"results: {run_dir / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return VerbResult(exit_code=code, objective=result["sampled"]["trained"]["reward"])
-
-
-def _built(
-    config: Config, command: Command, screen: Screen, world: ProcessGroup, *, weights: Path | None = None
-) -> Run:
-    """Inputs, start weights, run: the warm start is a stage between."""
-    inputs = load_inputs(config, command.snapshot, screen, world)
-    return build_run(inputs, prepare_start(inputs), weights=weights)
-
-
-def _samples_what_is_trained(config: Mapping[str, Any]) -> bool:
-    """False for engines that say beforehand that they give no exact log-probs."""
-    return getattr(resolve("engine", config["engine"]["name"], "engine"), "trainable", True) is not False
 
 
 def export(config: Mapping[str, Any], command: Command) -> VerbResult:
@@ -178,6 +160,22 @@ def _begin(run: RunSettings, command: Command) -> None:
     if command.verb == "train" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
         raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
+
+
+def _refuse_weights(arguments: Mapping[str, Any], foreign: str | None) -> None:
+    """Raise ConfigError where an evaluation would be of no weights, or of none that can be read. foreign: the engine,
+    where it samples from no weights of ours."""
+    if foreign is None and arguments["ckpt"] is None:
+        raise ConfigError("eval needs a checkpoint: --ckpt RUN/checkpoints/step-000150")
+    if foreign is not None and arguments["ckpt"] is not None:
+        raise ConfigError(
+            f"--ckpt with engine={foreign}, which samples from no checkpoint; leave it out, or hold the engine against "
+            "one: --baseline RUN/checkpoints/step-000150"
+        )
+    for name in ("ckpt", "baseline"):
+        path = arguments[name]
+        if path is not None:
+            require_model(Path(path), f"--{name} {path}")
 
 
 def _say_what(run_dir: Path, **folders: str | None) -> None:
@@ -254,17 +252,15 @@ def _all_processes(config: Config) -> Iterator[ProcessGroup]:
 
 
 @contextmanager
-def _run_directory(
-    config: Config, command: Command
-) -> Iterator[tuple[Config, Command, RunSettings, ProcessGroup, Screen, Watch]]:
-    """The processes of the launch, with the configuration of the first, which has chosen the run directory; that
-    directory, locked for the first process, its screen, and what answers when this process is asked what it is at.
-    Library warnings become lines of the screen."""
+def _run_directory(config: Config, command: Command) -> Iterator[tuple[Settings, Command, ProcessGroup, Screen, Watch]]:
+    """The processes of the launch, with the settings of the first, which has chosen the run directory; that directory,
+    locked for the first process, its screen, and what answers when this process is asked what it is at. Library
+    warnings become lines of the screen."""
     with _all_processes(config) as world:
         config, command = world.gather((config, command))[0]
-        run: RunSettings = build_node("run", config["run"])
-        with _locked(run, world, command) as (screen, watch):
-            yield config, command, run, world, screen, watch
+        settings = settings_of(config)
+        with _locked(settings.run, world, command) as (screen, watch):
+            yield settings, command, world, screen, watch
 
 
 @contextmanager

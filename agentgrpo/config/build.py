@@ -99,6 +99,29 @@ def build_node(kind: str, node: Mapping[str, Any], finish: Finish = _as_it_is, /
     return _build(Child("", None, kind, node, kind), injected, finish)
 
 
+@dataclass(frozen=True, slots=True)
+class PartNode:
+    """A node that has been read, for a part that is built later, of objects that are not there yet."""
+
+    kind: str
+    tree: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.tree["name"])
+
+    def takes(self, argument: str) -> bool:
+        return takes(self.kind, self.tree, argument)
+
+    def says(self, attribute: str) -> Any:
+        """What the part's class says of all its objects; None where only they can."""
+        return getattr(resolve(self.kind, self.name, self.kind), attribute, None)
+
+    def build(self, /, **injected: Any) -> Any:
+        """As build_node."""
+        return build_node(self.kind, self.tree, **injected)
+
+
 def takes(kind: str, node: Mapping[str, Any], argument: str, *, name: str | None = None) -> bool:
     """Whether the constructor of `node` has this argument; `name` is that of a node that says none."""
     return argument in parameters_of(resolve(kind, node.get("name", name), kind), kind)

@@ -16,7 +16,7 @@ import torch
 
 from agentgrpo import __version__
 from agentgrpo.config.admission import needed_overrides
-from agentgrpo.config.build import build_node, user_code
+from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.stages import NoClock
@@ -49,7 +49,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     reference = open_reference(built.policy, built.algorithm, checkpoint, built.hardware, code=built.code)
     if built.is_sharded:
         shard(built.policy.model, built.world.size)
-    optimizer: AdamW = build_node("optimizer", built.config["optimizer"], model=built.policy.model)
+    optimizer: AdamW = built.settings.optimizer.build(model=built.policy.model)
     trainer = _trainer(built, reference, optimizer)
     if checkpoint is not None:
         built.guards.load_state(checkpoint.state["guards"])
@@ -115,7 +115,7 @@ def refuse_few(built: Run) -> None:
         lacks.append("an empty split 'dev' (run.eval_every=0 does without)")
     if lacks:
         raise DataError(
-            f"task={built.config['task']['name']} is too small for this run: it has {'; '.join(lacks)}. Give it more, "
+            f"task={built.settings.task.name} is too small for this run: it has {'; '.join(lacks)}. Give it more, "
             "or change that"
         )
 
@@ -123,7 +123,7 @@ def refuse_few(built: Run) -> None:
 def refuse_untrainable(built: Run) -> None:
     rollout = built.rollout
     if not built.engine.trainable:
-        raise ConfigError(f"engine={built.config['engine']['name']} gives no exact log-probs: evaluate with it")
+        raise ConfigError(f"engine={built.settings.engine.name} gives no exact log-probs: evaluate with it")
     if (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):
         raise ConfigError(
             f"rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}: training "
@@ -180,9 +180,10 @@ def _trackers(built: Run, *, start_step: int) -> Trackers:
 
 
 def _card(built: Run, step: int, tags: Mapping[str, float]) -> str:
+    model = built.settings.tree["model"]
     return model_card(
-        task=str(built.config["task"]["name"]),
-        base=str(built.config["model"].get("path") or built.config["model"]["name"]),
+        task=built.settings.task.name,
+        base=str(model.get("path") or model["name"]),
         step=step,
         metrics=tags,
         config=built.snapshot,
@@ -192,5 +193,5 @@ def _card(built: Run, step: int, tags: Mapping[str, float]) -> str:
 
 def _eval_key(built: Run, start: Mapping[str, Any]) -> str:
     """Of what an evaluation of the start weights depends on."""
-    of = [start["sha256"], built.dataset.fingerprint, built.config["run"]["eval"], built.run.seed]
+    of = [start["sha256"], built.dataset.fingerprint, built.settings.tree["run"]["eval"], built.run.seed]
     return sha256(repr(of).encode()).hexdigest()

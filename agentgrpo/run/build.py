@@ -1,8 +1,9 @@
-"""From a checked configuration to what a run consists of, a typed function for each part.
+"""From settings to what a run consists of, a typed function for each part.
 
     load_inputs     settings, data, judge, reward, tools: whatever needs no weights
     prepare_start   the start weights: fetched, found in the cache, or made by a warm start; a stage of its own
     build_run       policy, renderer, engine and environment on these weights: a Run, frozen
+    run_of          the three in a row
 
 train, evaluate, replay and the doctor call the same ones. Heavy objects are built once, and on every process the same;
 none of them knows another's configuration.
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import yaml
 
-from agentgrpo.config.build import ModelPath, build_node, takes
+from agentgrpo.config.build import ModelPath, PartNode
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.registry import FROZEN
 from agentgrpo.config.settings import RolloutSettings, RunSettings
@@ -50,6 +51,7 @@ from agentgrpo.run.guards import Guards
 from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
 from agentgrpo.run.services import IN_PROCESS
+from agentgrpo.run.settings import Settings
 from agentgrpo.run.warm_start import WarmStart, ideal_of, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
@@ -74,15 +76,11 @@ _FREE: Mapping[str, Mapping[str, str]] = {
 class Inputs:
     """Everything of a run that needs no weights."""
 
-    config: Mapping[str, Any]
+    settings: Settings
     snapshot: Mapping[str, Any]
     """The configuration, interpolations unresolved."""
     screen: Screen
     world: ProcessGroup
-    run: RunSettings
-    rollout: RolloutSettings
-    hardware: Hardware
-    algorithm: Algorithm
     guards: Guards
     dataset: TaskDataset
     meter: Meter
@@ -90,10 +88,24 @@ class Inputs:
     judge: AnswerJudge
     reward: Reward
     clock: Clock
-    model: WarmStart | ModelPath
-    """Where the start weights come from."""
     equipment: Equipment
     """What the environment works with."""
+
+    @property
+    def run(self) -> RunSettings:
+        return self.settings.run
+
+    @property
+    def rollout(self) -> RolloutSettings:
+        return self.settings.rollout
+
+    @property
+    def hardware(self) -> Hardware:
+        return self.settings.hardware
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.settings.algorithm
 
     @property
     def is_sharded(self) -> bool:
@@ -109,7 +121,7 @@ class Inputs:
     @property
     def format(self) -> str:
         """The name of what the environment wants written."""
-        chosen = self.config["environment"]
+        chosen = self.settings.environment.tree
         return json.dumps({key: chosen[key] for key in ("name", "schema", "tags") if chosen.get(key)})
 
     def prices(self, figures: Figures) -> Mapping[str, float]:
@@ -144,7 +156,7 @@ class Run(Inputs):
     @property
     def code(self) -> Path | None:
         """The folder with Python files of the model's that are trusted."""
-        return trusted_code(self.model, self.start)
+        return trusted_code(self.settings.model, self.start)
 
     @property
     def canary_ids(self) -> tuple[int, ...]:
@@ -190,7 +202,7 @@ class Run(Inputs):
 
 
 def load_inputs(
-    config: Mapping[str, Any],
+    settings: Settings,
     snapshot: str,
     screen: Screen,
     world: ProcessGroup,
@@ -198,52 +210,41 @@ def load_inputs(
     equipment: Equipment | None = None,
 ) -> Inputs:
     """equipment: in the place of the configuration's, which is then not built. Raises ConfigError and DataError."""
-    run: RunSettings = build_node("run", config["run"])
-    hardware: Hardware = build_node("hardware", config["hardware"])
-    torch.set_num_threads(hardware.num_threads)
-    guards = {name: build_node("guard", node) for name, node in config["guards"].items()}
-    dataset: TaskDataset = build_node("task", config["task"])
+    run = settings.run
+    torch.set_num_threads(settings.hardware.num_threads)
+    dataset: TaskDataset = settings.task.build()
     for note in dataset.notes if isinstance(dataset, MixedDataset) else ():
         screen.line(f"note: {note}")
-    meter = Meter(
-        cassette=build_node("cassette", config["cassette"]),
-        budget=build_node("budget", config["budget"]),
-        run_dir=Path(run.dir),
-    )
-    judge: AnswerJudge = build_part("judge", config["judge"], meter)
+    meter = Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir))
+    judge: AnswerJudge = build_part(settings.judge, meter)
     refuse_unjudged(judge, (task for name in SPLITS for task in dataset.split(name)))
-    clock: Clock = stage_clock(hardware.device) if run.profile else NoClock()
     return Inputs(
-        config=config,
+        settings=settings,
         snapshot=yaml.safe_load(snapshot),
         screen=screen,
         world=world,
-        run=run,
-        rollout=build_node("rollout", config["rollout"]),
-        hardware=hardware,
-        algorithm=build_node("algorithm", config["algorithm"]),
-        guards=Guards(guards, has_checkpoints=bool(run.checkpoint_every)),
+        guards=Guards(settings.guards, has_checkpoints=bool(run.checkpoint_every)),
         dataset=dataset,
         meter=meter,
         judge=judge,
-        reward=build_node("reward", config["reward"], judge=judge),
-        clock=clock,
-        model=build_node("model", config["model"]),
-        equipment=equipment or build_equipment(config, dataset, meter),
+        reward=settings.reward.build(judge=judge),
+        clock=stage_clock(settings.hardware.device) if run.profile else NoClock(),
+        equipment=equipment or build_equipment(settings, dataset, meter),
     )
 
 
-def build_equipment(config: Mapping[str, Any], dataset: TaskDataset, meter: Meter) -> Equipment:
+def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> Equipment:
     """Retrievers and tools, over the data set's corpora."""
-    node = config["counterfactual"]
-    given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node["name"] != "none" else {}
-    return Equipment(config, dataset.corpora(), meter, build_node("counterfactual", node, **given))
+    node = settings.counterfactual
+    given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node.name != "none" else {}
+    return Equipment(settings.tree, dataset.corpora(), meter, node.build(**given))
 
 
 def prepare_start(inputs: Inputs) -> Start:
     """The model to start from, warm-started first where the configuration says so, which takes minutes. Call it outside
     of any event loop."""
-    model, config = inputs.model, inputs.config
+    settings = inputs.settings
+    model, chosen = settings.model, settings.environment.tree
     if isinstance(model, ModelPath):
         fetch = partial(fetched_folder, model.path, model.revision, tell=inputs.screen.line)
         folder = in_turn(inputs.world, fetch)
@@ -251,17 +252,17 @@ def prepare_start(inputs: Inputs) -> Start:
         return Start(folder)
     if not isinstance(inputs.dataset, DemonstratedDataset):
         raise ConfigError(
-            f"model={config['model']['name']} learns from demonstrations, and task={config['task']['name']} has none; "
-            "give a model that can do without: model=path model.path=FOLDER"
+            f"model={settings.tree['model']['name']} learns from demonstrations, and task={settings.task.name} has "
+            "none; give a model that can do without: model=path model.path=FOLDER"
         )
-    writing = {key: node for key, node in config["environment"].items() if key not in FROZEN}
+    writing = {key: node for key, node in chosen.items() if key not in FROZEN}
     make = partial(
         model.folder,
         dataset=inputs.dataset,
         make_renderer=partial(build_renderer, inputs, describes=False),
         make_runner=partial(_demonstrating, inputs),
         teaches=inputs.format,
-        environment_key=repr([writing, *(config[group] for group in ("tools", "retriever")), versions()]),
+        environment_key=repr([writing, *(settings.tree[group] for group in ("tools", "retriever")), versions()]),
         seed=inputs.run.seed,
         progress=show_stages(inputs.screen),
     )
@@ -270,9 +271,9 @@ def prepare_start(inputs: Inputs) -> Start:
 
 def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> Run:
     """weights: of the policy, instead of the start weights."""
-    config, run = inputs.config, inputs.run
+    settings, run = inputs.settings, inputs.run
     folders = [start.folder, *([] if weights is None else [weights])]
-    refuse_own_reader(config["environment"], run_dir=Path(run.dir), policies=folders)
+    refuse_own_reader(settings.environment.tree, run_dir=Path(run.dir), policies=folders)
     policy = build_policy(inputs, start, weights)
     describes = describes_tools(inputs, policy)
     renderer = build_renderer(inputs, policy.tokenizer, describes=describes)
@@ -287,13 +288,21 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
     inputs.screen.show({f"agent/{name}": figures.label(name) for name in figures.headline})
     given = {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
     priced = replace(run, eval=replace(run.eval, prices=inputs.prices(figures)))
-    given |= {"run": priced}
+    given |= {"settings": replace(settings, run=priced)}
     return Run(**given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner)
+
+
+def run_of(
+    settings: Settings, snapshot: str, screen: Screen, world: ProcessGroup, *, weights: Path | None = None
+) -> Run:
+    """All that these settings come to. Call it outside of any event loop."""
+    inputs = load_inputs(settings, snapshot, screen, world)
+    return build_run(inputs, prepare_start(inputs), weights=weights)
 
 
 def build_policy(inputs: Inputs, start: Start, weights: Path | None = None) -> Policy:
     """From the start weights, with the adapter and what is frozen as `model` says; or from `weights`."""
-    model = inputs.model
+    model = inputs.settings.model
     policy = open_policy(weights or start.folder, inputs.hardware, code=trusted_code(model, start))
     if weights is None and model.lora.rank is not None:
         add_adapter(policy.model, model.lora, base=str(start.folder), seed=inputs.run.seed)
@@ -309,20 +318,20 @@ def trusted_code(model: WarmStart | ModelPath, start: Start) -> Path | None:
 
 def describes_tools(inputs: Inputs, policy: Policy) -> bool:
     """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
-    model = inputs.model
+    model = inputs.settings.model
     if isinstance(model, ModelPath) and model.describe_tools is not None:
         return model.describe_tools
-    if "model" in inputs.config["engine"]:  # an endpoint's, which has had no warm start
+    if "model" in inputs.settings.engine.tree:  # an endpoint's, which has had no warm start
         return True
     return isinstance(model, ModelPath) and policy.knows_format != inputs.format
 
 
 def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool) -> Renderer:
     """describes: tools are described in words where the format has no place for them."""
-    name, chosen = inputs.model.renderer, inputs.config["environment"]
-    if takes("environment", chosen, "schema"):
-        tools: Sequence[ToolSpec] = schema_of(chosen.get("schema", MemoryOptions.schema)).specs
-    elif takes("environment", chosen, "tools"):
+    name, chosen = inputs.settings.model.renderer, inputs.settings.environment
+    if chosen.takes("schema"):
+        tools: Sequence[ToolSpec] = schema_of(chosen.tree.get("schema", MemoryOptions.schema)).specs
+    elif chosen.takes("tools"):
         tools = [t.spec for t in inputs.equipment.for_environment["tools"].values()] if name == "tags" else ()
     else:
         return choose(name, tokenizer=tokenizer)
@@ -331,13 +340,12 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
 
 def build_engine(inputs: Inputs, policy: Policy, renderer: Renderer) -> Engine:
     """What samples from the policy's weights, or an endpoint's own model."""
-    node, run = inputs.config["engine"], inputs.run
+    node, run = inputs.settings.engine, inputs.run
     engine: Engine = build_part(
-        "engine",
         node,
-        inputs.meter if takes("engine", node, "meter") else None,
+        inputs.meter if node.takes("meter") else None,
         meter=inputs.meter,
-        **({} if "model" in node else {"model": policy.model}),  # there it is an endpoint's
+        **({} if "model" in node.tree else {"model": policy.model}),  # there it is an endpoint's
         tokenizer=policy.tokenizer,
         run_seed=run.seed,
         weights=PolicyFiles(policy, inputs.world),
@@ -358,13 +366,12 @@ def build_environment(
     equipment: Mapping[str, Any],
     *,
     describes: bool,
-    node: Mapping[str, Any] | None = None,
+    node: PartNode | None = None,
 ) -> EnvironmentFactory:
     """equipment: Equipment.for_environment, or `over`. node: None = the configuration's, whose calls are metered;
     another one demonstrates."""
     environment: EnvironmentFactory = build_part(
-        "environment",
-        node or inputs.config["environment"],
+        node or inputs.settings.environment,
         None if node else inputs.meter,
         renderer=renderer,
         thesaurus=inputs.dataset.thesaurus(),
@@ -385,9 +392,9 @@ def _demonstrating(
 ) -> Runner:
     """The environment over a demonstration world's own documents. What was written down in it nobody asks for, so no
     model is."""
-    equipment, chosen = inputs.equipment.over(corpora), inputs.config["environment"]
+    equipment, chosen = inputs.equipment.over(corpora), inputs.settings.environment.tree
     asks = {key for key in chosen.keys() & _FREE if chosen[key]["name"] not in IN_PROCESS.get(key, ())}
-    node = {**chosen, **{key: _FREE[key] for key in asks}}
+    node = PartNode("environment", {**chosen, **{key: _FREE[key] for key in asks}})
     given = {**equipment, "tools": simulated(equipment["tools"])}
     environment = build_environment(inputs, renderer, given, describes=False, node=node)
     return PolicyRunner(environment=environment, engine=engine, renderer=renderer)
@@ -418,9 +425,7 @@ def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies
 def _folders(node: Any, where: str) -> Iterator[tuple[str, Path]]:
     """Every folder that a text in the node names; `path` may also be a name in the cache of models."""
     for key, value in node.items() if isinstance(node, Mapping) else ():
-        if isinstance(value, str):
-            folder = local_folder(value) if key == "path" else Path(value).expanduser()
-            if folder.is_dir():
-                yield f"{where}.{key}", folder
-        else:
+        if not isinstance(value, str):
             yield from _folders(value, f"{where}.{key}")
+        elif (folder := local_folder(value) if key == "path" else Path(value).expanduser()).is_dir():
+            yield f"{where}.{key}", folder

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from hashlib import sha256
 from typing import Any
 
-from agentgrpo.config.build import Child, build_node, takes, user_code
+from agentgrpo.config.build import Child, PartNode, build_node, takes, user_code
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Passage
@@ -29,16 +29,16 @@ Corpora = Mapping[str, Sequence[Passage]]
 _NO_COUNTERFACTUAL = {"name": "none"}
 
 
-def build_part(kind: str, node: Mapping[str, Any], meter: Meter | None, /, **injected: Any) -> Any:
-    """build_node, with all that asks services behind the meter, where there is one."""
+def build_part(node: PartNode, meter: Meter | None, /, **injected: Any) -> Any:
+    """The node's part, with all that asks services behind the meter, where there is one."""
     if meter is None:
-        return build_node(kind, node, **injected)
+        return node.build(**injected)
 
     def finish(child: Child, part: Any) -> Any:
         return metered(child.kind, child.node.get("name", child.name), child.path, part, meter)
 
     with nothing_is_sent() if meter.replays_only else nullcontext():
-        return build_node(kind, node, finish, **injected)
+        return build_node(node.kind, node.tree, finish, **injected)
 
 
 class Equipment:
@@ -129,12 +129,12 @@ class Equipment:
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        found: Mapping[str, Retriever] = build_part("retriever", node, self._meter, corpora=corpora)
+        found: Mapping[str, Retriever] = build_part(PartNode("retriever", node), self._meter, corpora=corpora)
         return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
-        node = {"name": key, **self._nodes[key]}
-        part: Tool | Toolset = build_part("tool", node, self._meter, retrievers=retrievers)
+        node = PartNode("tool", {"name": key, **self._nodes[key]})
+        part: Tool | Toolset = build_part(node, self._meter, retrievers=retrievers)
         return part
 
 

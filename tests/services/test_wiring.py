@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agentgrpo.cli.main import configs_dir, main
+from agentgrpo.config.build import PartNode
 from agentgrpo.config.registry import REGISTRY
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import CheckpointError, ConfigError
@@ -58,21 +59,21 @@ def test_retrievers_of_services_are_metered_once_and_embedded_ones_are_not(tmp_p
 
 def test_parts_of_environments_and_judges_are_metered_for_whom_they_work(tmp_path: Path) -> None:
     m = meter(tmp_path)
-    assert isinstance(build_part("reranker", {"name": "http", "url": URL}, m), RerankerService)
-    assert isinstance(build_part("fetcher", {"name": "http", "url": URL}, m), FetcherService)
-    assert build_part("fetcher", {"name": "none"}, m) is None
-    assert kind_of(build_part("reranker", {"name": "lexical"}, m, thesaurus={})) == "LexicalReranker"
+    assert isinstance(build_part(PartNode("reranker", {"name": "http", "url": URL}), m), RerankerService)
+    assert isinstance(build_part(PartNode("fetcher", {"name": "http", "url": URL}), m), FetcherService)
+    assert build_part(PartNode("fetcher", {"name": "none"}), m) is None
+    assert kind_of(build_part(PartNode("reranker", {"name": "lexical"}), m, thesaurus={})) == "LexicalReranker"
     judge = {"name": "llm", "completer": {"name": "http", "base_url": URL}}
-    plain, unmetered = (build_part("judge", judge, of)._completer for of in (m, None))
-    nested = build_part("judge", {"name": "composite", "parts": {"a": {"judge": judge, "weight": 1.0}}}, m)
+    plain, unmetered = (build_part(PartNode("judge", judge), of)._completer for of in (m, None))
+    nested = build_part(PartNode("judge", {"name": "composite", "parts": {"a": {"judge": judge, "weight": 1.0}}}), m)
     assert [kind_of(part) for part in (plain, nested.judges[0]._completer, unmetered)] == [
         "CompleterService judge",
         "CompleterService judge",
         "HttpCompleter",
     ]
     completer = {"completer": {"name": "http", "base_url": URL}}
-    reader = build_part("reader", {"name": "completer", **completer}, m)
-    validity = build_part("validity", {"name": "llm", **completer}, m)
+    reader = build_part(PartNode("reader", {"name": "completer", **completer}), m)
+    validity = build_part(PartNode("validity", {"name": "llm", **completer}), m)
     assert [kind_of(part._model._completer) for part in (reader, validity)] == [
         "CompleterService reader",
         "CompleterService validity",
@@ -109,20 +110,20 @@ def test_vectors_of_memory_are_not_asked_of_a_service_past_cassette_and_budget(t
     node = {"name": "embedding", "embedder": {"name": "openai", "url": URL, "model": "m", "api_key_env": None}}
     for strict in (meter(tmp_path, "fill"), meter(tmp_path, run={"money": 1.0}), meter(tmp_path, prices={"web": 1.0})):
         with pytest.raises(ConfigError, match=r"embedder\.name=openai asks a service that is neither recorded nor"):
-            build_part("memory_search", node, strict)
-    build_part("memory_search", {**node, "embedder": {**node["embedder"], "dimensions": 8}}, meter(tmp_path))
+            build_part(PartNode("memory_search", node), strict)
+    build_part(PartNode("memory_search", {**node, "embedder": {**node["embedder"], "dimensions": 8}}), meter(tmp_path))
     index = {"name": "faiss_index", "path": "wiki", "embedder": node["embedder"]}
-    assert isinstance(build_part("retriever", index, meter(tmp_path, "fill"))["vdb"], RetrieverService)
+    assert isinstance(build_part(PartNode("retriever", index), meter(tmp_path, "fill"))["vdb"], RetrieverService)
 
 
 def test_a_strict_replay_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     completer = {"name": "http", "base_url": URL, "api_key_env": "NO_SUCH_KEY"}
     (tmp_path / "tape").touch()
-    build_part("completer", completer, meter(tmp_path, "strict"))
+    build_part(PartNode("completer", completer), meter(tmp_path, "strict"))
     for mode in ("live", "fill"):
         with pytest.raises(ConfigError, match="NO_SUCH_KEY is not set"):
-            build_part("completer", completer, meter(tmp_path, mode))
+            build_part(PartNode("completer", completer), meter(tmp_path, mode))
 
 
 # --- configurations

@@ -26,6 +26,7 @@ from agentgrpo.preflight.doctor.recording import RecordingEngine
 from agentgrpo.preflight.plan.estimate import Plan, estimate
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.build import Run, build_run, load_inputs, prepare_start
+from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
 
 STREAM = "train/0"
@@ -116,7 +117,7 @@ class Case:
         """Build everything, as a run does. Raises what a run would."""
         ear = _Ear()
         try:
-            inputs = load_inputs(config, self.snapshot, ear, Alone())
+            inputs = load_inputs(settings_of(config), self.snapshot, ear, Alone())
             self._built = build_run(inputs, prepare_start(inputs))
         finally:
             self.heard, self.made_start = ear.lines, self.made_start or bool(ear.stages)

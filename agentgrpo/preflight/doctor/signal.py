@@ -111,7 +111,7 @@ async def look_at_judge_trust(case: Case, found: CheckNotes) -> None:
         raise Skipped("needs: judge, which could not be built")
     built = case.built
     tasks = built.dataset.split("test")[:JUDGED_TASKS] or built.dataset.split("train")[:JUDGED_TASKS]
-    judge = build_part("judge", case.config["judge"], built.meter)  # it is closed with the check
+    judge = build_part(built.settings.judge, built.meter)  # it is closed with the check
     report = await check_judge(judge, tasks, count=CANARIES, seed=case.run.seed)
     found.facts["tried"] = list(report.lines)
     for finding in report.findings:

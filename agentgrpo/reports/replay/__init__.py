@@ -25,7 +25,7 @@ from typing import Any
 import transformers
 from rich.console import Console
 
-from agentgrpo.config.build import resolve
+from agentgrpo.config.build import PartNode
 from agentgrpo.config.hardware import Launch
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError, did_you_mean
@@ -82,11 +82,11 @@ def _tools(given: Any) -> str:
 
 
 def _refuse_foreign(config: dict[str, Any]) -> None:
-    name = str(config["engine"]["name"])
-    if getattr(resolve("engine", name, "engine"), "trainable", True) is False:
+    engine = PartNode("engine", config["engine"])
+    if engine.says("trainable") is False:
         raise ConfigError(
-            f"engine={name} samples from no weights of this run and gives no exact log-probs: what it said cannot be "
-            "replayed. Replay a run of another engine"
+            f"engine={engine.name} samples from no weights of this run and gives no exact log-probs: what it said "
+            "cannot be replayed. Replay a run of another engine"
         )
 
 

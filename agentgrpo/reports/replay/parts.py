@@ -25,6 +25,7 @@ from agentgrpo.run.build import VERSIONS, Run, build_run, load_inputs, prepare_s
 from agentgrpo.run.equipment import Equipment
 from agentgrpo.run.parts import with_weights
 from agentgrpo.run.session import probe_services
+from agentgrpo.run.settings import settings_of
 from agentgrpo.services.secret import nothing_is_sent
 from agentgrpo.training.canary import TOLERANCE, have_sample, is_pooled
 from agentgrpo.training.checkpoint import STATE
@@ -69,7 +70,7 @@ class Replayed:
                 self.notes.append("services answer from the cassette; cassette.mode=live asks them again")
             # for what is only sampled again nobody is asked, and nothing is started
             equipment = Equipment(config, _NOTHING) if tools == "record" else None
-            inputs = load_inputs(config, snapshot, screen, Alone(), equipment=equipment)
+            inputs = load_inputs(settings_of(config), snapshot, screen, Alone(), equipment=equipment)
             known = weights.start or weights.folder
             start = prepare_start(inputs) if known is None else Start(known)
             self._built = build_run(inputs, start, weights=weights.folder)
@@ -88,7 +89,7 @@ class Replayed:
 
     @property
     def _is_deterministic(self) -> bool:
-        return bool(self._built.config["engine"].get("deterministic", True))
+        return bool(self._built.settings.engine.tree.get("deterministic", True))
 
     async def replay(
         self, file: TrajectoryFile, records: Sequence[TrajectoryRecord], bar: Bar

@@ -24,6 +24,7 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.build import Inputs, Run, _demonstrating, load_inputs
+from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
 from tests.environments.scripted import ScriptedEngine, renderer
@@ -48,7 +49,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def inputs_of(*overrides: str) -> Inputs:
     assert main(["train", "run.dir=r", *overrides]) == 0
-    return load_inputs(JOBS.pop(), "{}", Screen("quiet"), Alone())
+    return load_inputs(settings_of(JOBS.pop()), "{}", Screen("quiet"), Alone())
 
 
 def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() -> None:
@@ -72,7 +73,7 @@ def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None
     assert isinstance(runner.environment, MemoryEnvironments)
     assert (type(runner.environment.reader), type(runner.environment.validity)) == (ClozeReader, NoValidity)
     assert not runner.environment.describe_tools
-    node = inputs.config["environment"]
+    node = inputs.settings.environment.tree
     assert (node["reader"]["name"], node["validity"]["name"]) == ("completer", "llm")
 
 
@@ -82,4 +83,4 @@ def test_demonstrations_of_searches_ask_no_reranker_that_is_a_service() -> None:
     assert isinstance(runner, PolicyRunner)
     assert isinstance(runner.environment, SearchEnvironments)
     assert isinstance(runner.environment.reranker, LexicalReranker)
-    assert inputs.config["environment"]["reranker"]["name"] == "http"
+    assert inputs.settings.environment.tree["reranker"]["name"] == "http"
