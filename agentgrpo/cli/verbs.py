@@ -39,15 +39,16 @@ from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
     RestoreOnRefusal,
-    give_up_result,
     kept_result,
+    newest_checkpoint,
     next_commands,
     noting_stop,
+    rewind,
     set_result_aside,
 )
 from agentgrpo.run.session import examine_only, run_session
 from agentgrpo.run.settings import Settings, settings_of
-from agentgrpo.training.checkpoint import STATE, CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.checkpoint import STATE, CheckpointStore
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
 
@@ -64,11 +65,10 @@ def train(config: Config, command: Command) -> VerbResult:
             )
         once(world, lambda: _begin(settings.run, command))
         screen.line(f"run directory: {settings.run.dir}")
-        built, progress = run_of(settings, command.snapshot, screen, world), Progress()
-        session = session_of(built, None, watch)
+        built = run_of(settings, command.snapshot, screen, world)
+        session, progress = session_of(built, None, watch), Progress()
         with _ending(session.parts, progress):
-            result = asyncio.run(run_session(session, progress))
-        return _verb_result(result)
+            return _verb_result(asyncio.run(run_session(session, progress)))
 
 
 def resume(config: Config, command: Command) -> VerbResult:
@@ -79,12 +79,11 @@ def resume(config: Config, command: Command) -> VerbResult:
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
-            built, progress = run_of(settings, command.snapshot, screen, world), Progress()
-            session = session_of(built, None, watch)
+            built = run_of(settings, command.snapshot, screen, world)
+            session, progress = session_of(built, None, watch), Progress()
             with _ending(session.parts, progress):
-                result = asyncio.run(run_session(session, progress))
-            return _verb_result(result)
-        checkpoint = _newest(store, world)
+                return _verb_result(asyncio.run(run_session(session, progress)))
+        checkpoint = newest_checkpoint(store, world)
         now = yaml.safe_load(command.snapshot)
         refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
         if (result := once(world, lambda: kept_result(run, checkpoint.step, now))) is not None:
@@ -95,7 +94,7 @@ def resume(config: Config, command: Command) -> VerbResult:
         built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
-        if once(world, lambda: _rewind(run, store, checkpoint, command)) and not run.final_eval:
+        if once(world, lambda: rewind(run, store, checkpoint, command.snapshot)) and not run.final_eval:
             screen.line(
                 f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false makes "
                 f"no other: it is kept in {run_dir / 'orphans'}"
@@ -106,8 +105,7 @@ def resume(config: Config, command: Command) -> VerbResult:
             screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
         session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
         with _ending(session.parts, progress):
-            result = asyncio.run(run_session(session, progress))
-        return _verb_result(result)
+            return _verb_result(asyncio.run(run_session(session, progress)))
 
 
 def evaluate(config: Config, command: Command) -> VerbResult:
@@ -184,26 +182,6 @@ def _say_what(run_dir: Path, **folders: str | None) -> None:
     write_atomic(run_dir / EVALUATED, (json.dumps(found, indent=2) + "\n").encode())
 
 
-def _newest(store: CheckpointStore, world: ProcessGroup) -> LoadedCheckpoint:
-    """The newest valid checkpoint: the first process looks for it, and the others read the same."""
-    found = agree(world, lambda: store.latest() if world.rank == 0 else None)
-    path = world.gather(found.path if found else Path())[0]
-    return agree(world, lambda: found or store.load(path))
-
-
-def _rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, command: Command) -> bool:
-    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
-    evaluation that is given up."""
-    run_dir = Path(run.dir)
-    store.rewind(checkpoint)
-    had_result = give_up_result(run, checkpoint.step)
-    before = (run_dir / SNAPSHOT).read_bytes()
-    if before != command.snapshot.encode():
-        write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
-        write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
-    return had_result
-
-
 def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
     """The folder of the weights that the checkpoint's run started from, where it still holds them."""
     state = Path(checkpoint or ".", STATE)
@@ -222,10 +200,11 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
 @contextmanager
 def _ending(parts: Parts, progress: Progress) -> Iterator[None]:
     """Around a training: why it was stopped is noted in its directory, what comes next is said."""
-    with noting_stop(Path(parts.run.dir), parts.world, progress, parts.run.max_steps):
+    run = parts.run
+    with noting_stop(Path(run.dir), parts.world, progress, run.max_steps):
         yield
-    if parts.run.screen != "quiet":
-        parts.screen.line(f"next: {'; '.join(next_commands(parts.run, progress.step))}")
+    if run.screen != "quiet":
+        parts.screen.line(f"next: {'; '.join(next_commands(run, progress.step))}")
 
 
 def _verb_result(result: Mapping[str, Any] | None) -> VerbResult:

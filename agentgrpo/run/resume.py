@@ -1,5 +1,5 @@
-"""What a run leaves in its directory for whoever resumes or reads it: a result that is kept, a directory as it was
-before a refusal, word of why it stopped."""
+"""A run that goes on, and what it leaves in its directory for that: the checkpoint it goes back to, a result that is
+kept, a directory as it was before a refusal, word of why it stopped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,31 @@ from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import CONFIG, EVAL, EVALUATED, TRAJECTORIES, RunDir, forget_stop, write_stop
 from agentgrpo.records.trajectories import read_summary
 from agentgrpo.run.parts import Progress
-from agentgrpo.training.checkpoint import CheckpointStore
-from agentgrpo.training.process_group import ProcessGroup
+from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.process_group import ProcessGroup, agree
+
+# --- Where a run goes on.
+
+
+def newest_checkpoint(store: CheckpointStore, world: ProcessGroup) -> LoadedCheckpoint:
+    """The newest valid checkpoint: the first process looks for it, and the others read the same."""
+    found = agree(world, lambda: store.latest() if world.rank == 0 else None)
+    path = world.gather(found.path if found else Path())[0]
+    return agree(world, lambda: found or store.load(path))
+
+
+def rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, snapshot: str) -> bool:
+    """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
+    evaluation that is given up."""
+    run_dir = Path(run.dir)
+    store.rewind(checkpoint)
+    had_result = give_up_result(run, checkpoint.step)
+    before = (run_dir / CONFIG).read_bytes()
+    if before != snapshot.encode():
+        write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
+        write_atomic(run_dir / CONFIG, snapshot.encode())
+    return had_result
+
 
 # --- A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once.
 
