@@ -21,7 +21,7 @@ Scores: TypeAlias = Mapping[str, float | Sequence[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the policy sampled, parsed. Where no tools are on offer, `content` is the whole text."""
+    """What the policy sampled, parsed. Where no tools are on offer, `content` is all of the text."""
 
     index: int
     """Of the episode, from 0."""
@@ -29,7 +29,7 @@ class Turn:
     """As it was sampled, control tokens spelled out."""
     token_ids: tuple[int, ...]
     content: str = ""
-    """The text without calls and reasoning."""
+    """The text without calls, reasoning and the token that ends it."""
     reasoning: str = ""
     calls: tuple[AnyCall, ...] = ()
     """Tool calls in the order written, malformed ones among them."""

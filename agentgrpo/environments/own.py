@@ -1,7 +1,7 @@
 """Environments of a user's own: `environment=my_env:Shop`, a class in one of three shapes.
 
     typed methods            public methods are tools, as TRL's environment_factory takes them: `reset(...)` returns a
-                             text or nothing, `get_reward()` (or `reward()`) a number
+                             text or nothing, `get_reward()` (or `reward()`, or the attribute `reward`) a number
     reset and step           async, as environments.base.Environment says; `score` and `close` may be left out
     a ToolEnvironment        a subclass, which has the attempt's workspace: overrides `reset` or `score`
 
@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, TypeVar, cast
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
@@ -33,8 +34,8 @@ from agentgrpo.tools.toolbox import Toolbox
 
 T = TypeVar("T")
 REWARD = ("get_reward", "reward")
-"""Methods that say what an attempt was worth; the first that there is."""
-NO_TOOLS = frozenset({"reset", "step", "score", "close", *REWARD})
+"""What says what an attempt was worth, a method or a number; the first that there is."""
+NO_TOOLS = frozenset({"reset", "close", *REWARD})
 """Public methods that are the environment's own business."""
 TURNS = "turns"
 """The metric that every environment of a user's own has."""
@@ -183,8 +184,8 @@ class MethodEnvironment(ToolEnvironment):
         return self.opening([*system, *opening])
 
     async def score(self, episode: Episode) -> Scores:
-        judge = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
-        return {} if judge is None else scores_of(await _called(judge, {}), self._where)
+        worth = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
+        return scores_of(await _called(worth, {}) if callable(worth) else worth, self._where)
 
     async def close(self) -> None:
         for tool in self._methods.values():
@@ -270,7 +271,7 @@ def scores_of(said: object, where: str) -> Scores:
     """A number as {"reward": number}, a mapping as it is, None as nothing."""
     if said is None:
         return {}
-    if isinstance(said, bool | int | float):
+    if isinstance(said, Real):
         return {"reward": float(said)}
     if isinstance(said, Mapping):
         return cast(Scores, said)
@@ -329,10 +330,21 @@ def _parameters_of(kind: type) -> dict[str, inspect.Parameter]:
 
 
 def _refuse_shapeless(kind: type) -> None:
-    if issubclass(kind, ToolEnvironment) or answers_turns(kind) or _tool_names(kind):
+    where = f"environment.name={kind.__module__}:{kind.__qualname__}"
+    if issubclass(kind, ToolEnvironment) or answers_turns(kind):
+        return
+    if _takes_turns(getattr(kind, "step", None)):
+        raise ConfigError(f"{where} has a step that takes a turn: make reset and step async def")
+    if _tool_names(kind):
         return
     raise ConfigError(
-        f"environment.name={kind.__module__}:{kind.__qualname__} has no public methods; allowed is a class whose typed "
-        "methods are tools (reset and get_reward beside them), one with async reset and step, or a subclass of "
+        f"{where} has no public methods; allowed is a class whose typed methods are tools (reset and get_reward "
+        "beside them), one with async reset and step, or a subclass of "
         "agentgrpo.environments.tools.environment:ToolEnvironment"
     )
+
+
+def _takes_turns(step: object) -> bool:
+    """Whether a method called `step` is no tool."""
+    first = list(inspect.signature(step).parameters.values())[1:2] if inspect.isfunction(step) else []
+    return any(p.name == "turn" or p.annotation in (Turn, Turn.__name__) for p in first)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Episode
@@ -25,7 +27,8 @@ class EnvironmentTerm:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
             raise ConfigError(
                 f"a reward term reads environment.{self._metric}, which the environment {episode.environment} neither "
-                f"measures nor scores; it has {known}.{did_you_mean(self._metric, episode.metrics)}"
+                f"measures nor scores; it has {known}; name one of these, or let the environment score it (get_reward, "
+                f"score).{did_you_mean(self._metric, episode.metrics)}"
             )
         return self._weight * episode.metrics[self._metric]
 
@@ -43,13 +46,17 @@ class FunctionTerm:
     dimension = DIMENSION
 
     def __init__(self, function: Callable[[Episode], float], *, weight: float = 1.0, is_cost: bool = False) -> None:
+        """Raises ConfigError for a function that cannot be called with an episode alone."""
         self._function, self._weight, self.is_cost = function, weight, is_cost
+        self._where = f"reward term {function.__module__}:{function.__qualname__}"
+        signature = inspect.signature(function)
+        try:
+            signature.bind(object())
+        except TypeError as e:
+            raise ConfigError(f"{self._where} takes {signature}; it is called with an episode and nothing else") from e
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        value = self._function(episode)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(
-                f"reward term {self._function.__module__}:{self._function.__qualname__} returned {value!r}; a number "
-                "is allowed"
-            )
-        return self._weight * value
+        value: object = self._function(episode)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ConfigError(f"{self._where} returned {value!r}; a number is allowed")
+        return self._weight * float(value)

@@ -98,11 +98,12 @@ class Conversation:
                 cut_short=completion.finish_reason is FinishReason.LENGTH,
             )
         )
+        ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
         turn = Turn(
             index=self.turn,
             text=text,
             token_ids=completion.token_ids,
-            content=text,
+            content=self._text(completion.token_ids[:-1]) if ended else text,
             finish_reason=completion.finish_reason,
         )
         if not self._has_tools:

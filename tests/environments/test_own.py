@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentgrpo.config.build import admit_user_code, build_node
@@ -110,6 +111,33 @@ class Forgetful:
         self.is_closed = True
 
 
+class Echo:
+    """As in TRL's own examples: its worth is an attribute, for a reward function to look at."""
+
+    def __init__(self) -> None:
+        self.reward: float | None = None
+
+    def reset(self, **columns: Any) -> None:
+        self.reward = 0.0
+
+    def step(self, action: str) -> str:
+        """Says it again.
+
+        Args:
+            action: what to say
+
+        Returns:
+            The same.
+        """
+        self.reward = np.float32(len(action))  # type: ignore[assignment]
+        return action
+
+
+def grade(episode: Episode, correctness: float) -> float:
+    """As a class's __call__, which a plain function is not."""
+    return correctness
+
+
 class Shapeless:
     """Has nothing that a policy could do."""
 
@@ -157,6 +185,13 @@ async def test_reset_is_given_the_columns_that_it_takes() -> None:
     lacking = Task(id="u", messages=TASK.messages, references=())
     with pytest.raises(ConfigError, match=r"Shop.reset asks for goal, and task u has no such column; it has prompt, "):
         runner(Shop).rehearse(lacking)
+
+
+async def test_the_attribute_reward_is_a_worth_and_step_and_score_may_be_tools() -> None:
+    step = 'Action: step\nAction Input: {"action": "four"}\nObservation:'
+    episode = await episode_of(Echo, step, DONE)
+    assert [(r.name, r.outcome.value) for r in episode.tool_records] == [("step", "success")]
+    assert (episode.outcome, episode.metrics["reward"]) == ({"reward": 4.0}, 4.0)
 
 
 async def test_an_exception_of_a_method_is_told_to_the_policy() -> None:
@@ -215,6 +250,15 @@ def test_a_class_without_a_shape_is_refused() -> None:
         own_environments(Shapeless)
 
 
+def test_a_step_that_takes_turns_is_async() -> None:
+    class Hasty(Echo):
+        def step(self, turn: Turn) -> str:  # type: ignore[override]
+            return turn.text
+
+    with pytest.raises(ConfigError, match=r"Hasty has a step that takes a turn: make reset and step async def"):
+        own_environments(Hasty)
+
+
 def test_the_constructors_arguments_are_keys_beside_the_limits() -> None:
     name = f"{__name__}:Shop"
     admit_user_code([name])
@@ -234,7 +278,10 @@ async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
     with pytest.raises(ConfigError, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
         EnvironmentTerm("hight", weight=1.0)(episode, 0.0)
     assert FunctionTerm(lambda e: len(e.turns), weight=-0.5)(episode, 0.0) == -1.5
+    assert FunctionTerm(lambda e: np.float32(0.5))(episode, 0.0) == 0.5
     with pytest.raises(ConfigError, match=r"returned 'many'; a number is allowed"):
         FunctionTerm(lambda e: "many")(episode, 0.0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigError, match=r"test_own:grade takes \(episode.*; it is called with an episode and n"):
+        FunctionTerm(grade)  # type: ignore[arg-type]
     term = build_node("term", {"name": "environment.pace", "weight": 2.0})
     assert term(episode, 0.0) == 12.0

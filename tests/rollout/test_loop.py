@@ -222,6 +222,12 @@ async def test_an_episode_by_hand() -> None:
     ]
 
 
+async def test_the_content_of_a_turn_is_without_the_token_that_ends_it() -> None:
+    lines = Lines([says("Q"), says("x"), ends()])
+    await played(lines, "ab\0", "\0c")
+    assert [(t.text, t.content) for t in lines.turns] == [("ab\0", "ab"), ("\0c", "\0c")]
+
+
 async def test_where_nothing_is_paid_there_is_no_reward() -> None:
     episode = await played(Lines([says("Q"), ends()]), "a")
     assert (episode.turn_rewards, episode.outcome, dict(episode.metrics)) == ((), {}, exits(Exit.ANSWERED))
