@@ -43,6 +43,17 @@ class OfMine:
     """A user's term."""
 
 
+class Shop:
+    """A user's environment."""
+
+    def __init__(self, discount: float = 0.0) -> None:
+        self.discount = discount
+
+    def buy(self, item: str) -> str:
+        """Buys it."""
+        return item
+
+
 class Mine:
     """A user's judge."""
 
@@ -311,6 +322,14 @@ TYPOS = [
         "unknown key reward.terms.retriever_cost.webb; allowed are web, vdb. Did you mean 'web'?",
     ),
     (
+        "train reward=environment reward.terms.brief.name=my_terms:brief",
+        "unknown key reward.terms.brief; allowed are outcome. Another term is added with a plus: +reward.terms.brief.*",
+    ),
+    (
+        "train environment=my_env.Shop",
+        "environment=my_env.Shop; presets are memory, *, tools, or a class of your own: module:Class.",
+    ),
+    (
         "train reward=search_r1 ~reward.terms.corectness",
         "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
     ),
@@ -509,6 +528,18 @@ def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.Cap
     assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
 
 
+def test_an_environment_of_the_users_is_named_again_as_it_was_for_train(run_dir: Path) -> None:
+    own = f"environment={HERE}:Shop"
+    given = ("experiment=none", "task.questions=q", "model.path=m", "reward=environment", "environment.discount=0.5")
+    trained, command = job("train", "run.dir=x", own, *given)
+    (run_dir / "config.yaml").write_text(command.snapshot, encoding="utf-8")
+    checkpoint = str(run_dir / "checkpoints" / "step-000001")
+    for again in (("resume", str(run_dir)), ("eval", "--ckpt", checkpoint), ("replay", str(run_dir), "--all")):
+        build._admitted.clear()
+        assert job(*again, own)[0]["environment"] == trained["environment"]
+    assert job("resume", str(run_dir), own, "environment.discount=1")[0]["environment"]["discount"] == 1
+
+
 LOSS = f"algorithm.loss={HERE}:own_loss"
 
 
@@ -517,6 +548,7 @@ def test_a_loss_of_your_own_is_named_on_the_command_line_and_again(
 ) -> None:
     """With its arguments, to which no + belongs; a run directory alone runs nothing."""
     own = (LOSS, "algorithm.loss_args.strength=0.5", f"algorithm.advantage={HERE}:own_advantage")
+    both = f"{own[0]} {own[2]}"
     config, command = job("train", "run.dir=x", *own)
     algorithm = build.build_node("algorithm", config["algorithm"])
     assert (algorithm.loss, algorithm.loss_args, algorithm.advantage) == (own_loss, {"strength": 0.5}, own_advantage)
@@ -524,10 +556,10 @@ def test_a_loss_of_your_own_is_named_on_the_command_line_and_again(
 
     (run_dir / "config.yaml").write_text(command.snapshot, encoding="utf-8")
     build._admitted.clear()
-    for given, missing in (((), "loss"), (own[:1], "advantage"), (own[2:], "loss")):
+    for given, missing in (((), both), (own[:1], own[2]), (own[2:], own[0])):
         assert main(["resume", str(run_dir), *given]) == 2
-        error = f"agentgrpo: algorithm.{missing}={HERE}:own_{missing} is code from outside; to run it, name it on this"
-        assert capsys.readouterr().err == f"{error} command line\n"
+        error = f"agentgrpo: {missing.split()[0]} is code from outside; to run it, name it on this command line"
+        assert capsys.readouterr().err == f"{error}: {missing}\n"
         build._admitted.clear()
     snapshot = read_snapshot(run_dir / "config.yaml")
     assert needed_overrides(snapshot, build.user_code(snapshot)) == [own[0], own[2]]

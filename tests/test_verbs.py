@@ -17,10 +17,10 @@ from agentgrpo.run.parts import Progress
 from agentgrpo.training.process_group import Alone
 
 
-def ended(run_dir: Path, *, screen: str = "plain", error: Exception | None = None) -> Path:
+def ended(run_dir: Path, *, screen: str = "plain", error: Exception | None = None, config: str = "run: {}\n") -> Path:
     """A run of 2 steps, the last of which left a checkpoint."""
     (run_dir / "checkpoints" / "step-000002").mkdir(parents=True)
-    (run_dir / "config.yaml").write_text("run: {}\n")
+    (run_dir / "config.yaml").write_text(config)
     run = RunSettings(dir=str(run_dir), max_steps=2, screen=screen)
     parts: Any = SimpleNamespace(run=run, world=Alone(), screen=Screen(screen))
     progress = Progress()
@@ -39,6 +39,13 @@ def test_what_comes_next_is_one_line_in_plain_mode_and_none_in_quiet_mode(
     run = ended(tmp_path / "a run")
     assert capsys.readouterr().out == (
         f"next: agentgrpo view '{run}'; agentgrpo eval --ckpt '{run}/checkpoints/step-000002'\n"
+    )
+
+
+def test_what_comes_next_names_code_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ended(tmp_path / "run", config="run: {}\nenvironment: {name: 'my_env:Shop'}\n")
+    assert capsys.readouterr().out.endswith(
+        f"; agentgrpo eval --ckpt {run}/checkpoints/step-000002 environment.name=my_env:Shop\n"
     )
 
 

@@ -124,7 +124,7 @@ def read(argv: list[str]) -> CommandLine | None:
 def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
-    from agentgrpo.config.overrides import normalise, parse, place_sweep
+    from agentgrpo.config.overrides import normalise, of_one_run, parse, place_sweep
 
     verb, sweep = line.verb, line.sweep
     overrides = normalise(line.overrides, line.presets, sweep=sweep)
@@ -132,8 +132,10 @@ def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))
     if verb.resumes:
+        overrides = of_one_run(overrides)
         composed = compose.of_run(overrides, configs_dir(), line.arguments[verb.positional], resumes=True)
-    elif (run_dir := compose.run_of(line.arguments.get("ckpt"), overrides)) and not sweep:
+    elif (run_dir := compose.run_of(line.arguments.get("ckpt"), of_one_run(overrides))) and not sweep:
+        overrides = of_one_run(overrides)
         composed = compose.of_run(overrides, configs_dir(), run_dir, resumes=False)
     else:
         composed = compose.of_presets()

@@ -65,6 +65,14 @@ def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) 
         )
 
 
+def refuse_unnamed_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise ConfigError for code of the user's that `config` names and the command line (key -> value) does not."""
+    named = {name for _, name in named_code(overrides)}
+    if missing := {path: name for path, name in named_code(config) if name not in named}:
+        said = [override(path, name) for path, name in missing.items()]
+        raise ConfigError(f"{said[0]} is code from outside; to run it, name it on this command line: {' '.join(said)}")
+
+
 def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
     """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
     tool that would start a program, or run the policy's without a sandbox; a part that would unpickle what lies in a

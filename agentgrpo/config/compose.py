@@ -36,6 +36,7 @@ from agentgrpo.config.admission import (
     refuse_resolvers,
     refuse_targets,
     refuse_unnamed,
+    refuse_unnamed_code,
 )
 from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, validate
 from agentgrpo.config.hardware import Launch
@@ -189,6 +190,7 @@ def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bo
     def make(cfg: DictConfig) -> Job:
         config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
         refuse_remote_code(config, by_key(overrides))
+        refuse_unnamed_code(config, by_key(overrides))
         refuse_unnamed(config, unresolved, by_key(overrides))
         return _job(cfg, config, run_dir if resumes else None)
 
@@ -306,5 +308,7 @@ def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Pat
         outer, _, key = path.rpartition(".")
         refuse_unknown([key if outer else _as_given(key, argv)] if keys else [], keys, outer)
     except ConfigError as e:
-        return e
+        is_term = outer == "reward.terms" and not str(error).startswith("Could not delete")
+        adds = f" Another term is added with a plus: +{path}.name=..." if is_term else ""
+        return ConfigError(f"{e}{adds}")
     return ConfigError(str(error) or str(cause))

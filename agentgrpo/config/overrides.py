@@ -48,12 +48,20 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
                 if preset not in presets[group]:
                     near = did_you_mean(str(preset), presets[group])
                     key = override.key_or_group
-                    raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}.{near}")
+                    also = ", or a class of your own: module:Class" if key == "environment" else ""
+                    raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}{also}.{near}")
             line = f"{group}={override.get_value_string()}"
         elif (_is_open(group) or (has_own and group.startswith("environment."))) and not line.startswith(("+", "~")):
             line = f"++{line}"
         lines.append(line)
     return lines
+
+
+def of_one_run(overrides: Sequence[str]) -> list[str]:
+    """Of normalised ones, as a run's own configuration takes them: environment=module:Class is the name alone there,
+    for it has the keys of the preset already."""
+    has_own = any(o.key_or_group == "environment.name" for o in parse(overrides))
+    return [line for line in overrides if not (has_own and line == "environment=own")]
 
 
 def place_sweep(overrides: Sequence[str]) -> list[str]:

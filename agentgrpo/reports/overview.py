@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agentgrpo.config.admission import needed_overrides
+from agentgrpo.config.build import user_code
 from agentgrpo.core.errors import DataError
 from agentgrpo.records.curves import ENDS, curve_lines, curves_of
 from agentgrpo.records.lines import FAILED, HEADING, TextLine, counted, one_line
@@ -161,10 +163,11 @@ def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] 
     if isinstance(of, int):
         if done < of or result is None:
             raised = (run.stopped or {}).get("raised")
-            more = f" {shlex.quote(str(raised))}" if raised else ""
-            yield "go on with it, unless it is under way", f"agentgrpo resume {where}{more}"
+            more = [shlex.quote(str(raised))] if raised else []
+            why = "go on with it, unless it is under way"
         else:
-            yield "train 50 steps more", f"agentgrpo resume {where} run.max_steps={of + 50}"
+            why, more = "train 50 steps more", [f"run.max_steps={of + 50}"]
+        yield why, " ".join(["agentgrpo resume", where, *more, *needed_overrides(run.config, user_code(run.config))])
 
 
 def _first_episode(run: RunDir) -> str | None:

@@ -285,7 +285,7 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
     for note in inputs.equipment.notes:
         inputs.screen.line(f"note: {note}")
     figures = runner.figures
-    inputs.screen.show({f"agent/{name}": figures.label(name) for name in figures.headline})
+    inputs.screen.show({f"agent/{name}": figures.label(name) for name in figures.headline if name != "reward"})
     given = {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
     priced = replace(run, eval=replace(run.eval, prices=inputs.prices(figures)))
     given |= {"settings": replace(settings, run=priced)}

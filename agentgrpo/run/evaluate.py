@@ -53,7 +53,7 @@ def paired_difference(
 
 def verdict(
     difference: Mapping[str, Sequence[float]],
-    discrimination: Sequence[float],
+    discrimination: Sequence[float] | None,
     *,
     quality: str,
     spending: str,
@@ -65,13 +65,14 @@ def verdict(
     `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline. `discrimination` is
     (mean, low, high) of the trained policy's quality minus the grade the same judge gives its answers against *other*
     tasks' references: a judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
+    None where no judge graded the quality.
     """
     _, spent_low, spent_high = difference[spending]
     _, right_low, right_high = difference[quality]
     right, spent = quality.replace("_", " "), spending.replace("_", " ")
     if right_high < 0 or spent_low > 0:
         return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
-    if discrimination[1] < min_discrimination:
+    if discrimination and discrimination[1] < min_discrimination:
         return Verdict.INCONCLUSIVE, (
             "the policy's answers are graded hardly better than answers to other questions: it is hardly ever right, "
             "or the judge likes everything"
@@ -293,7 +294,7 @@ class Evaluation:
         greedy = modes["greedy"]
         decision, reason = verdict(
             greedy["difference"],
-            greedy["discrimination"],
+            greedy["discrimination"] if self.figures.is_graded else None,
             quality=quality,
             spending=spending,
             margin=self.margin,

@@ -90,7 +90,7 @@ def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality:
 
 
 def _relative(before: float, after: float) -> str:
-    return f"{(after / before - 1) * 100:+.0f} %" if before else f"{after:+.2f}"
+    return f"{(after / before - 1) * 100:+.0f} %" if before > 0 else f"{after - before:+.2f}"
 
 
 # --- What a run shows of its work besides numbers: the stages of a warm start, and an episode of the step.

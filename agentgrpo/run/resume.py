@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from agentgrpo.config.admission import needed_overrides
+from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.durable import set_aside, write_atomic
 from agentgrpo.core.errors import ConfigError, DataError, StorageError
@@ -95,7 +97,11 @@ def next_commands(run: RunSettings, step: int) -> list[str]:
     """To look at a run that is over after `step` steps, and to evaluate its last checkpoint."""
     last = CheckpointStore(run_dir=Path(run.dir)).path(step)
     look = [f"agentgrpo view {shlex.quote(run.dir)}"]
-    return [*look, f"agentgrpo eval --ckpt {shlex.quote(str(last))}"] if last.is_dir() else look
+    if not last.is_dir():
+        return look
+    config = RunDir(Path(run.dir)).config
+    needed = needed_overrides(config, user_code(config))
+    return [*look, " ".join(["agentgrpo eval --ckpt", shlex.quote(str(last)), *needed])]
 
 
 # --- A run that is refused, or interrupted before it has begun, leaves its directory as it found it.

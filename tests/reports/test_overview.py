@@ -155,6 +155,10 @@ def test_a_run_that_was_stopped_says_by_what_and_how_it_goes_on(run: Path, capsy
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[2:4] == ["trained: 4 of 4 steps; not evaluated yet", f"stopped after step 3 of 4: {spent}"]
     assert lines[-1] == f"agentgrpo resume '{run}' budget.per_run.calls.web=6"
+    with (run / "config.yaml").open("a") as file:
+        file.write("environment: {name: 'my_env:Shop'}\n")
+    assert main(["show", str(run)]) == 0
+    assert capsys.readouterr().out.endswith(" budget.per_run.calls.web=6 environment.name=my_env:Shop\n")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.evaluate import Evaluation, Scorecard, compare
-from agentgrpo.run.report import report
+from agentgrpo.run.report import _relative, report
 
 
 def card(correct: list[float], rounds: list[float], *failed: int) -> Scorecard:
@@ -65,6 +66,19 @@ def test_a_task_that_failed_on_either_side_leaves_both() -> None:
 def test_nothing_is_concluded_from_nothing() -> None:
     with pytest.raises(DataError, match="3 of 4 tasks failed"):
         card([1.0] * 4, [1.0] * 4).without({"t0", "t1", "t2"})
+
+
+def test_what_no_judge_graded_need_not_stand_out_from_what_a_judge_says_of_other_answers() -> None:
+    before, after = card([0.0] * 40, [2.0] * 40), card([0.0] * 40, [1.0] * 40)
+    graded = evaluation(before, after)
+    assert (result := graded.to_json())["verdict"] == "INCONCLUSIVE"
+    assert "graded hardly better" in result["reason"]
+    paid = replace(graded, figures=replace(SEARCH_FIGURES, is_graded=False))
+    assert paid.to_json()["verdict"] == "PASS"
+
+
+def test_a_change_is_a_share_only_of_what_is_above_0() -> None:
+    assert [_relative(2.0, 1.0), _relative(0.0, 0.5), _relative(-1.0, -0.5)] == ["-50 %", "+0.50", "+0.50"]
 
 
 def test_different_tasks_do_not_pair() -> None:
