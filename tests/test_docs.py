@@ -156,7 +156,7 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-LENGTHY = {"README", "algorithms", "cluster", "doctor", "own-documents", "tools"}
+LENGTHY = {"README", "algorithms", "cluster", "doctor", "judges", "own-documents", "tools"}
 """Pages with more trainings than a commit waits for; the other pages show the same verbs."""
 
 

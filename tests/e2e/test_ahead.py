@@ -43,6 +43,7 @@ def test_resumed_anywhere_it_is_the_same_run(train: Run, tmp_path: Path, setting
         shutil.move(again, whole)
 
 
+@pytest.mark.slow
 def test_it_says_how_old_its_episodes_are_and_profiles_what_overlaps(train: Run) -> None:
     run_dir = train(*SHORT, *STEP, *AHEAD, *BRIEF, "run.profile=true")
     found = rows(run_dir / "metrics.jsonl")

@@ -106,6 +106,7 @@ def test_steps_are_trained_on_what_a_server_samples(
     assert len({version.split("-")[2] for version in versions}) == 4  # each of other weights
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_its_weights_is_caught(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

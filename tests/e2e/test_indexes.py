@@ -29,6 +29,7 @@ SHORT = [
 SMALL = "retriever.embedder.dim=64"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["faiss_index", *(pytest.param(k, marks=pytest.mark.slow) for k in ("pgvector", "qdrant"))]
 )

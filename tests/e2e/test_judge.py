@@ -34,6 +34,7 @@ def bill(run_dir: Path) -> dict[str, float]:
     return total
 
 
+@pytest.mark.slow
 def test_a_judge_model_grades_and_what_was_kept_costs_nothing(
     train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

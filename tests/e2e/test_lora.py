@@ -85,6 +85,7 @@ def test_killed_and_resumed_it_is_the_same_run(finished: Path, start: Path, tmp_
     same_bytes(finished, run_dir, ADAPTER, "checkpoints/step-000003/adapter_config.json")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_as_its_run_did(finished: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert main(["eval", "--ckpt", str(finished / "checkpoints" / "step-000003"), f"run.dir='{again}'"]) == 0

@@ -23,14 +23,8 @@ SHORT = [
 ]
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_stopped_run_exits_with_75_and_resumes_exactly(
-    train: Run, start: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    whole = train(*SHORT, name="whole")
-    run_dir = tmp_path / "stopped"
-    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT]
+def begun(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A run in a process of its own, in the middle of its work: its first step is recorded."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *SMALL_WORLD, *arguments],
         stderr=subprocess.PIPE,
@@ -41,19 +35,47 @@ def test_a_stopped_run_exits_with_75_and_resumes_exactly(
     deadline = time.monotonic() + 200
     while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
+    return process
+
+
+WRITTEN = (
+    "metrics.jsonl",
+    "eval.json",
+    "trajectories/train-000002.jsonl",
+    "checkpoints/step-000003/model.safetensors",
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_run_resumes_exactly(train: Run, start: Path, tmp_path: Path) -> None:
+    whole = train(*SHORT, name="whole")
+    run_dir = tmp_path / "killed"
+    process = begun(run_dir, "model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT)
+    process.kill()
+    process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGKILL
+    assert not (run_dir / "eval.json").exists()
+    assert main(["resume", str(run_dir)]) == 0
+    assert [name for name in WRITTEN if (whole / name).read_bytes() != (run_dir / name).read_bytes()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_exits_with_75_and_resumes_exactly(
+    train: Run, start: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    whole = train(*SHORT, name="whole")
+    run_dir = tmp_path / "stopped"
+    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT]
+    process = begun(run_dir, *arguments)
     process.send_signal(number)
     _, error = process.communicate(timeout=100)
     assert process.returncode == 75, error
     assert f"stopped by {number.name}" in error
     assert error.count("\n") == 1
     assert main(["resume", str(run_dir)]) == 0
-    for name in (
-        "metrics.jsonl",
-        "eval.json",
-        "trajectories/train-000002.jsonl",
-        "checkpoints/step-000003/model.safetensors",
-    ):
-        assert (whole / name).read_bytes() == (run_dir / name).read_bytes(), name
+    assert [name for name in WRITTEN if (whole / name).read_bytes() != (run_dir / name).read_bytes()] == []
 
 
 def test_two_processes_never_share_a_run_directory(

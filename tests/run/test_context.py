@@ -137,7 +137,8 @@ def is_signalled(world: ProcessGroup, signalled: int) -> list[str]:
     return inside(world, work)
 
 
-@pytest.mark.parametrize("signalled", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_to_one_process_ends_the_work_of_all(signalled: int) -> None:
     stopped = "stopped by SIGTERM; start again"
     assert on(2, is_signalled, signalled) == [[f"work: {stopped}", f"look: {stopped}"]] * 2
@@ -191,11 +192,11 @@ def times_out(world: ProcessGroup, slow: str, limited: int) -> str:
     [
         ("nobody", f"{ITEMS}, then [0, 1]"),
         ("first 0", "TimeoutError"),  # one is cancelled at work, or while it waits for the other's part
-        ("first 1", "TimeoutError"),
-        ("second 0", "TimeoutError"),
+        pytest.param("first 1", "TimeoutError", marks=pytest.mark.slow),
+        pytest.param("second 0", "TimeoutError", marks=pytest.mark.slow),
         ("second 1", "TimeoutError"),
     ],
 )
-@pytest.mark.parametrize("limited", [0, 1])
+@pytest.mark.parametrize("limited", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_time_limit_of_one_is_met_by_all_wherever_it_strikes(slow: str, expected: str, limited: int) -> None:
     assert on(2, times_out, slow, limited) == [expected, expected]

@@ -256,6 +256,7 @@ def billed(world: ProcessGroup, calls: float) -> dict[str, float]:
     return dict(asyncio.run(bill_since(parts, {"judge/calls": 1.0, "reader/cost": 3.0})))
 
 
+@pytest.mark.slow
 def test_several_processes_share_the_canaries_out_and_end_alike() -> None:
     (asked, alone), (first, second) = guarded(Alone(), ""), on(2, guarded, "")
     assert (asked, first, second) == (40, (20, alone), (20, alone))

@@ -445,6 +445,7 @@ def http_server() -> Iterator[HttpServer]:
     server.kill()
 
 
+@pytest.mark.slow
 async def test_a_server_behind_a_url(http_server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", "sk-1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")

@@ -110,7 +110,7 @@ BATCHES = (64, 24)
 @pytest.mark.parametrize(
     ("strategy", "algorithm"),
     [
-        pytest.param("ddp", ON_POLICY, id="ddp-on-policy"),
+        pytest.param("ddp", ON_POLICY, id="ddp-on-policy", marks=pytest.mark.slow),
         pytest.param("fsdp", ON_POLICY, id="fsdp-on-policy"),
         pytest.param("ddp", OFF_POLICY, id="ddp-off-policy", marks=pytest.mark.slow),
         pytest.param("fsdp", OFF_POLICY, id="fsdp-off-policy", marks=pytest.mark.slow),

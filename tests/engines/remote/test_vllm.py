@@ -238,7 +238,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "kind"), FAULTS.items())
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [pytest.param(*row, marks=pytest.mark.slow if row[0] == "drip" else ()) for row in FAULTS.items()],
+)
 async def test_a_fault_is_typed_and_the_next_server_gives_the_turn(tmp_path: Path, fault: str, kind: str) -> None:
     async with serving(tmp_path, 2, timeout_s=0.7 if kind == "timeout" else 30.0, attempts=2) as (
         found,

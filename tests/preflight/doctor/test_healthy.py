@@ -68,6 +68,7 @@ def test_a_configuration_that_cannot_be_composed_has_another_exit_code(diagnose:
     assert diagnose("environment=none_such").code == 2
 
 
+@pytest.mark.slow
 def test_it_may_be_ended_and_leaves_nothing_behind(toy: Toy, tmp_path: Path) -> None:
     """By SIGTERM while it waits for a service that never answers."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
