@@ -48,9 +48,10 @@ WRITTEN = (
 
 @pytest.mark.timeout(300)
 def test_a_killed_run_resumes_exactly(train: Run, start: Path, tmp_path: Path) -> None:
-    whole = train(*SHORT, name="whole")
+    settings = [*SHORT, "run.checkpoint_every=1"]
+    whole = train(*settings, name="whole")
     run_dir = tmp_path / "killed"
-    process = begun(run_dir, "model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT)
+    process = begun(run_dir, "model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *settings)
     process.kill()
     process.communicate(timeout=100)
     assert process.returncode == -signal.SIGKILL
