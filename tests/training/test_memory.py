@@ -12,7 +12,9 @@ PROGRAM = """
 import sys, torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentgrpo.grpo.algorithm import Algorithm
-from agentgrpo.training import AdamW, Policy, Trainer
+from agentgrpo.training.optimizer import AdamW
+from agentgrpo.training.policy import Policy
+from agentgrpo.training.trainer import Trainer
 from tests.grpo.tiny import tiny_tokenizer, training_sample
 
 vocabulary, tokens, chunk = map(int, sys.argv[1:])
