@@ -68,6 +68,6 @@ def test_a_profile_changes_no_byte_of_it(train: Run) -> None:
 
 
 def test_the_number_of_versions_behind_is_part_of_the_run(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = train(*SHORT, *STEP, *AHEAD, "run.final_eval=false", "run.max_steps=1")
+    run_dir = train(*AHEAD, *BRIEF, "run.max_steps=1")
     assert main(["resume", str(run_dir), "run.max_steps=2", "algorithm.max_staleness=0"]) == 4
     assert "algorithm.max_staleness was 1, is now 0" in capsys.readouterr().err

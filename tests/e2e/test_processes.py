@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 from agentgrpo.cli.main import main
 from agentgrpo.training.checkpoint import CheckpointStore
 from tests.e2e.conftest import SMALL_WORLD, Run, rows
+from tests.e2e.forked import forked
 from tests.training.several import free_port
 
 RUN = [
@@ -107,15 +109,33 @@ def assert_same_run(run_dir: Path, other: Path, *, steps: int) -> None:
     assert max(abs(found[name] - x) for name, x in expected_weights.items()) < 1e-5
 
 
+def said_by_two(processes: Started, arguments: Sequence[str], folder: Path, how: str) -> str:
+    """What two processes say on stdout that `accelerate launch` starts, or are forked as it would start them."""
+    if how == "launched":
+        return processes.launch(*arguments).communicate(timeout=200)[0]
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    said = [folder / f"said-{rank}" for rank in "01"]
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(forked(arguments, folder, said[int(rank)], RANK=rank, LOCAL_RANK=rank, **common))
+            for rank in "01"
+        ]
+        for process in both:
+            process.join(200)
+        assert [process.exitcode for process in both] == [0, 0], [path.read_text() for path in said]
+    return "".join(path.read_text() for path in said)
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["forked", pytest.param("launched", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one_does_and_speak_with_one_voice(
-    train: Run, processes: Started, arguments: list[str], tmp_path: Path
+    train: Run, processes: Started, arguments: list[str], tmp_path: Path, how: str
 ) -> None:
     short = ["run.max_steps=2", "run.screen=plain"]
     alone = train(*RUN, *short, name="alone")
-    output, errors = processes.launch(*arguments, *short).communicate(timeout=200)
+    output = said_by_two(processes, [*arguments, *short], tmp_path, how)
     [run_dir] = (tmp_path / "runs").iterdir()  # nobody has named it: the first process has
-    assert [output.count(f"{said}: ") for said in ("run directory", "next")] == [1, 1], errors
+    assert [output.count(f"{said}: ") for said in ("run directory", "next")] == [1, 1], output
     assert output.count("training step 1/2") == 1
     assert_same_run(run_dir, alone, steps=2)
     for step in (0, 1):

@@ -1,4 +1,4 @@
-"""A polite stop: SIGTERM leaves a run that goes on as if nothing had been."""
+"""A kill and a polite stop leave a run that goes on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run
+from tests.e2e.forked import forked
 
 SHORT = [
     "run.max_steps=3",
@@ -32,10 +34,14 @@ def begun(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    deadline = time.monotonic() + 200
-    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.01)
+    wait_for_a_step(run_dir, lambda: process.poll() is None)
     return process
+
+
+def wait_for_a_step(run_dir: Path, is_alive: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and is_alive():
+        time.sleep(0.01)
 
 
 WRITTEN = (
@@ -51,10 +57,12 @@ def test_a_killed_run_resumes_exactly(train: Run, start: Path, tmp_path: Path) -
     settings = [*SHORT, "run.checkpoint_every=1"]
     whole = train(*settings, name="whole")
     run_dir = tmp_path / "killed"
-    process = begun(run_dir, "model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *settings)
-    process.kill()
-    process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGKILL
+    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *settings]
+    with forked(["train", *SMALL_WORLD, *arguments], tmp_path, tmp_path / "said") as process:
+        wait_for_a_step(run_dir, process.is_alive)
+        process.kill()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL, (tmp_path / "said").read_text()
     assert not (run_dir / "eval.json").exists()
     assert main(["resume", str(run_dir)]) == 0
     assert [name for name in WRITTEN if (whole / name).read_bytes() != (run_dir / name).read_bytes()] == []

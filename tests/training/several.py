@@ -21,7 +21,7 @@ from agentgrpo.training.processes import processes
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["tests.training.several", "tests.training.test_trainer", "agentgrpo.training.processes"]
+    ["tests.training.several", "tests.training.test_trainer", "agentgrpo.training.processes", "agentgrpo.cli.verbs"]
 )
 
 
