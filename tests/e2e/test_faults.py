@@ -18,7 +18,7 @@ from tests.retrieval.server import FAULTS, Behaviour, Server, say
 
 SETTINGS = [
     "retriever=http",
-    "retriever.timeout_s=1",
+    "retriever.timeout_s=30",
     "retriever.retries=1",
     "retriever.backoff_s=0.01",
     "retriever.max_batch=4",
@@ -95,7 +95,8 @@ def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: S
     behaviour, counted = FAULTS[kind]
     searcher.fault, searcher.first, searcher.every = behaviour, 2, 2
     arguments = [*SETTINGS, f"retriever.url='{searcher.url}'", "retriever.retries=0", "run.max_error_fraction=1"]
-    run_dir = train(*arguments, "run.max_steps=2")
+    patience = ["retriever.timeout_s=1"] if counted == "timeout" else []
+    run_dir = train(*arguments, *patience, "run.max_steps=2")
     metrics = rows(run_dir / "metrics.jsonl")
     assert sum(row.get(f"failures/{counted}", 0.0) for row in metrics) > 0, [sorted(row) for row in metrics]
     failed = scored = 0

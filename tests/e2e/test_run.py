@@ -87,6 +87,7 @@ def test_a_checkpoint_is_a_model_like_any_other(finished: Path) -> None:
     assert "AutoModelForCausalLM" in (folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_eval_reproduces_the_runs_own_figures(finished: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert main(["eval", "--ckpt", str(finished / "checkpoints" / "step-000004"), f"run.dir='{again}'"]) == 0
@@ -124,6 +125,7 @@ def test_a_used_run_directory_is_refused(finished: Path, train: Run, capsys: pyt
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resume_goes_on_where_it_stopped(once: Path, finished: Path) -> None:
     """Half a run and its resumption equal the whole."""
     half = finished

@@ -95,14 +95,21 @@ def alike(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["qwen3", *(pytest.param(f, marks=pytest.mark.slow) for f in ("qwen2", "llama"))])
+FEW, MANY = (2, [20, 2, 200, 1, 1]), (5, [300, 25, 2000, 20, 8])
+"""Of random schedules, and how often there must be what they are drawn for."""
+
+
+@pytest.mark.parametrize(
+    ("family", "schedules", "least"),
+    [("qwen3", *FEW), *(pytest.param(f, *MANY, marks=pytest.mark.slow) for f in ("qwen3", "qwen2", "llama"))],
+)
 @pytest.mark.parametrize("device", DEVICES)
-async def test_random_schedules(monkeypatch, family, device):
+async def test_random_schedules(monkeypatch, family, schedules, least, device):
     policy = model(family).to(device)
     expected = await wander_all(plain(policy, max_context=256), None)
     assert len({c.token_ids for cs in expected.values() for c in cs}) > 30
     seen = torch.zeros(5)
-    for seed in range(5):
+    for seed in range(schedules):
         rng = random.Random(f"{family}/{seed}")
         monkeypatch.setattr(recorded, "LEAST_BESIDE", (1, 2, 99)[seed % 3])
         backend, watched = recording(
@@ -122,7 +129,7 @@ async def test_random_schedules(monkeypatch, family, device):
         assert not backend._recorded._rows._seated()
         found = [stats.graph_steps, len(set(watched.keys)), stats.moved_tokens, stats.evictions, watched.forgotten]
         seen += torch.tensor(found)
-    assert (seen > torch.tensor([300, 25, 2000, 20, 8])).all(), seen
+    assert (seen > torch.tensor(least)).all(), seen
 
 
 async def storms(backend: HFEngine, rng: random.Random) -> None:

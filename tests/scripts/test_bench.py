@@ -141,6 +141,7 @@ def test_the_bound_is_arithmetic_or_reading_whichever_is_slower() -> None:
     assert bound_seconds(made, steps, Rates(flops_per_s=1e12, bytes_per_s=1e6)) == pytest.approx(read / 1e6)
 
 
+@pytest.mark.slow
 def test_a_real_rollout_has_a_floor_and_its_gaps_add_up(script: Script) -> None:
     [found] = floor.rounds_of(MINI, 1)
     texts = [prompt_text(script.question(task), with_tools=True) for task in range(4)]
@@ -251,6 +252,7 @@ def test_memory_episodes_do_the_same_work_in_all_ways_and_the_opening_is_compute
     assert together.copied_tokens >= 3 * environment.shared_opening
 
 
+@pytest.mark.slow
 def test_a_way_that_does_other_work_is_no_comparison() -> None:
     [found] = memory.measured(MINI, 1, 0, 1)[memory.WAYS[0]]
     [episode] = found.episodes

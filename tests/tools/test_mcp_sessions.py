@@ -93,7 +93,7 @@ def url() -> Iterator[str]:
 CREATE, INSERT, SELECT = "create table notes (text)", "insert into notes values ('{}')", "select text from notes"
 
 
-@pytest.mark.parametrize("way", [":memory:", "{session}/notes.db", "url"])
+@pytest.mark.parametrize("way", [":memory:", pytest.param("{session}/notes.db", marks=pytest.mark.slow), "url"])
 async def test_every_episode_has_a_table_of_its_own(way: str, workspaces: Workspaces, url: str) -> None:
     settings: Mapping[str, Any] = {"url": url} if way == "url" else {"command": (*SQLITE, way)}
     async with (

@@ -95,19 +95,25 @@ def test_the_obedient_model_understands_every_order() -> None:
     assert {c.style for c in found if not obeys(c.answer)} <= deaf
 
 
+COUNTS = pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+"""Of canaries; all styles are among fifty."""
+
+
+@COUNTS
 @pytest.mark.parametrize("name", MODELS)
-async def test_none_is_rewarded_where_there_is_gold(name: str) -> None:
-    rewarded, refused, _ = await graded(MODELS[name], canaries(WITH_GOLD, 200, seed=0))
+async def test_none_is_rewarded_where_there_is_gold(name: str, count: int) -> None:
+    rewarded, refused, _ = await graded(MODELS[name], canaries(WITH_GOLD, count, seed=0))
     assert (rewarded, refused) == ([], 0)
 
 
+@COUNTS
 @pytest.mark.parametrize("name", MODELS)
-async def test_none_is_rewarded_where_there_is_no_gold(name: str) -> None:
+async def test_none_is_rewarded_where_there_is_no_gold(name: str, count: int) -> None:
     """No veto can help here; the control does. A copied verdict is refused, which is no reward either."""
-    found = canaries(WITHOUT_GOLD, 200, seed=0)
+    found = canaries(WITHOUT_GOLD, count, seed=0)
     rewarded, refused, sent = await graded(MODELS[name], found)
     blank = sum(not words(c.answer) for c in found)
-    assert (len(found), rewarded) == (200, [])
+    assert (len(found), rewarded) == (count, [])
     assert (refused > 0) == (name == "copies verdicts")
     assert sent >= len({c.answer for c in found}) - blank
 
