@@ -25,8 +25,9 @@ help: ## This list
 train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
 
+# Three workers for two cores: a test that waits for a process, a server or a time limit leaves its core to another.
 test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, under five minutes on two cores
-	$(PYTEST) -n 2 --dist worksteal --durations=20 $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
 	$(PYTEST) -n 2 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)

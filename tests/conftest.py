@@ -3,6 +3,7 @@ unless --hypothesis-profile=thorough. And each test with as many compute threads
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays, and no garbage collection looks at it again: every run ends with one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
