@@ -85,7 +85,8 @@ def test_replies_that_are_no_verdicts_drop_groups_and_then_end_the_run(
         return honest(system, user) if len(question) % 2 else "I would say: 1"
 
     with server_in_a_thread(sometimes) as url:
-        arguments = llm(url, "run.eval_every=0", "judge.cache=null", "judge.verdict_retries=0", "judge.control=false")
+        asks = ("judge.min_overlap=null", "judge.control=false")
+        arguments = llm(url, "run.eval_every=0", "judge.cache=null", "judge.verdict_retries=0", *asks)
         run_dir = train(*arguments, "run.max_error_fraction=1.0", name="half")
         metrics = rows(run_dir / "metrics.jsonl")
         assert sum(row.get("failures/bad_verdict", 0.0) for row in metrics) > 0

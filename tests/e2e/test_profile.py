@@ -11,7 +11,7 @@ import pytest
 
 from agentgrpo.cli.main import main
 from agentgrpo.core.stages import Stage
-from agentgrpo.run import train as recipe
+from agentgrpo.run import recording
 from tests.e2e.conftest import Run, rows
 
 SHORT = ["run.max_steps=3", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=10", "run.final_eval=false"]
@@ -24,13 +24,13 @@ def test_rows_add_up_to_the_wall_time_of_each_step(
     train: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends = []
-    note = recipe.note_profile
+    note = recording._note_profile
 
     def watched(*args: Any) -> dict[str, float]:
         ends.append(time.perf_counter())
         return note(*args)
 
-    monkeypatch.setattr(recipe, "note_profile", watched)
+    monkeypatch.setattr(recording, "_note_profile", watched)
     run_dir = train(*SHORT, *STEP, "run.profile=true")
     profile = rows(run_dir / "profile.jsonl")
     assert [row["step"] for row in profile] == [0, 1, 2]
