@@ -30,9 +30,7 @@ SMALL = "retriever.embedder.dim=64"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["faiss_index", *(pytest.param(k, marks=pytest.mark.slow) for k in ("pgvector", "qdrant"))]
-)
+@pytest.mark.parametrize("kind", ["faiss_index", "pgvector", "qdrant"])
 def test_the_same_episodes_whatever_keeps_the_vectors(kind: str, start: Path, tmp_path: Path) -> None:
     files = export(Almanac(num_companies=8, dev_companies=1, test_companies=1), tmp_path)
     task = [
