@@ -33,12 +33,14 @@ SETTINGS = [
 
 class Searcher:
     """A real retrieval server on a thread of its own. After `first` requests it answers every `every`-th with `fault`,
-    where there is one. (How many requests a run makes depends on which queries meet in one batch.)"""
+    where there is one; with `once` never the same request again. (How many requests a run makes depends on which
+    queries meet in one batch.)"""
 
     def __init__(self) -> None:
         self.fault: Behaviour | None = None
-        self.first, self.every = 0, 1
+        self.first, self.every, self.once = 0, 1, False
         self.served = 0
+        self._failed: list[Any] = []
         self._backend = Bm25Backend(
             Almanac(num_companies=40, dev_companies=5, test_companies=40).corpora()["vdb"], stemmer="english"
         )
@@ -48,9 +50,15 @@ class Searcher:
         self._thread.start()
         self._ready.wait(10)
 
+    @property
+    def num_failed(self) -> int:
+        return len(self._failed)
+
     async def _behave(self, request: Any, writer: asyncio.StreamWriter) -> None:
         self.served += 1
-        if self.fault is not None and self.served > self.first and self.served % self.every == 0:
+        is_spared = self.once and request in self._failed
+        if self.fault is not None and self.served > self.first and self.served % self.every == 0 and not is_spared:
+            self._failed.append(request)
             await self.fault(request, writer)
             return
         found = self._backend.search_batch(request["queries"], request["topk"])
@@ -131,7 +139,8 @@ def test_faults_that_pass_leave_no_trace(train: Run, searcher: Searcher) -> None
     """Every third request fails once and is retried: weights and records are those of the run without a fault."""
     arguments = [*SETTINGS, f"retriever.url='{searcher.url}'", "run.max_steps=2", "retriever.retries=3"]
     whole = train(*arguments, name="whole")
-    searcher.fault, searcher.every = FAULTS["500"][0], 3
+    searcher.fault, searcher.every, searcher.once = FAULTS["500"][0], 3, True
     faulty = train(*arguments, name="faulty")
+    assert searcher.num_failed > 2
     for name in ("metrics.jsonl", "trajectories/train-000001.jsonl", "checkpoints/step-000002/model.safetensors"):
         assert (whole / name).read_bytes() == (faulty / name).read_bytes(), name
