@@ -30,7 +30,7 @@ test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, un
 	$(PYTEST) -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
-	$(PYTEST) -n 2 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
 	$(PYTEST) -rP -m browser tests/reports/view $(ARGS)

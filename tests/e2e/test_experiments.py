@@ -16,9 +16,11 @@ from tests.e2e.conftest import rows
 from tests.engines import tiny
 from tests.tools.bubblewrap import needs_bubblewrap
 
+NAMED = "reward.terms.parity.name=tests.e2e.parity:Parity"
+"""Code from outside is named on every command line that runs it."""
 SETTINGS = [
     "model=path",
-    "+reward.terms.parity.name=tests.e2e.parity:Parity",  # random weights never answer
+    f"+{NAMED}",  # random weights never answer
     "+reward.terms.parity.weight=1.0",
     "rollout.tasks_per_step=2",
     "rollout.group_size=2",
@@ -63,7 +65,7 @@ def test_it_is_trained_evaluated_and_resumed_exactly(experiment: str, random_mod
     assert len(list(read_trajectories(run_dir / "trajectories" / "train-000000.jsonl"))) == 4
 
     last = run_dir / "checkpoints" / "step-000002"
-    assert main(["eval", "--ckpt", str(last), f"run.dir='{tmp_path / 'eval'}'"]) == 0
+    assert main(["eval", "--ckpt", str(last), NAMED, f"run.dir='{tmp_path / 'eval'}'"]) == 0
     result = json.loads((tmp_path / "eval" / "eval.json").read_text())
     assert result["verdict"] in ("PASS", "FAIL", "INCONCLUSIVE")
     assert result["n"] == 2
@@ -72,5 +74,5 @@ def test_it_is_trained_evaluated_and_resumed_exactly(experiment: str, random_mod
     names = ["metrics.jsonl", "trajectories/train-000001.jsonl", "checkpoints/step-000002/model.safetensors"]
     whole = {name: (run_dir / name).read_bytes() for name in names}
     shutil.rmtree(last)
-    assert main(["resume", str(run_dir)]) == 0
+    assert main(["resume", str(run_dir), NAMED]) == 0
     assert [name for name in names if (run_dir / name).read_bytes() != whole[name]] == []
