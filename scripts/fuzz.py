@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from agentgrpo.core.messages import MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers.base import ToolRenderer
+from agentgrpo.renderers.tags import TagsRenderer
 from tests.renderers import families
 
 ALL_CONTROLS = sorted({text for name in families.TOKENIZERS for text in families.tokenizer(name).get_added_vocab()})
@@ -158,7 +159,11 @@ class Target:
 
     def shown(self, text: str) -> str:
         """How the text of a reply must come out."""
-        return self.whole(json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else text)
+        return self.whole(json.dumps(text, ensure_ascii=False)[1:-1] if self.quoted else self.framed(text))
+
+    def framed(self, text: str) -> str:
+        """Between tags that are text, such a tag in a reply is another one."""
+        return self.renderer.written(text) if isinstance(self.renderer, TagsRenderer) else text
 
     def whole(self, text: str) -> str:
         """What a tokenizer can keep of a text: half a surrogate pair is no text, it becomes "?"; and SentencePiece

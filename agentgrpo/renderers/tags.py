@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import AnyCall, MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import Message, Piece, ToolCall
+from agentgrpo.core.untrusted import unframed
 from agentgrpo.renderers import describe
 from agentgrpo.renderers.calls import UnreadableCall, malformed, read_object, shown
 from agentgrpo.renderers.plain import PlainRenderer, takes_system
@@ -123,11 +124,12 @@ class TagsRenderer:
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         pieces = [Piece(self._end(sampled), True)]
         for reply in replies:
-            pieces += [Piece("\n<result>", True), Piece(reply.text, False), Piece("</result>", True)]
+            pieces += [Piece("\n<result>", True), Piece(self.written(reply.text), False), Piece("</result>", True)]
         return self.observe([*pieces, Piece("\n", True)])
 
     def written(self, text: str) -> str:
-        return text
+        """A tool's text must not end its own frame."""
+        return unframed(text, ("result",))
 
     def tell(self, pieces: Sequence[Piece], *, sampled: Sequence[int]) -> tuple[int, ...]:
         return self.observe(framed(f"{self._end(sampled)}\n", pieces, "\n"))

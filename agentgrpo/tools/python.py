@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
+from agentgrpo.core.untrusted import visible
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.directory import FileProblem, PathRefused, list_within, read_within, write_within
 from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
@@ -24,15 +24,6 @@ from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 MAX_FILES = 1000
 """Of a workspace that a program sees."""
 _KILLED = 128 + signal.SIGKILL
-_ESCAPES = re.compile(
-    "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
-    "|\x1b[\\]PX^_][^\x07\x1b]*+(?:\x07|\x1b\\\\)?"  # OSC and other strings: titles, links, the clipboard
-    "|\x1b[ -/]*+[0-~]?"
-)
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
-)
-"""Control characters but tab and line feed, bidirectional controls, separators, and what has no width."""
 _Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
 
 
@@ -161,8 +152,7 @@ class PythonTool:
 def plain_text(printed: bytes) -> str:
     """What a program printed, as text that is safe to read: without escape sequences, control characters and invisible
     ones; what is not UTF-8 becomes U+FFFD."""
-    text = printed.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return _INVISIBLE.sub("", _ESCAPES.sub("", text))
+    return visible(printed.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:

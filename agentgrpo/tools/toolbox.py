@@ -20,6 +20,7 @@ from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
 from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
+from agentgrpo.core.untrusted import visible
 from agentgrpo.tools.base import Tool, ToolResult, Workspace
 from agentgrpo.tools.schema import ArgumentSchema
 
@@ -134,7 +135,7 @@ class Toolbox:
         if result is None and isinstance(call, ToolCall):
             result, seconds = await self._attempts(call, workspace)
         assert result is not None
-        text, was_cut = cut(result.text, self._max_output_tokens, self._count_tokens)
+        text, was_cut = cut(visible(result.text), self._max_output_tokens, self._count_tokens)
         record = ToolRecord(
             name=call.name,
             arguments={} if isinstance(call, MalformedCall) else call.arguments,

@@ -114,7 +114,7 @@ class SearchEnvironment:
         return found | {"evidence_gain_total": gains}
 
     def _say(self, blocks: Sequence[Block]) -> None:
-        self._said.append(Message.of_pieces(say.pieces(blocks)))
+        self._said.append(Message.of_pieces(say.pieces(blocks, self.tags.names)))
 
     def _tell(self, tag: str, sentence: str) -> None:
         self._say([Block(tag, [say.sentence(self.options.spelled(sentence)), *say.uncovered(self.state.uncovered)])])

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Citation, Passage
+from agentgrpo.core.untrusted import visible
 
 # --- The names of the tags: what the policy writes and what the environment wraps its observations in.
 
@@ -67,6 +68,11 @@ class Tags:
         return cls(**names)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of all tags, as they are written."""
+        return tuple(asdict(self).values())
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         """What ends a turn: the end of an action."""
         closing = tuple(f"</{name}>" for name in (self.search, self.searches, self.fetch, self.answer))
@@ -85,8 +91,8 @@ def single_line(text: str) -> str:
 
 
 def clean(passage: Passage) -> Passage:
-    """The passage with single-line text, title and URL."""
-    text, title, url = single_line(passage.text), single_line(passage.title), single_line(passage.url)
+    """The passage with text, title and URL on a single line each, and nothing invisible in them."""
+    text, title, url = (visible(single_line(part)).strip() for part in (passage.text, passage.title, passage.url))
     if (text, title, url) == (passage.text, passage.title, passage.url):
         return passage
     return replace(passage, text=text, title=title, url=url)

@@ -118,7 +118,7 @@ def _said(example: ExampleEpisode, tags: Tags, *, evaluates: bool) -> Iterator[s
         lines = [say.document(f"[R{number}Q1D{i}]", Passage(id="", text=text)) for i, text in enumerate(texts, start=1)]
         blocks = [Block(tags.information, lines)]
         blocks += [Block(tags.search_evaluation, [say.evaluation(True)])] if evaluates else []
-        yield "".join(piece.text for piece in say.pieces(blocks))
+        yield "".join(piece.text for piece in say.pieces(blocks, tags.names))
     yield f"<{tags.answer}>{example.answer}</{tags.answer}>"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from agentgrpo.core.types import Passage, Piece
+from agentgrpo.core.untrusted import unframed
 
 Line: TypeAlias = tuple[Piece, ...]
 
@@ -47,15 +48,16 @@ def sentence(text: str) -> Line:
     return (Piece(text, True),)
 
 
-def pieces(blocks: Iterable[Block]) -> tuple[Piece, ...]:
-    """The blocks, one at least, one below the other."""
+def pieces(blocks: Iterable[Block], tags: Sequence[str]) -> tuple[Piece, ...]:
+    """The blocks, one at least, one below the other. tags: names that must not be tags in what others wrote: a passage
+    that ends its block would speak as the environment, or as the policy."""
     result: list[Piece] = []
     for tag, lines in blocks:
         result.append(Piece(f"<{tag}>\n", True))
         for i, line in enumerate(lines):
             if i:
                 result.append(_NEWLINE)
-            result.extend(line)
+            result.extend(piece if piece.trusted else Piece(unframed(piece.text, tags), False) for piece in line)
         result.append(Piece(f"\n</{tag}>\n", True))
     *before, last = result
     return (*before, Piece(last.text.removesuffix("\n"), True))
