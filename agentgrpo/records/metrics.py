@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from agentgrpo.core.durable import append_lines, sync
 from agentgrpo.core.errors import DataError
+from agentgrpo.records.seals import SEALS, prefix
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
@@ -29,7 +31,7 @@ CLOCKS = ("time/", "throughput/")
 
 class MetricsLog:
     """Appends to the logs of a run directory (StorageError where it cannot). A row of metrics.jsonl is on the disk when
-    the call returns. Rows of clocks survive a kill at once; they are put on the disk when `offsets` is taken for a
+    the call returns. Rows of clocks survive a kill at once; they are put on the disk when `logs` is taken for a
     checkpoint: a resumed run takes none that are younger than that."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -57,13 +59,12 @@ class MetricsLog:
         """A step's wall time: its `total`, and the stages that add up to it."""
         append_lines(self._run_dir / PROFILE, [_row(step, seconds)], synced=False)
 
-    def offsets(self) -> dict[str, int]:
-        """{file: bytes} of the log that a checkpoint is tied to. The clocks are not (see `clock_offset`), but they are
-        on the disk when this returns, as the checkpoint's past."""
+    def logs(self) -> list[dict[str, Any]]:
+        """The logs that a checkpoint is tied to, as they are: seals (see records.seals). The clocks are not tied to it
+        (see `clock_offset`), but they are on the disk when this returns, as the checkpoint's past."""
         for clocks in (TIMINGS, PROFILE):
             sync(self._run_dir / clocks)
-        path = self._run_dir / METRICS
-        return {METRICS: path.stat().st_size if path.exists() else 0}
+        return [asdict(prefix(self._run_dir, name)) for name in (METRICS, SEALS)]
 
 
 def _row(step: int, tags: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
     config.yaml           the configuration; environment.json, versions and machine
     metrics.jsonl         records.metrics, with timings.jsonl and profile.jsonl
     trajectories/         records.trajectories: train-000012.jsonl, eval-start-greedy.jsonl, ...
+    seals.jsonl           records.seals: what these files held when they were written
     eval.json             the comparison, once there is one; evaluated.json, of which weights (agentgrpo eval)
     stopped.json          records.run_dir: why it ended before its end, until it goes on
     checkpoints/          model folders: step-000040 holds the weights after 40 steps
@@ -28,6 +29,7 @@ from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
 from agentgrpo.core.renamed import config_of_today
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
+from agentgrpo.records.seals import Seal, problems
 
 # --- stopped.json: why a run ended before its end, until it goes on.
 #
@@ -180,6 +182,16 @@ class RunDir:
             if isinstance(state, dict):
                 return state
         return {}
+
+    def problems(self) -> list[str]:
+        """A sentence for every file that is not what it was when it was written (see records.seals), and for a log that
+        has lost something since the newest checkpoint."""
+        logs = self.checkpoint_state().get("logs") or []
+        try:
+            lost = [Seal.read(row).problem(self.path, grows=True) for row in logs]
+        except (ValueError, TypeError) as e:
+            lost = [f"{self.path}: the newest checkpoint is damaged: its logs: {e}"]
+        return [*problems(self.path), *filter(None, lost)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per step."""

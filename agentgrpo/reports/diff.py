@@ -18,6 +18,7 @@ from agentgrpo.records.lines import counted, one_line, signed
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation, in_common, read_recorded
 from agentgrpo.run.evaluate import paired_difference
 
@@ -413,7 +414,9 @@ def diff(config: Mapping[str, Any], command: Command) -> VerbResult:
     given = command.arguments
     if len(given["other"]) != 1:
         raise ConfigError(f"diff compares two runs, got {1 + len(given['other'])}: agentgrpo diff RUN_A RUN_B")
-    found = difference(RunDir(Path(given["run_dir"])), RunDir(Path(given["other"][0])))
+    runs = [RunDir(Path(path)) for path in (given["run_dir"], given["other"][0])]
+    warn_of_damage(runs)
+    found = difference(*runs)
     if given["json"]:
         print(json_text(found, indent=2))
     else:

@@ -28,6 +28,7 @@ from agentgrpo.records.lines import (
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.overview import overview
 from agentgrpo.tasks import dialogue
 
@@ -201,6 +202,7 @@ def show(config: Mapping[str, Any], command: Command) -> VerbResult:
     there."""
     given = command.arguments
     run, screen = RunDir(Path(given["run_dir"])), Screen("quiet")
+    warn_of_damage([run])
     if not (given["list"] or any(given[name] is not None for name in ("episode", "file", "step"))):
         overview(screen, run)
         return VerbResult()

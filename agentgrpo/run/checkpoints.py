@@ -37,7 +37,7 @@ def _state(parts: Parts, progress: Progress) -> dict[str, Any]:
         "dev_step": progress.dev_step,
         "cursor": parts.order.cursor(progress.step),
         "carried": progress.state.state(),
-        "offsets": parts.metrics.offsets(),
+        "logs": parts.metrics.logs(),
     }
 
 

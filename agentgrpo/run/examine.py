@@ -18,6 +18,7 @@ from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import Runner
 from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
 from agentgrpo.records.screen import Screen
+from agentgrpo.records.seals import seal, seals_of
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.loop import PolicyRunner
@@ -130,33 +131,57 @@ class Examiner:
         return cards
 
     def _record(self, name: str, scored: Sequence[ScoredGroup], *, step: int = 0) -> None:
-        write = partial(
-            write_trajectories,
-            self.run_dir / "trajectories" / f"{name}.jsonl",
-            scored=scored,
-            advantages=[[None] * len(g.rewards) for g in scored],
-            dropped=[None] * len(scored),
-            step=step,
-            seed=self.seed,
-            split="test",
-            environment=self.runner.environment.name,
-            record_tokens=self.record_tokens,
-        )
+        path = self._trajectories(name)
+
+        def write() -> None:
+            write_trajectories(
+                path,
+                scored=scored,
+                advantages=[[None] * len(g.rewards) for g in scored],
+                dropped=[None] * len(scored),
+                step=step,
+                seed=self.seed,
+                split="test",
+                environment=self.runner.environment.name,
+                record_tokens=self.record_tokens,
+            )
+            seal(self.run_dir, path)
+
         once(self.world, write)
 
+    def _trajectories(self, name: str) -> Path:
+        return self.run_dir / "trajectories" / f"{name}.jsonl"
+
     def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
-        """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None."""
+        """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None. Raises DataError
+        where it is damaged."""
         path = self.run_dir / f"eval-{name}.json"
         if not path.is_file():
             return None
-        row = json.loads(path.read_bytes())
-        return {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()} if row["key"] == key else None
+        known = seals_of(self.run_dir).get(path.name)
+        if known is not None and (problem := known.problem(self.run_dir)) is not None:
+            raise DataError(problem)
+        try:
+            row = json.loads(path.read_bytes())
+            cards = {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()}
+            found = cards if row["key"] == key else None
+        except (ValueError, KeyError, TypeError) as e:
+            raise DataError(f"{path} is damaged: {type(e).__name__}: {e}") from e
+        if known is None and found is not None:  # it was made after the checkpoint that the run goes on from
+            seal(self.run_dir, *(self._trajectories(f"eval-{name}-{mode}") for mode in MODES), path)
+        return found
 
     async def keep_scorecards(self, name: str, key: str) -> dict[str, Scorecard]:
         """`scorecards`, written to `eval-<name>.json`."""
         cards = await self.scorecards(name)
         row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
-        once(self.world, lambda: write_atomic(self.run_dir / f"eval-{name}.json", json.dumps(row).encode()))
+        path = self.run_dir / f"eval-{name}.json"
+
+        def write() -> None:
+            write_atomic(path, json.dumps(row).encode())
+            seal(self.run_dir, path)
+
+        once(self.world, write)
         return cards
 
     async def _baselines(self, trained: Scorecard) -> tuple[dict[str, Scorecard], dict[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentgrpo.core.stages import Stage
 from agentgrpo.grpo.samples import Credit
+from agentgrpo.records.seals import seal
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rollout.metrics import rollout_clocks, rollout_metrics
 from agentgrpo.rollout.scoring import Drop
@@ -21,9 +22,12 @@ def record_groups(
 ) -> dict[str, float]:
     """Every group of the rollout into its file, whatever becomes of it; returns the rollout's tags."""
 
+    run_dir = Path(parts.run.dir)
+    path = run_dir / "trajectories" / f"train-{step:06d}.jsonl"
+
     def write() -> None:
         write_trajectories(
-            Path(parts.run.dir) / "trajectories" / f"train-{step:06d}.jsonl",
+            path,
             scored=rollout.scored,
             advantages=advantages,
             dropped=dropped,
@@ -32,6 +36,7 @@ def record_groups(
             environment=parts.runner.environment.name,
             record_tokens=parts.run.record_tokens,
         )
+        seal(run_dir, path)
 
     with parts.clock.stage(Stage.RECORDS):
         once(parts.world, write)

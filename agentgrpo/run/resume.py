@@ -3,6 +3,7 @@ kept, a directory as it was before a refusal, word of why it stopped."""
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,10 +20,13 @@ from agentgrpo.core.interrupts import is_of_interrupt
 from agentgrpo.records.card import flatten
 from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import CONFIG, EVAL, EVALUATED, TRAJECTORIES, RunDir, forget_stop, write_stop
+from agentgrpo.records.seals import problems
 from agentgrpo.records.trajectories import read_summary
 from agentgrpo.run.parts import Progress
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.process_group import ProcessGroup, agree
+
+_log = logging.getLogger(__name__)
 
 # --- Where a run goes on.
 
@@ -36,9 +40,11 @@ def newest_checkpoint(store: CheckpointStore, world: ProcessGroup) -> LoadedChec
 
 def rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoint, snapshot: str) -> bool:
     """The run directory as it was at `checkpoint`, with the configuration that the run goes on with; whether it had an
-    evaluation that is given up."""
+    evaluation that is given up. Of damaged files of earlier steps there is a warning: nothing is computed from them."""
     run_dir = Path(run.dir)
     store.rewind(checkpoint)
+    for problem in problems(run_dir):
+        _log.warning("%s", problem)
     had_result = give_up_result(run, checkpoint.step)
     before = (run_dir / CONFIG).read_bytes()
     if before != snapshot.encode():

@@ -108,11 +108,16 @@ async def _initial_scorecards(session: TrainingSession, progress: Progress, ctx:
     """The initial policy's scorecards, made before the first step and read again by a run that is resumed."""
     parts, examiner, phase = session.parts, session.examiner, "the evaluation of the start weights"
     ctx.at(phase)
-    kept = once(parts.world, lambda: examiner.kept_scorecards("start", session.eval_key))
+    advice = "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
+    try:
+        kept = once(parts.world, lambda: examiner.kept_scorecards("start", session.eval_key))
+    except DataError as e:
+        if progress.step > 0:
+            raise DataError(f"{e}; it holds the figures of the start weights: {advice}") from e
+        kept = None  # nothing is trained yet: they are made again
     if kept is None and progress.step > 0:
         raise DataError(
-            f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; "
-            "add run.final_eval=false, and compare with: agentgrpo eval --ckpt CHECKPOINT --baseline START"
+            f"{parts.run.dir}/eval-start.json, the figures of the start weights, is missing or of other tasks; {advice}"
         )
     if kept is None:
         return await ctx.do(phase, examiner.keep_scorecards("start", session.eval_key))

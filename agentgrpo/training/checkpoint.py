@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from agentgrpo.core import durable
 from agentgrpo.core.errors import CheckpointError, ConfigError
 from agentgrpo.records.metrics import PROFILE, TIMINGS, clock_offset
+from agentgrpo.records.seals import Seal
 
 TENSORS = "trainer/optimizer.safetensors"
 STATE = "trainer/state.json"
@@ -75,8 +76,8 @@ class CheckpointStore:
         score: float | None = None,
     ) -> Path:
         """Write, read again, verify, then prune. `state` must be plain JSON (lists, str keys, finite numbers), so that
-        it comes back equal; `state["offsets"]` = {file relative to the run directory: bytes} ties the checkpoint to
-        the logs. Replaces a checkpoint of the same step. Raises StorageError; then the older ones are untouched."""
+        it comes back equal; `state["logs"]` (seals, see records.seals) ties the checkpoint to the logs. Replaces a
+        checkpoint of the same step. Raises StorageError; then the older ones are untouched."""
         text = json.dumps(
             {"score": score, "state": dict(state), "step": step}, allow_nan=False, indent=1, sort_keys=True
         )
@@ -116,14 +117,15 @@ class CheckpointStore:
         return LoadedCheckpoint(step=row["step"], path=path, tensors=load_file(path / TENSORS), state=row["state"])
 
     def latest(self, *, strict: bool = False) -> LoadedCheckpoint:
-        """The newest checkpoint that is whole and whose logs still reach its offsets. A bad one is passed over with a
+        """The newest checkpoint that is whole and whose logs still hold what they held. A bad one is passed over with a
         warning, or with `strict` refused. Raises CheckpointError when none is left: a run never silently restarts."""
         durable.sweep_leftovers(self._directory)
         for path in self.candidates():
             try:
                 checkpoint = self.load(path)
-                for log, offset in _logs(self.run_dir, checkpoint):
-                    durable.require_length(log, offset)
+                for log in _logs(checkpoint):
+                    if (problem := log.problem(self.run_dir, grows=True)) is not None:
+                        raise CheckpointError(f"{problem}, when this checkpoint was taken")
                 return checkpoint
             except CheckpointError as e:
                 if strict:
@@ -161,7 +163,7 @@ class CheckpointStore:
     def rewind(self, checkpoint: LoadedCheckpoint) -> None:
         """Take the run directory back to the instant of `checkpoint`: every later step will be recorded exactly once.
 
-        Logs are cut to the checkpoint's offsets. Clock rows and trajectories of its step and later ones, evaluations of
+        Logs are cut to what they were. Clock rows and trajectories of its step and later ones, evaluations of
         later steps and newer checkpoints go to `orphans/`. Done again after a crash in the middle it ends the same.
         """
         orphans, trajectories = self.run_dir / "orphans", self.run_dir / "trajectories"
@@ -170,8 +172,8 @@ class CheckpointStore:
         for path in self.candidates():
             if _step_of(path) > checkpoint.step:
                 durable.set_aside(path, orphans)
-        for log, offset in _logs(self.run_dir, checkpoint):
-            durable.truncate_to(log, offset, orphans)
+        for log in _logs(checkpoint):
+            durable.truncate_to(self.run_dir / log.file, log.bytes, orphans)
         for clocks in (self.run_dir / TIMINGS, self.run_dir / PROFILE):
             durable.truncate_to(clocks, clock_offset(clocks, checkpoint.step), orphans)
         for path in sorted(trajectories.glob("*.jsonl")):
@@ -185,9 +187,14 @@ def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def _logs(run_dir: Path, checkpoint: LoadedCheckpoint) -> list[tuple[Path, int]]:
-    offsets: Mapping[str, int] = checkpoint.state.get("offsets", {})
-    for name in offsets:
-        if Path(name).name != name:  # a checkpoint from elsewhere must not cut files outside of its run
-            raise CheckpointError(f"{checkpoint.path}: the log {name!r} of its offsets is not in the run directory")
-    return [(run_dir / name, offset) for name, offset in sorted(offsets.items())]
+def _logs(checkpoint: LoadedCheckpoint) -> list[Seal]:
+    """Raises CheckpointError: a checkpoint from elsewhere must not cut files outside of its run."""
+    if "logs" not in checkpoint.state:
+        raise CheckpointError(f"{checkpoint.path} is of an earlier version; evaluate it, or go on with that version")
+    try:
+        found = [Seal.read(row) for row in checkpoint.state["logs"]]
+    except (ValueError, TypeError) as e:
+        raise CheckpointError(f"{checkpoint.path}: its logs: {e}") from e
+    if odd := next((log.file for log in found if "/" in log.file), None):
+        raise CheckpointError(f"{checkpoint.path}: the log {odd!r} is not in the run directory")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from agentgrpo.core.durable import Operation, injected
 from agentgrpo.core.errors import DataError
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, MetricsLog, clock_offset, read_metrics
+from agentgrpo.records.seals import SEALS
 
 
 def test_a_row_is_compact_sorted_and_exact(tmp_path: Path) -> None:
@@ -54,12 +56,14 @@ def test_the_name_step_is_taken(tmp_path: Path) -> None:
         MetricsLog(tmp_path).step(1, {"step": 7.0})
 
 
-def test_offsets_are_those_of_the_metrics_alone(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    assert log.offsets() == {"metrics.jsonl": 0}
+def test_a_checkpoint_is_tied_to_the_metrics_and_the_seals_and_to_no_clock(tmp_path: Path) -> None:
+    log, nothing = MetricsLog(tmp_path), sha256().hexdigest()
+    empty = [{"file": name, "bytes": 0, "sha256": nothing} for name in (METRICS, SEALS)]
+    assert log.logs() == empty
     log.clock(0, {"time/train": 1.5, "throughput/tokens_per_s": 10.0})
     log.step(0, {"x": 1.0})
-    assert log.offsets() == {"metrics.jsonl": len('{"step":0,"x":1.0}\n')}
+    row = b'{"step":0,"x":1.0}\n'
+    assert log.logs() == [{"file": METRICS, "bytes": len(row), "sha256": sha256(row).hexdigest()}, empty[1]]
     assert (tmp_path / TIMINGS).read_text() == '{"step":0,"throughput/tokens_per_s":10.0,"time/train":1.5}\n'
 
 
@@ -77,8 +81,8 @@ def test_rows_are_synced_and_clocks_only_for_a_checkpoint(tmp_path: Path) -> Non
         assert synced == []
         log.step(0, {"x": 1.0})
         assert synced == [METRICS, tmp_path.name]
-        log.offsets()
-    assert synced[2:] == [TIMINGS, tmp_path.name, PROFILE, tmp_path.name]
+        log.logs()
+    assert synced[2:] == [TIMINGS, tmp_path.name, PROFILE, tmp_path.name, METRICS, tmp_path.name]
 
 
 def test_clock_rows_are_cut_at_the_first_of_the_step_or_unreadable(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,13 +37,13 @@ def write_model(folder: Path) -> None:
 
 
 def save(
-    store: CheckpointStore, step: int, *, score: float | None = None, offsets: Mapping[str, int] | None = None
+    store: CheckpointStore, step: int, *, score: float | None = None, logs: Sequence[Mapping[str, Any]] = ()
 ) -> Path:
     return store.save(
         step,
         write_model=write_model,
         tensors={"w": torch.full((3,), float(step))},
-        state={"offsets": dict(offsets or {})},
+        state={"logs": list(logs)},
         score=score,
     )
 
@@ -66,7 +68,8 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
         "half": torch.tensor([1e-3, float("inf")], dtype=torch.bfloat16),
         "rng": torch.arange(16, dtype=torch.uint8),
     }
-    state = {"step": 40, "lr": 0.1 + 0.2, "cursor": {"epoch": 1, "index": 7}, "names": ["a", None, True]}
+    cursor = {"epoch": 1, "index": 7}
+    state = {"step": 40, "lr": 0.1 + 0.2, "cursor": cursor, "names": ["a", None, True], "logs": []}
     store = CheckpointStore(run_dir=tmp_path)
     path = store.save(40, write_model=write_model, tensors=tensors, state=state, score=0.5)
     assert path == tmp_path / "checkpoints" / "step-000040"
@@ -185,21 +188,36 @@ def test_a_model_folder_without_trainer_state_cannot_be_resumed(tmp_path: Path) 
 def test_a_checkpoint_whose_log_lost_rows_is_passed_over(tmp_path: Path) -> None:
     store = CheckpointStore(run_dir=tmp_path)
     (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" * 4)
-    save(store, 1, offsets={"metrics.jsonl": 6})
-    save(store, 2, offsets={"metrics.jsonl": 12})
+    for step, size in ((1, 6), (2, 12)):
+        hashed = sha256(b"{}\n" * (size // 3)).hexdigest()
+        save(store, step, logs=[{"file": "metrics.jsonl", "bytes": size, "sha256": hashed}])
     assert store.latest().step == 2
     os.truncate(tmp_path / "metrics.jsonl", 11)
     assert store.latest().step == 1
-    with pytest.raises(CheckpointError, match="11 bytes, but the checkpoint was taken at 12"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged: it has 11 bytes and had 12, when this"):
         store.latest(strict=True)
 
 
-def test_offsets_reach_no_file_outside_of_the_run(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_log_was_changed_is_passed_over(tmp_path: Path) -> None:
+    store, log = CheckpointStore(run_dir=tmp_path), MetricsLog(tmp_path)
+    for step in range(2):
+        log.step(step, {"reward/mean": 0.5})
+        save(store, step + 1, logs=log.logs())
+    flip(tmp_path / "metrics.jsonl", 40)  # of the second row
+    assert store.latest().step == 1
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged: its content does not match"):
+        store.latest(strict=True)
+    flip(tmp_path / "metrics.jsonl", 10)
+    with pytest.raises(CheckpointError, match="holds no valid checkpoint"):
+        store.latest()
+
+
+def test_logs_reach_no_file_outside_of_the_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (tmp_path / "precious").write_text("data\n")
     store = CheckpointStore(run_dir=run)
-    path = save(store, 1, offsets={"../precious": 0})
-    with pytest.raises(CheckpointError, match=r"the log '../precious' of its offsets is not in the run directory"):
+    path = save(store, 1, logs=[{"file": "../precious", "bytes": 0, "sha256": ""}])
+    with pytest.raises(CheckpointError, match=r"'../precious' is no file of this run"):
         store.rewind(store.load(path))
     assert (tmp_path / "precious").read_text() == "data\n"
 
@@ -280,7 +298,7 @@ def run(run_dir: Path, *, last: int, every: int) -> None:
 
 
 def keep(store: CheckpointStore, step: int, weights: torch.Tensor, metrics: MetricsLog) -> None:
-    store.save(step, write_model=write_model, tensors={"w": weights}, state={"offsets": metrics.offsets()})
+    store.save(step, write_model=write_model, tensors={"w": weights}, state={"logs": metrics.logs()})
 
 
 def outcome(run_dir: Path) -> dict[str, bytes]:
@@ -368,7 +386,7 @@ def test_rewinding_sets_aside_what_came_later(tmp_path: Path) -> None:
         record(tmp_path, step, torch.ones(1))
         metrics.clock(step, {"time/train": 1.0})
         metrics.step(step, {"reward/mean": 0.5})
-        save(store, step + 1, offsets=metrics.offsets())
+        save(store, step + 1, logs=metrics.logs())
         metrics.clock(step + 1, {"time/checkpoint": 1.0})
     trajectories = tmp_path / "trajectories"
     for name in ("eval-dev-000002.jsonl", "eval-dev-000003.jsonl", "eval-start-greedy.jsonl", ".tmp-0123abcd-x.jsonl"):

@@ -14,6 +14,7 @@ from agentgrpo.core.errors import AgentGrpoError, ConfigError
 from agentgrpo.records.card import flatten
 from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import CONFIG, EVAL, STOPPED, RunDir, stop_sentence
+from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation, read_recorded
 from agentgrpo.run.drift import SOFT, SOFT_GROUPS
 
@@ -66,7 +67,9 @@ def find(root: Path) -> tuple[list[EvaluatedRun], list[tuple[str, str]]]:
     for path in _evaluated(root):
         name = path.relative_to(root).as_posix() if path != root else path.resolve().name
         try:
-            found.append(_read(name, RunDir(path)))
+            run = RunDir(path)
+            warn_of_damage([run])
+            found.append(_read(name, run))
         except (AgentGrpoError, LookupError, TypeError, ValueError, AttributeError) as e:
             reason = str(e) if isinstance(e, AgentGrpoError) else f"eval.json or config.yaml is not ours: {e!r}"
             skipped.append((name, reason))

@@ -33,6 +33,7 @@ from agentgrpo.records.html_page import json_text
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
 from agentgrpo.records.screen import Bar, Screen
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.replay.divergence import Divergence, turns_of
 from agentgrpo.reports.replay.parts import Replayed
 from agentgrpo.reports.replay.report import lines
@@ -53,6 +54,7 @@ def replay(config: dict[str, Any], command: Command) -> VerbResult:
     tools = _tools(given)
     _refuse_foreign(config)
     run = RunDir(Path(given["run_dir"]))
+    warn_of_damage([run])
     kept = Kept(run, None if given["ckpt"] is None else Path(given["ckpt"]))
     file = kept.file(name=given["file"], step=given["step"])
     records, left_out = _records(file, given["episode"], has_to_speak=tools == "record")

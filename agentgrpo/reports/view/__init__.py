@@ -21,6 +21,7 @@ from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.records.html_page import require_place
 from agentgrpo.records.run_dir import RunDir
+from agentgrpo.reports.damage import warn_of_damage
 
 if TYPE_CHECKING:
     from agentgrpo.reports.view.ratios import Ratios
@@ -41,6 +42,7 @@ def view(config: Mapping[str, Any], command: Command) -> VerbResult:
     given = command.arguments
     _refuse_contradictions(given)
     runs = [RunDir(Path(path)) for path in (given["run_dir"], *given["others"])]
+    warn_of_damage(runs)
     if given["serve"]:
         return _serve(runs, port=_port(given["port"]), ratio=given["ratio"])
     out = Path(given["out"]) if given["out"] is not None else runs[0].path / PAGE

@@ -1,0 +1,112 @@
+"""seals.jsonl: what the files of a run held when they were written, so that no damaged one passes for whole.
+
+    {"file":"trajectories/train-000012.jsonl","bytes":48211,"sha256":"9f86d0..."}
+
+The last row of a file counts. Logs that grow have no row: each checkpoint holds a Seal of metrics.jsonl, and of
+seals.jsonl itself, as they were when it was taken. A run that is resumed checks those first, then all files by their
+rows. Files with clocks in them are not sealed: two equal runs have equal seals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from agentgrpo.core.durable import append_lines, sync
+from agentgrpo.core.errors import DataError
+
+SEALS = "seals.jsonl"
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Of a file, or of the first `bytes` bytes of one that grows."""
+
+    file: str
+    """Relative to the run's directory, with slashes."""
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, run_dir: Path, name: str) -> Seal:
+        """A missing file has no bytes."""
+        path = run_dir / name
+        size = path.stat().st_size if path.exists() else 0
+        return cls(name, size, _sha256(path, size))
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Seal:
+        """Raises ValueError, also for a name that leads out of the run's directory."""
+        found = cls(**row)
+        if not (isinstance(found.file, str) and isinstance(found.bytes, int) and isinstance(found.sha256, str)):
+            raise ValueError("a name, a number of bytes and a hash are needed")
+        if PurePosixPath(found.file).is_absolute() or ".." in PurePosixPath(found.file).parts or found.bytes < 0:
+            raise ValueError(f"{found.file!r} is no file of this run")
+        return found
+
+    def problem(self, run_dir: Path, *, grows: bool = False) -> str | None:
+        """What is wrong with the file, naming it; None where it is what it was."""
+        path = run_dir / self.file
+        size = path.stat().st_size if path.is_file() else None
+        if size is None and self.bytes:
+            return f"{path} is missing"
+        if size is not None and (size < self.bytes or (size > self.bytes and not grows)):
+            return f"{path} is damaged: it has {size} bytes and had {self.bytes}"
+        if _sha256(path, self.bytes) != self.sha256:
+            return f"{path} is damaged: its content does not match what was written"
+        return None
+
+
+def seal(run_dir: Path, *paths: Path) -> None:
+    """Remember what these files hold, in this order. Their rows are on the disk once a checkpoint is (see `prefix`)."""
+    rows = (asdict(Seal.of(run_dir, path.relative_to(run_dir).as_posix())) for path in paths)
+    append_lines(run_dir / SEALS, [json.dumps(row, separators=(",", ":")) for row in rows], synced=False)
+
+
+def prefix(run_dir: Path, name: str) -> Seal:
+    """Of a log that grows, for a checkpoint: what it has is on the disk when this returns."""
+    sync(run_dir / name)
+    return Seal.of(run_dir, name)
+
+
+def seals_of(run_dir: Path) -> dict[str, Seal]:
+    """File -> its last seal; {} of a run without any, such as one of an earlier version. A last row that has no end is
+    left out, as one that is being written. Raises DataError."""
+    path = run_dir / SEALS
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = Seal.read(json.loads(line))
+        except (ValueError, TypeError) as e:
+            raise DataError(f"{path} is damaged: row {number}: {e}") from e
+        found[row.file] = row
+    return found
+
+
+def problems(run_dir: Path) -> Iterator[str]:
+    """What is wrong with the sealed files of a run, a sentence for each."""
+    try:
+        seals = seals_of(run_dir)
+    except DataError as e:
+        yield str(e)
+    else:
+        yield from (problem for s in seals.values() if (problem := s.problem(run_dir)) is not None)
+
+
+def _sha256(path: Path, size: int) -> str:
+    """Of the first `size` bytes."""
+    digest = hashlib.sha256()
+    if size:
+        with path.open("rb") as f:
+            while size and (block := f.read(min(_BLOCK, size))):
+                digest.update(block)
+                size -= len(block)
+    return digest.hexdigest()
