@@ -91,7 +91,7 @@ class Jobs:
                 snapshot=job.snapshot,
             )
             entry = self._load()
-            raise_again()  # what is under way from here on knows how to end
+            raise_again(leaves=False)  # what is under way from here on knows how to end
             code, objective = entry(job.config, command)
         except (Exception, KeyboardInterrupt) as error:
             self._empty(folder)

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = jobs.exit_code
         elif line is not None:
             entry = _load(line.verb.entry)
-            raise_again()  # what is under way from here on knows how to end
+            raise_again(leaves=True)  # what is under way from here on knows how to end
             command = Command(verb=line.name, arguments=line.arguments, overrides=(), choices={}, snapshot="")
             code = entry({}, command).exit_code
         sys.stdout.flush()

@@ -21,11 +21,12 @@ from agentgrpo.core.errors import Preempted
 from agentgrpo.training.process_group import ProcessGroup, agree
 
 T = TypeVar("T")
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopRequest:
-    """Inside the context, SIGTERM and SIGINT make `unless_stopped` raise Preempted. A second signal ends the process
+    """Inside the context, SIGTERM, SIGINT and, where nohup has not switched it off, SIGHUP make `unless_stopped` raise
+    Preempted. A second signal ends the process
     at once (exit code 130), and so does the end of `grace_s` seconds (75): every file on disk is valid at any instant,
     so only what came after the last checkpoint is done again. `at_once` is called before such an end.
 
@@ -96,7 +97,8 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         self._loop = asyncio.get_running_loop()
-        self._before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        heeded = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._on_signal) for number in heeded}
         return self
 
     def __exit__(
