@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 import yaml
@@ -39,6 +39,7 @@ from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
     RestoreOnRefusal,
+    keep_configuration,
     kept_result,
     newest_checkpoint,
     next_commands,
@@ -48,6 +49,7 @@ from agentgrpo.run.resume import (
 )
 from agentgrpo.run.session import examine_only, run_session
 from agentgrpo.run.settings import Settings, settings_of
+from agentgrpo.run.warm_start import WarmStart
 from agentgrpo.training.checkpoint import STATE, CheckpointStore
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
@@ -78,7 +80,7 @@ def resume(config: Config, command: Command) -> VerbResult:
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
-            once(world, lambda: write_atomic(run_dir / SNAPSHOT, command.snapshot.encode()))
+            once(world, lambda: keep_configuration(run_dir, command.snapshot))
             built = run_of(settings, command.snapshot, screen, world)
             session, progress = session_of(built, None, watch), Progress()
             with _ending(session.parts, progress):
@@ -122,7 +124,9 @@ def evaluate(config: Config, command: Command) -> VerbResult:
         weights = [Path(path) if path else None for path in (start, arguments["ckpt"])]
         before = settings if is_trained else replace(settings, engine=PartNode("engine", {"name": "hf"}))
         inputs = load_inputs(settings, command.snapshot, screen, world)
-        first = prepare_start(inputs)
+        # A warm start takes minutes, and nobody needs one where both policies are there.
+        made = isinstance(settings.model, WarmStart) and weights[0] is not None and weights[1] is not None
+        first = Start(cast(Path, weights[0])) if made else prepare_start(inputs)
 
         def examiner(settings: Settings, weights: Path | None) -> Examiner:
             return build_run(replace(inputs, settings=settings), first, weights=weights).examiner(test=True, dev=False)

@@ -29,7 +29,7 @@ from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
 from agentgrpo.core.renamed import config_of_today
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
-from agentgrpo.records.seals import Seal, problems
+from agentgrpo.records.seals import SEALS, Seal, is_whole, problems
 
 # --- stopped.json: why a run ended before its end, until it goes on.
 #
@@ -158,8 +158,12 @@ class RunDir:
 
     @property
     def evaluation(self) -> Mapping[str, Any] | None:
-        """eval.json, once the run (or `agentgrpo eval`) has compared."""
-        return self._json(EVAL)
+        """eval.json, once the run (or `agentgrpo eval`) has compared. Raises DataError where it is damaged."""
+        found = self._json(EVAL)
+        is_of_today = (self.path / SEALS).is_file()  # an earlier version has sealed and signed nothing
+        if found is not None and is_of_today and not is_whole(found):
+            raise DataError(f"{self.path / EVAL} is damaged: its content does not match its sha256; evaluate again")
+        return found
 
     @property
     def evaluated(self) -> Mapping[str, Any]:

@@ -68,6 +68,12 @@ def seal(run_dir: Path, *paths: Path) -> None:
     append_lines(run_dir / SEALS, [json.dumps(row, separators=(",", ":")) for row in rows], synced=False)
 
 
+def seal_again(run_dir: Path, path: Path) -> None:
+    """The same of a file that each start of a run writes: one that it left as it was has its row."""
+    if seals_of(run_dir).get(path.name) != Seal.of(run_dir, path.name):
+        seal(run_dir, path)
+
+
 def prefix(run_dir: Path, name: str) -> Seal:
     """Of a log that grows, for a checkpoint: what it has is on the disk when this returns."""
     sync(run_dir / name)
@@ -99,6 +105,23 @@ def problems(run_dir: Path) -> Iterator[str]:
         yield str(e)
     else:
         yield from (problem for s in seals.values() if (problem := s.problem(run_dir)) is not None)
+
+
+# --- JSON that holds its own hash, for what two equal runs write differently: eval.json has bills.
+
+
+def signed(content: Mapping[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps({**content, "sha256": _of_content(content)}, indent=2) + "\n"
+
+
+def is_whole(content: Mapping[str, Any]) -> bool:
+    """Whether what was read is what `signed` has written."""
+    return content.get("sha256") == _of_content({k: v for k, v in content.items() if k != "sha256"})
+
+
+def _of_content(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _sha256(path: Path, size: int) -> str:

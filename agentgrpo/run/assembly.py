@@ -51,7 +51,9 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         shard(built.policy.model, built.world.size)
     optimizer: AdamW = built.settings.optimizer.build(model=built.policy.model)
     trainer = _trainer(built, reference, optimizer)
-    if checkpoint is not None:
+    if checkpoint is None:
+        torch.manual_seed(built.run.seed)  # nothing of ours draws from torch's own generator, a user's part may
+    else:
         built.guards.load_state(checkpoint.state["guards"])
         torch.set_rng_state(checkpoint.tensors[RNG])
         optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))

@@ -282,6 +282,9 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
     for task in inputs.dataset.split("train")[:1]:
         runner.rehearse(task)
+    if inputs.meter.has_cassette and not inputs.meter.in_use:
+        mode = settings.cassette.mode
+        inputs.screen.line(f"note: cassette.mode={mode}, and nothing in this run asks a service: there is no cassette")
     for note in inputs.equipment.notes:
         inputs.screen.line(f"note: {note}")
     figures = runner.figures

@@ -17,8 +17,9 @@ from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import Runner
 from agentgrpo.judges.base import AnswerJudge, close_judge, counts_of
+from agentgrpo.records.run_dir import EVAL
 from agentgrpo.records.screen import Screen
-from agentgrpo.records.seals import seal, seals_of
+from agentgrpo.records.seals import seal, seals_of, signed
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.loop import PolicyRunner
@@ -221,8 +222,8 @@ class Examiner:
         bills["engine"] = self.engine.counts if isinstance(self.engine, Billing) else {}
         bills["spend"] = {} if self.meter is None else once(self.world, self.meter.summary)  # of the whole run so far
         result = evaluation.to_json() | {name: dict(bill) for name, bill in bills.items() if bill}
-        text = (json.dumps(result, indent=2) + "\n").encode()
-        once(self.world, lambda: write_atomic(self.run_dir / "eval.json", text))
+        text = signed(result).encode()
+        once(self.world, lambda: write_atomic(self.run_dir / EVAL, text))
         return evaluation
 
 

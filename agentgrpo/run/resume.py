@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import yaml
+
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
@@ -46,11 +48,23 @@ def rewind(run: RunSettings, store: CheckpointStore, checkpoint: LoadedCheckpoin
     for problem in problems(run_dir):
         _log.warning("%s", problem)
     had_result = give_up_result(run, checkpoint.step)
-    before = (run_dir / CONFIG).read_bytes()
-    if before != snapshot.encode():
-        write_atomic(run_dir / f"config-until-{checkpoint.step:06d}.yaml", before)
-        write_atomic(run_dir / CONFIG, snapshot.encode())
+    keep_configuration(run_dir, snapshot, until=f"config-until-{checkpoint.step:06d}.yaml")
     return had_result
+
+
+def keep_configuration(run_dir: Path, snapshot: str, *, until: str | None = None) -> None:
+    """The configuration that the run goes on with. The file stays as it is where that says the same; else what it said
+    is kept as `until`, and of which presets the run was composed is said on."""
+    path = run_dir / CONFIG
+    before = path.read_text("utf-8")
+    if yaml.safe_load(before) == yaml.safe_load(snapshot):
+        return
+    if until is not None:
+        write_atomic(run_dir / until, before.encode())
+    composed = [line for line in before.splitlines(keepends=True) if line.startswith("# composed from ")]
+    head, *rest = snapshot.splitlines(keepends=True)
+    kept = composed[:1] if not any(line.startswith("# composed from ") for line in rest) else []
+    write_atomic(path, "".join([head, *kept, *rest]).encode())
 
 
 # --- A run that has been trained and evaluated to its end: whoever resumes it gets what it came to, at once.

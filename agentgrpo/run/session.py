@@ -15,6 +15,7 @@ from agentgrpo.core.errors import BudgetSpent, DataError, NoServer, RetrieverErr
 from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
+from agentgrpo.records.seals import seal_again
 from agentgrpo.retrieval.base import Probed
 from agentgrpo.run.checkpoints import save
 from agentgrpo.run.context import RunContext
@@ -139,7 +140,13 @@ def _describe(parts: Parts, probed: str) -> None:
         "figures": parts.runner.figures.to_json(),
     }
     text = (json.dumps(found, indent=2) + "\n").encode()
-    once(parts.world, lambda: write_atomic(Path(parts.run.dir) / "environment.json", text))
+    run_dir = Path(parts.run.dir)
+
+    def write() -> None:
+        write_atomic(run_dir / "environment.json", text)
+        seal_again(run_dir, run_dir / "environment.json")
+
+    once(parts.world, write)
 
 
 async def examine_only(

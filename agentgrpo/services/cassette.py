@@ -53,7 +53,10 @@ class CassetteSettings:
         if self.mode == "live" or self.path is None:
             return None
         if self.mode == "strict" and not self.path.expanduser().is_file():
-            raise ConfigError(f"cassette.path={self.path}: no such file; record it first, with cassette.mode=fill")
+            raise ConfigError(
+                f"cassette.path={self.path}: no such file; record it first, with cassette.mode=fill "
+                "(a run that asks no service has nothing to record)"
+            )
         return Cassette(self.path, read_only=self.mode == "strict")
 
 

@@ -190,6 +190,11 @@ class MemoryPlan:
         sharded = w.sharded if self._is_sharded else 0
         return (w.trained - sharded + ceil(sharded / self.processes)) * num_bytes_each
 
+    @property
+    def _optimizer_here(self) -> int:
+        """This process's part of the optimizer's state, in bytes."""
+        return -(-self.optimizer_bytes * self._share(1) // self.weights.trained)
+
     def _held(self) -> list[MemoryLine]:
         w, a = self.weights, self._algorithm
         frozen = (w.total - w.trained) * self._size
@@ -197,7 +202,7 @@ class MemoryPlan:
             MemoryLine(name="weights", num_bytes=frozen + self._share(self._trained_size), basis=EXACT),
             MemoryLine(
                 name="optimizer state",
-                num_bytes=-(-self.optimizer_bytes * self._share(1) // w.trained),
+                num_bytes=self._optimizer_here,
                 basis=EXACT,
                 note="two moments" + (", float32 weights" if self._trained_size < 4 else ""),
             ),
@@ -244,7 +249,13 @@ class MemoryPlan:
             kept, how = c.num_hidden_layers * layer, "every layer's"
         gradients = self._share(max(4, self._trained_size))
         longer = f"; the longest context, not {given:,}" if tokens > given else ""
+        undone = []
+        if not self._algorithm.is_on_policy:
+            before = self._share(self._trained_size) + self._optimizer_here
+            why = "to undo an update that fails: algorithm.mini_batches or num_epochs is more than 1"
+            undone = [MemoryLine(name="state before the update", num_bytes=before, basis=EXACT, when=UPDATE, note=why)]
         return [
+            *undone,
             MemoryLine(
                 name="gradients", num_bytes=gradients, basis=EXACT, when=UPDATE, note="float32 in the optimizer step"
             ),

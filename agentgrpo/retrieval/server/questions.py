@@ -24,10 +24,10 @@ DEFAULT_TOP_K = 3
 class RequestLimits:
     """What one server takes on. Raises ConfigError for a limit below 1."""
 
-    queries: int = 1024
-    """In one request; of a reranking, documents."""
+    queries: int = 4096
+    """In one request; of a reranking, documents. Search-R1's own default batch asks 2,560 at once."""
     top_k: int = 1000
-    passages: int = 50_000
+    passages: int = 100_000
     """In the answer of one request: queries times top_k."""
     query_chars: int = 16_384
     """A longer query of a batch is an error of that row alone."""
