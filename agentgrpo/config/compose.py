@@ -44,6 +44,7 @@ from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, StorageError
 from agentgrpo.core.renamed import config_of_today
+from agentgrpo.core.untrusted import refuse_endless, refuse_special_files
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
@@ -106,6 +107,8 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     """A run's configuration, unresolved, read as data that may come from anybody: only known groups, nothing that a
     library would act on (`hydra`, `defaults`, `_target_`), no resolver but oc.env. Raises ConfigError."""
     try:
+        refuse_special_files(path.parent)
+        refuse_endless(yaml.safe_load(path.read_text("utf-8")), path)  # OmegaConf would write aliases out
         tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except FileNotFoundError as e:
         raise ConfigError(f"there is no {path}; give the directory of a run, as agentgrpo train made it") from e

@@ -1,10 +1,15 @@
-"""Text of others (a program's output, a page, a passage), made safe for a policy to read and for people to print."""
+"""What others wrote: text (a program's output, a page, a passage) made safe for a policy to read and for people to
+print; folders and trees refused that would never end."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
+
+from agentgrpo.core.errors import DataError
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -33,3 +38,41 @@ def unframed(text: str, tags: Iterable[str]) -> str:
 def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
     one_of = "|".join(map(re.escape, names))
     return re.compile(rf"<(?=\s*/?\s*(?:{one_of})(?![\w-]))", re.IGNORECASE)
+
+
+# --- Folders and trees of others: a run's directory, a checkpoint, a configuration.
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_MOST_NODES = 100_000
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raise DataError for the first entry below `folder`, links followed, that is neither a file nor a folder: reading
+    it might never end."""
+    for path in (folder, *sorted(folder.rglob("*"))):
+        try:
+            kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
+        except OSError:  # a link that leads nowhere, or in a circle
+            continue
+        if kind is not None:
+            raise DataError(f"{path} is {kind}; allowed are files and folders: remove it")
+
+
+def refuse_endless(tree: object, where: object) -> None:
+    """Raise DataError for a tree of more values than any configuration has, as YAML's aliases can make it: each of ten
+    lines says the line before it ten times."""
+    left, waiting = _MOST_NODES, [tree]
+    while waiting:
+        node = waiting.pop()
+        left -= 1
+        if left < 0:
+            raise DataError(f"{where} has more than {_MOST_NODES} values, aliases written out; no configuration has")
+        if isinstance(node, Mapping):
+            waiting += node.values()
+        elif isinstance(node, Sequence) and not isinstance(node, str | bytes):
+            waiting += node

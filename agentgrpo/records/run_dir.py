@@ -28,6 +28,7 @@ import yaml
 from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
 from agentgrpo.core.renamed import config_of_today
+from agentgrpo.core.untrusted import refuse_endless, refuse_special_files
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 from agentgrpo.records.seals import SEALS, Seal, is_whole, problems
 
@@ -130,6 +131,7 @@ class RunDir:
             siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
             near = did_you_mean(path.name, siblings)
             raise ConfigError(f"{path} does not exist; give the directory of a run, such as runs/x.{near}")
+        refuse_special_files(path)
         if not ((path / CONFIG).is_file() or (path / TRAJECTORIES).is_dir()):
             raise ConfigError(f"{path} has no trajectories; give the directory of a run that has begun, such as runs/x")
 
@@ -146,6 +148,7 @@ class RunDir:
             found = yaml.safe_load((self.path / CONFIG).read_bytes())
         except (yaml.YAMLError, UnicodeDecodeError) as e:
             raise DataError(f"{self.path / CONFIG}: {e}") from e
+        refuse_endless(found, self.path / CONFIG)
         if not isinstance(found, dict):
             raise DataError(f"{self.path / CONFIG}: not a configuration")
         return config_of_today(found)

@@ -1,0 +1,79 @@
+"""What others wrote is read in bounded time, and refused in one line where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentgrpo.cli.main import main
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.untrusted import refuse_endless, refuse_special_files, unframed, visible
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "trajectories").mkdir(parents=True)
+    (folder / "config.yaml").write_text("run: {dir: x}\n")
+    return folder
+
+
+def test_the_joiners_of_scripts_stay_and_what_hides_goes() -> None:
+    assert visible("می\u200cخواهم 👩\u200d🚀 a\tb\nc") == "می\u200cخواهم 👩\u200d🚀 a\tb\nc"
+    assert visible("a\u202eb\u2066c\u200bd\ufeffe\U000e0061f\x1b[31mg\x00h") == "abcdefgh"
+
+
+def test_only_tags_of_that_name_are_written_out() -> None:
+    text = "<answer> </Answer > < / answer><answers> <answer-key> a<answer b </answer/>"
+    assert unframed(text, ["answer"]) == (
+        "&lt;answer> &lt;/Answer > &lt; / answer><answers> <answer-key> a&lt;answer b &lt;/answer/>"
+    )
+
+
+def test_a_bomb_of_aliases_is_refused_in_no_time() -> None:
+    refuse_endless(yaml.safe_load("a: &a [1, 2]\nb: [*a, *a]\n"), "config.yaml")
+    with pytest.raises(DataError, match=r"^config\.yaml has more than 100000 values, aliases written out"):
+        refuse_endless(yaml.safe_load(BOMB), "config.yaml")
+    with pytest.raises(DataError, match="more than 100000 values"):
+        refuse_endless(yaml.safe_load("&a [*a]"), "x")
+
+
+@pytest.mark.parametrize(
+    "verb", [["show"], ["resume"], ["view"], ["replay", "--step", "0"]], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize("what", ["aliases", "pipe", "config is a pipe", "device"])
+def test_a_run_directory_that_would_never_end_is_one_line(
+    run: Path, verb: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if what == "aliases":
+        (run / "config.yaml").write_text(BOMB)
+        told = f"{run / 'config.yaml'} has more than 100000 values"
+    elif what == "pipe":
+        os.mkfifo(run / "trajectories" / "train-000000.jsonl")
+        told = f"{run / 'trajectories' / 'train-000000.jsonl'} is a named pipe"
+    elif what == "config is a pipe":
+        (run / "config.yaml").unlink()
+        os.mkfifo(run / "config.yaml")
+        told = f"{run / 'config.yaml'} is a named pipe"
+    else:
+        (run / "metrics.jsonl").symlink_to("/dev/zero")
+        told = f"{run / 'metrics.jsonl'} is a device"
+    is_shown = (verb, what) == (["view"], "aliases")  # its page can do without a configuration, and says so
+    assert (main([verb[0], str(run), *verb[1:]]) == 0) == is_shown
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (2 if is_shown else 1)
+    assert all(told in line for line in lines)
+
+
+def test_links_to_files_and_links_that_lead_nowhere_are_no_special_files(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("x")
+    (run / "link").symlink_to(tmp_path / "elsewhere")
+    (run / "nowhere").symlink_to(tmp_path / "gone")
+    refuse_special_files(run)
