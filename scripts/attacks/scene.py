@@ -18,7 +18,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.tools.sandbox.seccomp import ARCHITECTURES, REFUSED
+from attacks.numbers import CLONE, NUMBERS
+
+from agentgrpo.tools.sandbox.seccomp import ARCHITECTURES
 
 SECRET_NAME = "BATTERY_SECRET"
 CHECKOUT = Path(__file__).parents[2]
@@ -42,7 +44,7 @@ class Scene:
         self._shm_key = secrets.randbits(30) | 1
         self._bait = self._new_bait()
         ports = self._serve()
-        machine = os.uname().machine
+        column = ARCHITECTURES[os.uname().machine].column
         self.facts = {
             **ports,
             "secret_name": SECRET_NAME,
@@ -57,8 +59,8 @@ class Scene:
             "new_file": str(self._new_file),
             "leaked_fd": self._leaked,
             "shm_key": self._shm_key,
-            "numbers": {name: numbers[ARCHITECTURES[machine].column] for name, numbers in REFUSED.items()},
-            "clone": ARCHITECTURES[machine].clone,
+            "numbers": {name: numbers[column] for name, numbers in NUMBERS.items()},
+            "clone": CLONE[column],
         }
 
     @property

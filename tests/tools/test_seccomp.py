@@ -1,4 +1,4 @@
-"""The filter, run by an interpreter of BPF: every call of the table on both architectures, and what stays allowed."""
+"""The filter, run by an interpreter of BPF: every number on both architectures, and what arguments decide."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import struct
 import pytest
 
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.tools.sandbox.calls import ALLOWED
 from agentgrpo.tools.sandbox.seccomp import (
     ALLOW,
     ARCHITECTURES,
+    CLONE3,
     ENOSYS,
     EPERM,
     ERRNO,
+    IOCTLS,
     KILL,
     NEWEST,
-    REFUSED,
+    PRCTLS,
     filter_for,
 )
 
@@ -41,13 +44,27 @@ def decide(machine: str, number: int, *arguments: int, audit: int | None = None)
             at += if_true if holds else if_false
 
 
+def number_of(name: str, machine: str) -> int:
+    number = ALLOWED[name][ARCHITECTURES[machine].column]
+    assert number is not None
+    return number
+
+
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_is_listed_is_refused_and_nothing_else(machine: str) -> None:
-    arch = ARCHITECTURES[machine]
-    listed = {numbers[arch.column] for numbers in REFUSED.values()} - {None}
+def test_what_is_listed_is_allowed_and_nothing_else(machine: str) -> None:
+    listed = {numbers[ARCHITECTURES[machine].column] for numbers in ALLOWED.values()} - {None}
+    listed -= {number_of("ioctl", machine)}  # whose argument is none of those it has
     got = {number: decide(machine, number, 1) for number in range(NEWEST + 1)}
-    want = {number: REFUSAL if number in listed else ABSENT if number == 435 else ALLOW for number in got}
+    want = {number: ALLOW if number in listed else ABSENT if number == CLONE3 else REFUSAL for number in got}
     assert got == want
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_holds_memory_that_nobody_counts_is_refused(machine: str) -> None:
+    x86 = {29: "shmget", 30: "shmat", 64: "semget", 68: "msgget", 240: "mq_open", 319: "memfd_create", 49: "bind"}
+    arm = {194: "shmget", 196: "shmat", 190: "semget", 186: "msgget", 180: "mq_open", 279: "memfd_create", 200: "bind"}
+    numbers = arm if machine == "aarch64" else x86
+    assert {decide(machine, number) for number in numbers} == {REFUSAL}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -64,22 +81,30 @@ def test_another_architecture_is_killed(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_arguments_decide(machine: str) -> None:
-    arch = ARCHITECTURES[machine]
+    clone, pair, fcntl, ioctl, prctl = (
+        number_of(name, machine) for name in ("clone", "socketpair", "fcntl", "ioctl", "prctl")
+    )
     spaces = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
     assert {
-        "threads": decide(machine, arch.clone, 0x003D0F00),
-        "fork": decide(machine, arch.clone, 0x01200011),
-        "namespaces": {decide(machine, arch.clone, space | 17) for space in spaces},
-        "families": [decide(machine, arch.socket, family) for family in (1, 2, 10, 16, 17, 40)],
-        "terminals": [decide(machine, arch.ioctl, 0, request) for request in (0x5401, 0x5412, 0x541C)],
-        "high bits": decide(machine, arch.ioctl, 0, 0x5412 | 1 << 32),
+        "threads": decide(machine, clone, 0x003D0F00),
+        "fork": decide(machine, clone, 0x01200011),
+        "namespaces": {decide(machine, clone, space | 17) for space in spaces},
+        "families": [decide(machine, pair, family) for family in (1, 2, 10, 16, 17, 40)],
+        "sizes of pipes": [decide(machine, fcntl, 0, command) for command in (3, 1031, 1032)],
+        "terminals": [decide(machine, ioctl, 0, request) for request in (0x5412, 0x541C, 0x40045431)],
+        "known requests": {decide(machine, ioctl, 0, request) for request in IOCTLS},
+        "high bits": decide(machine, ioctl, 0, 0x5412 | 1 << 32),
+        "processes": [{decide(machine, prctl, option) for option in PRCTLS}, decide(machine, prctl, 22)],
     } == {
         "threads": ALLOW,
         "fork": ALLOW,
         "namespaces": {REFUSAL},
         "families": [ALLOW, *[REFUSAL] * 5],
-        "terminals": [ALLOW, REFUSAL, REFUSAL],
+        "sizes of pipes": [ALLOW, REFUSAL, ALLOW],
+        "terminals": [REFUSAL] * 3,
+        "known requests": {ALLOW},
         "high bits": REFUSAL,
+        "processes": [{ALLOW}, REFUSAL],
     }
 
 
