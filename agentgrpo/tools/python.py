@@ -18,11 +18,13 @@ from agentgrpo.core.untrusted import visible
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.directory import FileProblem, PathRefused, list_within, read_within, write_within
 from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bounds import Bound
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 
 MAX_FILES = 1000
-"""Of a workspace that a program sees."""
+"""Of a workspace that a program sees, and as many folders: fewer than it may have itself (SandboxLimits.max_files)."""
+_TOO_LARGE = "the workspace is too large for a program to see"
 _KILLED = 128 + signal.SIGKILL
 _Key: TypeAlias = tuple[str, tuple[tuple[str, bytes], ...]]
 
@@ -66,11 +68,16 @@ class PythonTool:
         self._batcher: Batcher[None, _Key, Finished] = Batcher(self._answer, max_batch=1, limiter=self._limiter)
         self._cache_size = cache_size
         self._cache: OrderedDict[_Key, Finished] = OrderedDict()
-        self._sandbox: Sandbox = (
-            UnsafeSubprocess(self._limits, python=python)
-            if sandbox == "unsafe_subprocess"
-            else BubblewrapSandbox(self._limits, python=python)
-        )
+        self.bounds: tuple[Bound, ...] = ()
+        """What bounds a program on this machine; nothing is said of a sandbox that is none."""
+        self.no_groups = ""
+        """Why no control group bounds the sum of its processes, where none does."""
+        self._sandbox: Sandbox
+        if sandbox == "unsafe_subprocess":
+            self._sandbox = UnsafeSubprocess(self._limits, python=python)
+        else:
+            self._sandbox = made = BubblewrapSandbox(self._limits, python=python)
+            self.bounds, self.no_groups = made.bounds, made.no_groups
         files = {
             "none": "It finds no files",
             "read_only": "It finds the files of the workspace in its working directory",
@@ -159,9 +166,10 @@ def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
     """All regular files within `root`; links are left out. Raises FileProblem where it is too much, counted in pages,
     as the sandbox's file system does: what it has no room for would look like the machine's failure."""
     files: dict[str, bytes] = {}
-    folders = [""]
+    folders, num_folders = [""], 0
     while folders:
         folder = folders.pop()
+        num_folders += 1
         for entry in list_within(root, folder, max_entries=MAX_FILES):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_folder:
@@ -170,7 +178,9 @@ def files_in(root: Path, max_bytes: int) -> dict[str, bytes]:
                 files[name], is_cut = read_within(root, name, max_bytes=max_bytes)
                 max_bytes -= -(-len(files[name]) // PAGESIZE) * PAGESIZE
                 if is_cut or max_bytes < 0 or len(files) > MAX_FILES:
-                    raise FileProblem("the workspace is too large for a program to see")
+                    raise FileProblem(_TOO_LARGE)
+        if num_folders > MAX_FILES:
+            raise FileProblem(_TOO_LARGE)
     return files
 
 

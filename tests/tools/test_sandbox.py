@@ -18,7 +18,9 @@ import pytest
 from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.python import plain_text
 from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bounds import NOTHING
 from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter
+from agentgrpo.tools.sandbox.disk import Counting
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 from agentgrpo.tools.workspace import PREFIX, Workspaces
@@ -31,6 +33,8 @@ ATTACKS = (
     *("env_secret", "driver_environment", "process_list", "ssh_key", "other_workspace", "repository"),
     *("inherited_descriptor", "overwrite_file", "new_file_in_tmp", "symlink_in_workspace", "hardlink_in_workspace"),
     *("tcp_loopback", "udp", "abstract_socket", "kill_process", "ptrace_child", "daemon_past_deadline"),
+    *("first_process_write", "first_process_unbounded", "shared_segments", "memory_files_of_children"),
+    *("socket_buffers_enlarged", "sockets_in_backlog", "files_in_number", "no_longer_first_to_go", "pages_into_pipe"),
     *("fork_bomb", "disk_anywhere", "output_flood", "user_namespace", "mount", "ansi", "terminal"),
 )
 """Of scripts/attack.py, which has them all: one or two of a kind."""
@@ -77,6 +81,120 @@ print(os.getpid(), open("a/b.txt").read(), [os.path.exists(p) for p in ("/home",
 async def test_the_same_program_prints_the_same(sandbox: BubblewrapSandbox) -> None:
     code = "import random; print({'a', 'b', 'c', 'd'}, hash('x'), random.random(), random.sample(range(99), 3))"
     assert await printed(sandbox, code) == await printed(sandbox, code)
+
+
+NEEDED = {
+    "threads": """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool: print(sum(pool.map(abs, range(-9, 0))))
+""",
+    "an event loop": """
+import asyncio
+async def double(n):
+    await asyncio.sleep(0.001)
+    return 2 * n
+async def main(): return await asyncio.gather(asyncio.to_thread(int, "3"), double(21))
+print(asyncio.run(main())[1] + 3)
+""",
+    "a program of its own": """
+import subprocess, sys
+print(subprocess.run([sys.executable, "-S", "-c", "print(45)"], capture_output=True, text=True, check=True).stdout)
+""",
+    "processes": """
+import multiprocessing as m
+def work(end): end.send(45)
+here, there = m.Pipe()
+child = m.get_context("fork").Process(target=work, args=(there,))
+child.start(); print(here.recv()); child.join()
+""",
+    "a database": """
+import sqlite3
+table = sqlite3.connect("rows.db")
+table.execute("create table rows (n)")
+table.executemany("insert into rows values (?)", [(n,) for n in range(10)])
+table.commit(); print(table.execute("select sum(n) from rows").fetchone()[0])
+""",
+    "files": """
+import fcntl, mmap, os, pathlib, shutil, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    first = pathlib.Path(folder, "a"); first.write_bytes(b"45" * 9000)
+    shutil.copy2(first, first.with_name("b")); shutil.copytree(folder, "copy")
+    with open("copy/b", "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with mmap.mmap(file.fileno(), 0) as memory: memory.flush(); print(memory[:2].decode())
+    os.chmod("copy/a", 0o600); os.utime("copy/a"); os.truncate("copy/a", 1); os.fsync(os.open("copy", 0))
+""",
+    "signals": """
+import signal, time
+signal.signal(signal.SIGALRM, lambda *_: print(45)); signal.setitimer(signal.ITIMER_REAL, 0.01); time.sleep(0.1)
+""",
+    "what it runs on": """
+import os, platform, resource, select, time, uuid
+platform.platform(); os.cpu_count(); os.times(); uuid.uuid1(); uuid.uuid4(); os.urandom(4); time.tzset()
+os.nice(1); os.sched_getaffinity(0); resource.getrusage(resource.RUSAGE_SELF); select.poll().poll(1); print(45)
+""",
+    "numbers": """
+import decimal, fractions, json, statistics
+print(json.loads(str(decimal.Decimal(40) + int(fractions.Fraction(5)))) + int(statistics.mean([0, 0])))
+""",
+    "foreign functions": "import ctypes; print(ctypes.CDLL(None).abs(-45))",
+}
+"""What programs do that the filter lets them: each prints 45."""
+
+
+@pytest.mark.parametrize("what", NEEDED)
+async def test_what_programs_need_is_there(sandbox: BubblewrapSandbox, what: str) -> None:
+    done = await sandbox.run(SandboxProgram(code=NEEDED[what], is_reported=True))
+    assert (done.output.split(), done.errors, done.exit_code) == ([b"45"], b"", 0)
+
+
+REFUSED = {
+    "shared memory": "import ctypes; print(ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600))",
+    "memory files": "import os; os.memfd_create('m')",
+    "sockets": "import socket; socket.socket(socket.AF_UNIX)",
+    "buffers of sockets": "import socket; socket.socketpair()[0].setsockopt(1, 7, 1 << 20)",
+    "buffers of pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "memory of itself by its file": "open('/proc/self/mem', 'r+b')",
+    "being spared": "open('/proc/self/oom_score_adj', 'w')",
+    "more files": "import os\nfor n in range(5000): os.close(os.open(str(n), os.O_CREAT | os.O_WRONLY))",
+}
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_no_limit_of_a_process_counts_is_refused(
+    sandbox: BubblewrapSandbox, what: str, is_reported: bool
+) -> None:
+    if what == "more files" and not any(b.what == "number of files" and b.by == "tmpfs" for b in sandbox.bounds):
+        pytest.skip("files cannot be counted here")
+    done = await sandbox.run(SandboxProgram(code=REFUSED[what], is_reported=is_reported))
+    said = done.output.strip() or done.errors.splitlines()[-1].split(b"]")[0]
+    assert said in (b"-1", b"PermissionError: [Errno 1", b"OSError: [Errno 30", b"OSError: [Errno 28")
+
+
+async def test_the_first_process_is_bounded_and_closed_to_the_program(sandbox: BubblewrapSandbox) -> None:
+    code = """
+import os
+limits = {line[:26].strip(): line[26:].split()[0] for line in open("/proc/1/limits")}
+print(os.getpid() != 1, [limits[key] for key in ("Max address space", "Max processes", "Max open files")])
+for name in ("mem", "maps", "environ", "fd"):
+    try:
+        print(os.open(f"/proc/1/{name}", os.O_RDONLY))
+    except PermissionError:
+        print("closed")
+"""
+    done = await sandbox.run(SandboxProgram(code=code, is_reported=True))
+    assert done.output.decode().splitlines() == [f"True {[str(256 << 20), '16', '64']}", *["closed"] * 4]
+
+
+async def test_a_file_larger_than_the_memory_of_a_process_comes_back() -> None:
+    if PROBLEM:
+        pytest.skip(PROBLEM)
+    small = BubblewrapSandbox(SandboxLimits(memory_mb=64, disk_mb=100))
+    code = "with open('big', 'wb') as file:\n    for _ in range(80): file.write(bytes(1 << 20))"
+    done = await small.run(SandboxProgram(code=code, is_reported=True))
+    assert done.files is not None
+    assert len(done.files["big"]) == 80 << 20
 
 
 @pytest.mark.clock
@@ -339,10 +457,45 @@ def test_a_bubblewrap_that_isolates_nothing_is_found_out(folder: Path) -> None:
 async def test_a_sandbox_that_breaks_later_is_no_fault_of_the_program(folder: Path) -> None:
     sandbox = object.__new__(BubblewrapSandbox)
     a_bwrap(folder, "echo 'bwrap: no space left' >&2; exit 1")
-    sandbox._limits, sandbox._filter = SandboxLimits(), b""
+    sandbox._limits, sandbox._filter, sandbox._groups = SandboxLimits(), b"", None
     sandbox._argv, sandbox._run_inside = [str(folder / "bwrap")], []
     with pytest.raises(ToolError, match="did not start: bwrap: no space left"):
         await sandbox.run(SandboxProgram(code="print(1)"))
+
+
+async def test_a_program_that_cannot_be_bounded_does_not_begin(
+    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def make(self) -> Path:
+            return Path("/nowhere")
+
+        def enter(self, group: Path, pid: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        def remove(self, group: Path) -> None: ...
+
+    monkeypatch.setattr(sandbox, "_groups", Full())
+    before = left_behind()
+    with pytest.raises(ToolError, match=r"did not start: it cannot be bounded: .*No space left on device"):
+        await sandbox.run(SandboxProgram(code="print(1)"))
+    assert left_behind() == before
+
+
+@needs_bubblewrap
+def test_files_are_counted_by_a_disk_that_is_mounted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for who is not root."""
+    monkeypatch.setattr("agentgrpo.tools.sandbox.bubblewrap.ways", lambda: [Counting.MOUNTED])
+    sandbox = BubblewrapSandbox(SandboxLimits())
+    done = asyncio.run(sandbox.run(SandboxProgram(code="import os; print(os.statvfs('/tmp').f_files)")))
+    assert done.output == b"4096\n"
+
+
+@needs_bubblewrap
+def test_where_files_cannot_be_counted_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentgrpo.tools.sandbox.bubblewrap.ways", lambda: [Counting.NONE])
+    sandbox = BubblewrapSandbox(SandboxLimits(), is_grouped=False)
+    assert [b.by for b in sandbox.bounds if b.what == "number of files"] == [NOTHING]
 
 
 def test_the_unsafe_way_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:

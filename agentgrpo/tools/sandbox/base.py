@@ -28,7 +28,8 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one program may use. Memory is per process, so processes * memory_mb is the true ceiling."""
+    """What one program may use. Memory is bounded for each process; for all of them together, with their files, by a
+    control group of memory_mb + disk_mb, where this machine lets one be made (bounds.py says what holds here)."""
 
     timeout_s: float = 5.0
     """Wall time from its first instruction on; CPU time is the same, rounded up to seconds."""
@@ -36,6 +37,8 @@ class SandboxLimits:
     """Address space of each process."""
     disk_mb: int = 16
     """Of the working directory and /tmp together; also the largest file."""
+    max_files: int = 4096
+    """Files, folders and links there."""
     processes: int = 16
     """Processes and threads."""
     open_files: int = 64

@@ -3,6 +3,8 @@ program and gone with it.
 
     driver --setpriv: no longer root--> bwrap --namespaces, seccomp--> python: inside.py --rlimits--> the program
 
+Between the last two the driver admits it: into a control group, first to go where memory runs out, its files counted.
+
 What a program gets: Python's own library and the system's, read-only; a working directory in memory with copies of the
 files it is given; nothing that was there before and nothing that is there after. Files are copied in and out instead of
 bound, so that no path of the host, no link and no owner's right is ever at stake. It is a sandbox of namespaces on a
@@ -20,13 +22,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.sandbox.base import MIB, Finished, SandboxLimits, SandboxProgram
-from agentgrpo.tools.sandbox.process import INSIDE, Process, order
+from agentgrpo.tools.sandbox.bounds import bounds_of, settings_of
+from agentgrpo.tools.sandbox.cgroup import Groups, NoGroups
+from agentgrpo.tools.sandbox.disk import PLACE, Counting, count_files, mounting, ways
+from agentgrpo.tools.sandbox.process import INSIDE, START_S, Process, order
 from agentgrpo.tools.sandbox.seccomp import filter_for
 
 # --- Which Python runs the programs, and the least of this machine that it needs to start.
@@ -147,16 +152,32 @@ def fork_all():
         for pid in children:
             os.kill(pid, 9)
 
+def share_memory():
+    made = libc.shmget(0, 4096, 0o1600)
+    if made < 0:
+        raise OSError
+    libc.shmctl(made, 0, None)
+
+def limits_of(pid):
+    with open(f"/proc/{pid}/limits") as file:
+        return {line[:26].strip(): line[26:].split()[0] for line in file}
+
 children = []
 checks = {
-    "other processes can be seen": [p for p in os.listdir("/proc") if p.isdigit()] == ["1"],
+    "other processes can be seen": [p for p in os.listdir("/proc") if p.isdigit()] == ["1", "2"],
+    "the first process can be changed": all(refused(os.open, f"/proc/1/{n}", 0) for n in ("mem", "maps", "fd")),
+    "the first process is not bounded": limits_of(1)["Max address space"] == str(MEMORY),
     "there are capabilities": int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0,
     "system calls are not filtered": (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1"),
     "there is an environment": set(os.environ) <= {"PYTHONHASHSEED", "PWD", "LC_CTYPE"},
     "there is a network": networks <= {"lo"},
-    "sockets can be opened": refused(socket.socket),
+    "sockets can be opened": refused(socket.socket) and refused(socket.socket, socket.AF_UNIX),
+    "memory can be shared": refused(share_memory) and refused(os.memfd_create, "m"),
     "user namespaces can be made": refused(unshare_user),
     "processes are not bounded": refused(fork_all) and len(children) < PROCESSES,
+    "files are not counted": os.statvfs("/tmp").f_files == FILES or not FILES,
+    "it does not go first when memory runs out": open("/proc/self/oom_score_adj").read().strip() == "1000",
+    "settings of processes can be written": refused(os.open, "/proc/self/oom_score_adj", os.O_WRONLY),
     "it is root": os.getuid() != 0,
     "there is more than Python": set(os.listdir("/")) <= TOP,
     **{f"{path} can be written": refused(os.mkdir, f"{path}/x") for path in ("", "/usr", "/dev", "/proc", *SHOWN)},
@@ -165,14 +186,21 @@ print("; ".join(name for name, holds in checks.items() if not holds) or "holds")
 """
 
 
-def self_test(shown: Iterable[str], links: Iterable[str], max_processes: int) -> str:
+def self_test(shown: Iterable[str], links: Iterable[str], limits: SandboxLimits, *, is_counted: bool) -> str:
     """The program for a sandbox that shows these paths, and has these links."""
     top = {"proc", "dev", "tmp", *(path.split("/")[1] for path in (*shown, *links))}
-    return f"TOP, SHOWN, PROCESSES = set({sorted(top)!r}), {sorted(shown)!r}, {max_processes}\n{_PROGRAM}"
+    facts = {
+        "TOP": top,
+        "SHOWN": sorted(shown),
+        "PROCESSES": limits.processes,
+        "MEMORY": limits.memory_mb * MIB,
+        "FILES": limits.max_files if is_counted else 0,
+    }
+    return "\n".join((*(f"{name} = {value!r}" for name, value in facts.items()), _PROGRAM))
 
 
 NOBODY = 65534
-"""Whose programs they are where the driver is root."""
+"""Whose programs they are where the driver is root; who they are inside, whoever the driver is."""
 HOME = "/tmp/work"
 INSTEAD = "or, if every program may do what you may do, say tools.python.sandbox=unsafe_subprocess"
 T = TypeVar("T")
@@ -181,47 +209,103 @@ T = TypeVar("T")
 class BubblewrapSandbox:
     """Implements base.Sandbox. Runs a program at once that tests it. Raises ConfigError where it cannot hold."""
 
-    def __init__(self, limits: SandboxLimits, *, python: str | None = None) -> None:
-        """`python` as in find_interpreter."""
+    def __init__(self, limits: SandboxLimits, *, python: str | None = None, is_grouped: bool = True) -> None:
+        """`python` as in find_interpreter. is_grouped: with a control group for each program, where one can be had."""
         is_root = os.geteuid() == 0
         bwrap = _program("bwrap", "bubblewrap")
         drop = [_program("setpriv", "util-linux"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
         interpreter = find_interpreter(python, NOBODY if is_root else None)
         self._limits = limits
         self._filter = filter_for(os.uname().machine)
-        self._argv = [*(drop if is_root else ()), bwrap, *_isolation(interpreter, limits)]
         self._run_inside = [interpreter.executable, "-s", "-S", "-B", "-c", INSIDE]
-        _test(self, self_test(interpreter.shown, [path for _, path in interpreter.links], limits.processes))
+        self._groups, self.no_groups = _groups(limits) if is_grouped else (None, "none was asked for")
+        links = [path for _, path in interpreter.links]
+        for self._counting in ways():
+            mounted = self._counting is Counting.MOUNTED
+            start = [*(drop if is_root else ()), *(mounting(limits) if mounted else ())]
+            self._argv = [*start, bwrap, *_isolation(interpreter, limits, is_mounted=mounted)]
+            is_counted = self._counting is not Counting.NONE
+            problem = self._tested(self_test(interpreter.shown, links, limits, is_counted=is_counted))
+            if problem is None:
+                break
+        if problem is not None:
+            raise ConfigError(
+                f"the python tool's sandbox does not hold here: {problem}. It needs bubblewrap 0.8 or newer, and user "
+                "namespaces open to this user (user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+                "kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile). Open them, "
+                f"{INSTEAD}"
+            )
+        self.bounds = tuple(bounds_of(limits, has_group=self._groups is not None, is_counted=is_counted))
 
     async def run(self, program: SandboxProgram) -> Finished:
+        return await self._run(program, self._limits)
+
+    async def _run(self, program: SandboxProgram, limits: SandboxLimits) -> Finished:
+        group = self._groups.make() if self._groups else None
+
         def argv(control: int, source: int, extra: int) -> list[str]:
             return [*self._argv, "--seccomp", str(extra), "--", *self._run_inside, str(control), str(source)]
 
+        def admit(pid: int) -> None:
+            if self._groups and group:
+                self._groups.enter(group, pid)
+            Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
+            if self._counting is Counting.PICKED:
+                count_files(f"/proc/{pid}/root/tmp", limits.max_files)
+
         process = Process(
             argv,
-            order=order(program, self._limits, HOME),
-            limits=self._limits,
+            order=order(program, limits, HOME),
+            limits=limits,
             extra=self._filter,
             is_wrapped=True,
+            admit=admit,
         )
-        return await process.run()
+        try:
+            return await process.run()
+        finally:
+            if self._groups and group:
+                self._groups.remove(group)
 
     async def close(self) -> None:
         """Nothing outlives a program."""
+        if self._groups:
+            self._groups.close()
+
+    def _tested(self, program: str) -> str | None:
+        """What does not hold. It takes the time it takes: a slow machine is none that fails."""
+        limits = replace(self._limits, timeout_s=max(START_S, self._limits.timeout_s))
+        try:
+            done = in_a_loop_of_its_own(self._run(SandboxProgram(code=program, is_reported=True), limits))
+        except ToolError as e:
+            return str(e)
+        printed = (done.output or done.errors).decode("utf-8", "replace")
+        said = " ".join(printed.split()) or f"exit code {done.exit_code}"
+        return None if said == "holds" else said
 
 
-def _isolation(interpreter: Interpreter, limits: SandboxLimits) -> list[str]:
+def _groups(limits: SandboxLimits) -> tuple[Groups | None, str]:
+    """Control groups, or why there are none."""
+    try:
+        return Groups(settings_of(limits)), ""
+    except NoGroups as e:
+        return None, str(e)
+
+
+def _isolation(interpreter: Interpreter, limits: SandboxLimits, *, is_mounted: bool) -> list[str]:
     bound = [word for path in interpreter.shown for word in ("--ro-bind", path, path)]
     covered = [word for path in interpreter.hidden for word in ("--tmpfs", path, "--remount-ro", path)]
     linked = [word for target, path in interpreter.links for word in ("--symlink", target, path)]
+    disk = ["--bind", PLACE, "/tmp"] if is_mounted else ["--size", str(limits.disk_mb * MIB), "--tmpfs", "/tmp"]
     return [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
         *("--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--hostname", "sandbox", "--cap-drop", "ALL"),
-        *("--size", str(limits.disk_mb * MIB), "--tmpfs", "/tmp", "--dir", HOME, "--chdir", HOME),
+        *("--uid", str(NOBODY), "--gid", str(NOBODY)),
+        *(*disk, "--dir", HOME, "--chdir", HOME),
         *bound,
         *covered,
         *linked,
-        *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
+        *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
         *("--remount-ro", "/"),
     ]
 
@@ -234,21 +318,6 @@ def _program(name: str, package: str) -> str:
             f"{package}, dnf install {package}), {INSTEAD}"
         )
     return path
-
-
-def _test(sandbox: BubblewrapSandbox, program: str) -> None:
-    try:
-        done = in_a_loop_of_its_own(sandbox.run(SandboxProgram(code=program)))
-        printed = (done.output or done.errors).decode("utf-8", "replace")
-        said = " ".join(printed.split()) or f"exit code {done.exit_code}"
-    except ToolError as e:
-        said = str(e)
-    if said != "holds":
-        raise ConfigError(
-            f"the python tool's sandbox does not hold here: {said}. It needs bubblewrap 0.8 or newer, and user "
-            "namespaces open to this user (user.max_user_namespaces, kernel.unprivileged_userns_clone, "
-            f"kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile). Open them, {INSTEAD}"
-        )
 
 
 def in_a_loop_of_its_own(work: Coroutine[Any, Any, T]) -> T:

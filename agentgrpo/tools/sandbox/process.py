@@ -103,10 +103,13 @@ class Process:
         limits: SandboxLimits,
         extra: bytes = b"",
         is_wrapped: bool = False,
+        admit: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        """is_wrapped: the program's first process is a child of the one that is started, which waits for it."""
+        """is_wrapped: the program's first process is a child of the one that is started, which waits for it. admit:
+        done with that process before the program begins; an OSError keeps the program from beginning."""
         self._argv, self._order, self._extra, self._limits = argv, order, extra, limits
-        self._is_wrapped = is_wrapped
+        self._is_wrapped, self._admit = is_wrapped, admit
+        self._problem = ""
         self._changed = asyncio.Event()
         self._code: int | None = None
         self._cpu_s = 0.0
@@ -127,7 +130,7 @@ class Process:
             for stream in self._streams:
                 stream.drain()
             if not self._is_ready:
-                said = self._errors.content.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                said = self._problem or self._errors.content.decode("utf-8", "replace").strip().rpartition("\n")[2]
                 raise ToolError(f"sandbox: the interpreter did not start: {said or f'exit code {self._code}'}")
             return self._finished(end)
 
@@ -177,10 +180,16 @@ class Process:
             held.callback(stream.close)
 
     def _on_control(self) -> None:
-        if not self._is_ready and self._control.content:
-            self._is_ready = True
-            with suppress(OSError):  # it is gone already
-                self._socket.send(b"G")
+        if not self._is_ready and not self._problem and self._control.content:
+            try:
+                for pid in _children(self._popen.pid) if self._is_wrapped else []:
+                    self._admit(pid)
+            except OSError as e:
+                self._problem = f"it cannot be bounded: {e}"
+            else:
+                self._is_ready = True
+                with suppress(OSError):  # it is gone already
+                    self._socket.send(b"G")
         self._changed.set()
 
     def _reap(self) -> None:
@@ -198,7 +207,7 @@ class Process:
         loop = asyncio.get_running_loop()
         was_ready = False
         deadline = loop.time() + START_S
-        while self._code is None:
+        while self._code is None and not self._problem:
             if any(stream.is_over for stream in self._streams):
                 return End.FLOODED  # of what, _finished says
             if self._is_ready and not was_ready:
