@@ -1,4 +1,5 @@
-"""The battery: every attack is first shown to succeed in a bare process, then to be contained by the sandbox.
+"""The battery: every attack is first shown to succeed in a bare process, then to be contained by the sandbox, without
+and, where this machine has them, with control groups.
 
 python scripts/attack.py [--only NAME ...] [--verbose]
 
@@ -29,7 +30,8 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 
-from attacks.catalogue import ATTACKS, PRELUDE, Attack  # noqa: E402
+from attacks.attempt import PRELUDE, Attack  # noqa: E402
+from attacks.catalogue import ATTACKS  # noqa: E402
 from attacks.scene import SECRET_NAME, Scene  # noqa: E402
 
 from agentgrpo.core.errors import ConfigError  # noqa: E402
@@ -159,16 +161,23 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     """All attacks against this very process as the driver; prints a line each."""
     is_root = os.geteuid() == 0
     who = "root" if is_root else "user"
-    sandbox = BubblewrapSandbox(SandboxLimits(timeout_s=DEADLINE_S))
+    limits = SandboxLimits(timeout_s=DEADLINE_S)
+    grouped, bare_of_groups = BubblewrapSandbox(limits), BubblewrapSandbox(limits, is_grouped=False)
+    has_groups = not grouped.no_groups
     interpreter = find_interpreter(None, NOBODY if is_root else None).executable
     scene = Scene(interpreter)
     passed = failed = 0
     unshown: list[str] = []
+    unbounded: list[str] = []
     try:
         for attack in ATTACKS:
             if (names and attack.name not in names) or (attack.needs_root and not is_root):
                 continue
-            verdict = one(attack, scene, sandbox, interpreter)
+            if attack.needs_group and not has_groups:
+                unbounded.append(attack.name)
+                continue
+            sandboxes = [each for each in (grouped if has_groups else None, bare_of_groups) if each]
+            verdict = one(attack, scene, sandboxes[:1] if attack.needs_group else sandboxes, interpreter)
             if verdict == "not shown":
                 unshown.append(attack.name)
                 continue
@@ -177,6 +186,9 @@ def drive(names: Sequence[str], verbose: bool) -> int:
                 print(f"{who:5} {attack.name:28} {verdict}", flush=True)
     finally:
         scene.close()
+        asyncio.run(grouped.close())
+    if unbounded:
+        print(f"{who:5} not bounded here, as {grouped.no_groups}: {', '.join(unbounded)}")
     if unshown:
         print(f"{who:5} not possible on this machine even without the sandbox: {', '.join(unshown)}")
     if not names and passed + failed < LEAST:
@@ -186,7 +198,7 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     return failed
 
 
-def one(attack: Attack, scene: Scene, sandbox: BubblewrapSandbox, interpreter: str) -> str:
+def one(attack: Attack, scene: Scene, sandboxes: Sequence[BubblewrapSandbox], interpreter: str) -> str:
     """contained | not shown | what went wrong."""
 
     def code(*, is_bare: bool) -> str:
@@ -196,10 +208,11 @@ def one(attack: Attack, scene: Scene, sandbox: BubblewrapSandbox, interpreter: s
     result = bare(code(is_bare=True), scene, interpreter)
     if not _harmed(attack, scene, result):
         return "not shown"
-    scene.reset()
-    result = contained(code(is_bare=False), scene, sandbox)
-    if _harmed(attack, scene, result) or result.is_late:
-        return f"NOT CONTAINED: {result.text[:200]!r} {result.errors[-200:]!r}"
+    for sandbox in sandboxes:
+        scene.reset()
+        result = contained(code(is_bare=False), scene, sandbox)
+        if _harmed(attack, scene, result) or result.is_late:
+            return f"NOT CONTAINED ({sandbox.no_groups or 'grouped'}): {result.text[:200]!r} {result.errors[-200:]!r}"
     return "contained"
 
 

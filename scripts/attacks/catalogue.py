@@ -1,28 +1,20 @@
 """What a hostile program can try. Each attack prints BAD when it has succeeded, or does harm that the scene finds.
 
-`F` holds the facts of the scene: paths, ports and pids of the host that an attacker may have guessed. `call` makes any
-system call by name. None of them does lasting harm to the machine where it succeeds: clocks and settings are set to
-what they are, what is made is removed.
+None of them does lasting harm to the machine where it succeeds: clocks and settings are set to what they are, what is
+made is removed.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from attacks.attempt import Attack
+from attacks.first import FIRST_PROCESS
+from attacks.holding import HOLDING
+from attacks.surface import SURFACE
+
 KIB, MIB = 2**10, 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    name: str
-    code: str
-    harm: Callable[[Any, Any], bool] | None = None
-    """(scene, result) -> whether there is harm beyond a printed BAD."""
-    needs_root: bool = False
-    """Without the sandbox it takes root."""
 
 
 def changed(scene: Any, result: Any) -> bool:
@@ -44,40 +36,6 @@ def flooded(scene: Any, result: Any) -> bool:
 def secret_kept(scene: Any, result: Any) -> bool:
     return any(scene.secret.encode() in content for content in result.files.values())
 
-
-PRELUDE = """
-import ctypes, os, socket, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
-
-def bad(what=True):
-    if what:
-        print("BAD", flush=True)
-
-def call(name, *given):
-    kinds = {bytes: ctypes.c_char_p, int: ctypes.c_long}
-    given = [kinds[type(g)](g) if type(g) in kinds else g for g in given]
-    result = libc.syscall(ctypes.c_long(F["numbers"][name] if isinstance(name, str) else name), *given)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), str(name))
-    return result
-
-def permitted(name, *given):
-    # Refused for what was asked, not for asking.
-    try:
-        call(name, *given)
-    except OSError as e:
-        return e.errno not in (1, 13, 38)
-    return True
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read(1 << 20)
-
-def own_user_namespace(more=0):
-    # Where root is needed, an ordinary user is root in a namespace of his own.
-    call("unshare", 0x10000000 | more if os.getuid() else more or 0x00020000)
-"""
 
 READING = [
     Attack("env_secret", "bad(F['secret_name'] in os.environ)"),
@@ -120,7 +78,7 @@ WRITING = [
     Attack("shared_memory_file", "open('/dev/shm/' + F['nonce'], 'w').write('x')", lambda s, r: s.shm_file_exists()),
     Attack(
         "shared_memory_segment",
-        "libc.shmget(F['shm_key'], 4096, 0o1666)\nbad(libc.shmget(F['shm_key'], 0, 0) < 0)",
+        "libc.shmget(F['shm_key'], 4096, 0o1666)",
         lambda s, r: s.shm_segment_exists(),
     ),
     Attack("python_library", "p = os.__file__ + '.' + F['nonce']; open(p, 'w'); os.unlink(p); bad()", needs_root=True),
@@ -298,7 +256,6 @@ bad(os.WCOREDUMP(os.waitpid(pid, 0)[1]))
 """,
     ),
     Attack("raise_limits", "import resource; resource.setrlimit(7, (512, 512)); bad()"),
-    Attack("message_queue", "bad(libc.msgget(0, 0o1600) >= 0 and F['is_bare'])"),
 ]
 
 KERNEL = [
@@ -375,4 +332,7 @@ os.write(1, b"PICKLE" + pickle.dumps(Touch()))
     Attack("typing_into_terminal", "import fcntl; fcntl.ioctl(os.open('/dev/tty', 2), 0x5412, b'x'); bad()"),
 ]
 
-ATTACKS = (*READING, *WRITING, *NETWORK, *PROCESSES, *RESOURCES, *KERNEL, *OUTPUT)
+ATTACKS = (
+    *(*READING, *WRITING, *NETWORK, *PROCESSES, *FIRST_PROCESS),
+    *(*RESOURCES, *HOLDING, *KERNEL, *SURFACE, *OUTPUT),
+)
