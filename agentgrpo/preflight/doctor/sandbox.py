@@ -1,4 +1,4 @@
-"""The sandbox of tools that run programs: tested as it tests itself, and by a program."""
+"""The sandbox of tools that run programs: tested as it tests itself, and by a program; what bounds programs here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from agentgrpo.core.types import Outcome, Task
 from agentgrpo.preflight.doctor.case import Case, told
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.tools.python import PythonTool
+from agentgrpo.tools.sandbox.bounds import NOTHING
 from agentgrpo.tools.workspace import Workspaces
 
 _WHY = "programs that the policy writes would run where they can see and change what is yours, or not at all"
+_WHY_BOUNDS = (
+    "where the machine runs out of it, programs are ended first, but what else runs there may be slowed or ended"
+)
 
 
 async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
@@ -33,10 +37,24 @@ async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
         except AgentGrpoError as error:
             found.problem(told(error), why=_WHY, key=key)
             continue
+        found.facts[name] = {"sandbox": node.get("sandbox")}
         if isinstance(tool, PythonTool):
             await _run(tool, key, found)
+            _tell_bounds(tool, name, found)
         await tool.close()
-        found.facts[name] = {"sandbox": node.get("sandbox"), "seconds": round(time.perf_counter() - began, 3)}
+        found.facts[name]["seconds"] = round(time.perf_counter() - began, 3)
+
+
+def _tell_bounds(tool: PythonTool, name: str, found: CheckNotes) -> None:
+    found.facts[name]["bounds"] = [f"{bound.what}: {bound.most}, by {bound.by}" for bound in tool.bounds]
+    for bound in tool.bounds:
+        if bound.by == NOTHING:
+            found.note(
+                f"nothing bounds the {bound.what} of tools.{name}: {bound.most}; {tool.at_once} programs at a time; "
+                f"no control group does, as {tool.no_groups}",
+                why=_WHY_BOUNDS,
+                key=f"tools.{name}.processes",
+            )
 
 
 async def _run(tool: PythonTool, key: str, found: CheckNotes) -> None:

@@ -21,8 +21,11 @@ from agentgrpo.preflight.doctor.masks import training_samples
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.run import build
 from agentgrpo.services.cassette import Cassette
+from agentgrpo.tools.sandbox import bubblewrap
+from agentgrpo.tools.sandbox.cgroup import Groups, NoGroups
 from tests.preflight.doctor import planted
 from tests.preflight.doctor.conftest import Diagnose, Toy, closed_port, write_rows
+from tests.tools.bubblewrap import needs_bubblewrap
 
 TOOL_AGENT = (
     "environment=tools",
@@ -235,6 +238,26 @@ def test_a_sandbox_that_is_none_is_noted(diagnose: Diagnose) -> None:
     found = diagnose(*TOOL_AGENT, "tools=python", "tools.python.sandbox=unsafe_subprocess", only=("sandbox",))
     [finding] = found.check("sandbox")["findings"]
     assert (found.code, finding["level"]) == (0, "note")
+    assert found.check("sandbox")["facts"]["python"]["bounds"] == []
+
+
+@needs_bubblewrap
+def test_what_bounds_programs_is_said_and_what_does_not(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(settings: object) -> Groups:
+        raise NoGroups("there is no cgroup v2 at /here")
+
+    monkeypatch.setattr(bubblewrap, "Groups", none)
+    found = diagnose(*TOOL_AGENT, "tools=python", "tools.python.processes=4", only=("sandbox",))
+    finding = found.check("sandbox")["findings"][0]
+    assert re.fullmatch(
+        r"nothing bounds the memory in all of tools\.python: 1\d\d\d MiB a program: 4 processes of 256 and \d+ in "
+        r"sockets, files of 16; 8 programs at a time; no control group does, as there is no cgroup v2 at /here",
+        finding["what"],
+    )
+    assert (found.code, finding["level"], finding["key"]) == (0, "note", "tools.python.processes")
+    bounds = found.check("sandbox")["facts"]["python"]["bounds"]
+    assert bounds[0] == "memory of a process: 256 MiB of addresses, by rlimit"
+    assert "shared memory and queues: none, by seccomp" in bounds
 
 
 # --- rewards, prices, data
