@@ -21,9 +21,9 @@ from agentgrpo.core.errors import AgentGrpoError, CheckpointError, RunDirectoryE
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADVICE: Mapping[int | None, str] = {
-    errno.EIO: ": the disk or its connection failed; look at the system's log, and go on elsewhere from a copy",
-    errno.EROFS: ": the file system may only be read; mount it so that it can be written, or give another place",
-    errno.EACCES: ": this user may not; change the permissions, or give another place",
+    errno.EIO: "the disk or its connection failed; look at the system's log, and go on elsewhere from a copy",
+    errno.EROFS: "the file system may only be read; mount it so that it can be written, or give another place",
+    errno.EACCES: "this user may not; change the permissions, or give another place",
 }
 
 
@@ -64,11 +64,13 @@ def storage_error(path: Path, needed: int, cause: object) -> StorageError:
     number = cause.errno if isinstance(cause, OSError) else None
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     needs = f"{needed} bytes needed, " if needed else ""
-    if number in _OUT_OF_SPACE:
-        advice = "free space (or raise the quota) and go on with `agentgrpo resume`"
-        error = StorageError(f"{path}: {reason}: {needs}{_free_bytes(path)} bytes free; {advice}")
+    if number in _ADVICE:
+        error = StorageError(f"{path}: {reason}: {_ADVICE[number]}")
     else:
-        error = StorageError(f"{path}: {reason}{_ADVICE.get(number, '')}")
+        advice = (
+            "; free space (or raise the quota) and go on with `agentgrpo resume`" if number in _OUT_OF_SPACE else ""
+        )
+        error = StorageError(f"{path}: {reason}: {needs}{_free_bytes(path)} bytes free{advice}")
     error.errno = number
     return error
 

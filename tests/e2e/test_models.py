@@ -41,6 +41,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": ("gemma2", "gemma", {"head_dim": 16}),
 }
 """name -> (model_type, tokenizer and renderer, keys of its config.json)."""
+PARITY = "reward.terms.parity.name=tests.e2e.parity:Parity"
 SETTINGS = [
     "experiment=none",
     "task=jsonl",
@@ -52,7 +53,7 @@ SETTINGS = [
     "environment.min_context_left=10",
     "tools=[calculator]",
     "reward=correctness",
-    "+reward.terms.parity.name=tests.e2e.parity:Parity",
+    f"+{PARITY}",
     "+reward.terms.parity.weight=1.0",
     "rollout.tasks_per_step=2",
     "rollout.group_size=2",
@@ -201,7 +202,7 @@ def test_code_of_a_model_runs_where_the_command_line_trusts_that_commit(
         assert main(["resume", "r", "run.max_steps=2", *given]) == 2
         assert "model.trust_remote_code=true runs code of someone/odd; to allow it, add" in capsys.readouterr().err
     assert not cached.exists()
-    assert main(["resume", "r", "run.max_steps=2", *NAMED]) == 0
+    assert main(["resume", "r", "run.max_steps=2", PARITY, *NAMED]) == 0
     assert [row["step"] for row in rows(Path("r/metrics.jsonl"))] == [0, 1]
 
 

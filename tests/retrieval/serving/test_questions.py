@@ -144,8 +144,9 @@ def test_an_answer_has_an_end() -> None:
         with pytest.raises(RequestRefused, match=said) as e:
             search_of(asked, limits)
         assert e.value.status == 413
-    with pytest.raises(RequestRefused, match="at most 50000 are allowed"):
-        search_of(body(51, 1000), RequestLimits())
+    assert len(search_of(body(2560, 3), RequestLimits()).queries) == 2560, "the default batch of Search-R1"
+    with pytest.raises(RequestRefused, match="at most 100000 are allowed"):
+        search_of(body(101, 1000), RequestLimits())
 
 
 @given(JSON, st.lists(JSON))
