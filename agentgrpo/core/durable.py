@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self
 from agentgrpo.core.errors import AgentGrpoError, CheckpointError, RunDirectoryError, StorageError
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FREE_SPACE = "; free space (or raise the quota) and go on with `agentgrpo resume`"
 _ADVICE: Mapping[int | None, str] = {
     errno.EIO: "the disk or its connection failed; look at the system's log, and go on elsewhere from a copy",
     errno.EROFS: "the file system may only be read; mount it so that it can be written, or give another place",
@@ -67,9 +68,7 @@ def storage_error(path: Path, needed: int, cause: object) -> StorageError:
     if number in _ADVICE:
         error = StorageError(f"{path}: {reason}: {_ADVICE[number]}")
     else:
-        advice = (
-            "; free space (or raise the quota) and go on with `agentgrpo resume`" if number in _OUT_OF_SPACE else ""
-        )
+        advice = _FREE_SPACE if number in _OUT_OF_SPACE else ""
         error = StorageError(f"{path}: {reason}: {needs}{_free_bytes(path)} bytes free{advice}")
     error.errno = number
     return error
