@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ TIMINGS = "timings.jsonl"
 PROFILE = "profile.jsonl"
 CLOCKS = ("time/", "throughput/")
 """Tags that begin like this depend on clocks."""
+_CUT_BACK = "`agentgrpo resume` cuts the log back to its last checkpoint"
 
 
 class MetricsLog:
@@ -84,7 +86,13 @@ def read_metrics(path: Path, *, torn: Literal["refused", "left out"] = "refused"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if torn == "left out" and lines and not lines[-1].endswith(b"\n"):
         lines.pop()
-    return [_parse(path, number, line) for number, line in enumerate(lines, start=1)]
+    rows = [_parse(path, number, line) for number, line in enumerate(lines, start=1)]
+    if path.name == METRICS:  # the only log with one row per step
+        for number, (before, row) in enumerate(pairwise(rows), start=2):
+            if row["step"] <= before["step"]:
+                said = f"step {row['step']} follows step {before['step']}"
+                raise DataError(f"{path}:{number}: {said}; {_CUT_BACK}")
+    return rows
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -96,7 +104,7 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
             raise ValueError("not an object with an integer 'step'")
         return row
     except ValueError as e:
-        raise DataError(f"{path}:{number}: {e}; `agentgrpo resume` cuts the log back to its last checkpoint") from e
+        raise DataError(f"{path}:{number}: {e}; {_CUT_BACK}") from e
 
 
 def clock_offset(path: Path, step: int) -> int:

@@ -106,3 +106,14 @@ def test_a_malformed_row_is_named(tmp_path: Path, line: str, reason: str) -> Non
     (tmp_path / METRICS).write_text('{"step":0}\n' + line)
     with pytest.raises(DataError, match=rf"metrics.jsonl:2: {reason}.*agentgrpo resume"):
         read_metrics(tmp_path / METRICS)
+
+
+def test_a_step_that_is_there_twice_is_no_row_of_this_run(tmp_path: Path) -> None:
+    path = tmp_path / METRICS
+    path.write_text('{"step":0}\n{"step":1}\n{"step":1}\n')
+    with pytest.raises(
+        DataError, match=r"metrics\.jsonl:3: step 1 follows step 1; `agentgrpo resume` cuts the log back"
+    ):
+        read_metrics(path)
+    (tmp_path / TIMINGS).write_text('{"step":0}\n{"step":0}\n')
+    assert [row["step"] for row in read_metrics(tmp_path / TIMINGS)] == [0, 0]
