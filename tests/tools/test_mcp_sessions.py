@@ -25,6 +25,7 @@ from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.tools.base import ToolResult, Workspace
+from agentgrpo.tools.mcp.server import PooledServer
 from agentgrpo.tools.mcp.toolset import Mcp
 from agentgrpo.tools.toolbox import Toolbox
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
@@ -160,11 +161,18 @@ async def test_a_retry_finds_nothing_of_the_attempt_that_failed(tmp_path: Path) 
 # --- who has which session, and for how long
 
 
+def are_ready(toolset: Mcp, count: int) -> bool:
+    """Whether so many wait to be lent: a process that has only begun is not there yet, and another may overtake it."""
+    server = toolset._server
+    assert isinstance(server, PooledServer)
+    return len(servers("answers")) == len(server._idle) == count
+
+
 async def test_no_session_is_used_twice_and_the_next_one_is_ready(workspaces: Workspaces) -> None:
     async with made(command=raw("answers")) as toolset:
         pids = []
         for i in range(4):
-            assert await asyncio.to_thread(wait_until, lambda: len(servers("answers")) == 1)
+            assert await asyncio.to_thread(wait_until, lambda: are_ready(toolset, 1))
             [ready] = servers("answers")
             async with opened(workspaces, str(i)) as workspace:
                 pids.append(await pid_of(toolset, workspace))
@@ -185,7 +193,7 @@ async def test_as_many_are_kept_ready_as_were_used_at_once(workspaces: Workspace
 
         all_there = asyncio.Barrier(5)
         first = await asyncio.gather(*map(episode, range(5)))
-        assert await asyncio.to_thread(wait_until, lambda: len(servers("answers")) == 5)
+        assert await asyncio.to_thread(wait_until, lambda: are_ready(toolset, 5))
         ready = servers("answers")
         assert len(set(first)) == 5
         assert not set(first) & set(ready)
