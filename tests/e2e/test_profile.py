@@ -73,7 +73,7 @@ def test_a_profile_changes_no_byte_of_what_a_run_records(train: Run) -> None:
     plain, profiled = train(*SHORT, *STEP), train(*SHORT, *STEP, "run.profile=true", name="profiled")
     assert (profiled / "profile.jsonl").exists()
     assert not (plain / "profile.jsonl").exists()
-    assert len(recorded(plain)) == 2 * 2 + 3 + 1  # two checkpoints, three steps' trajectories, the metrics
+    assert len(recorded(plain)) == 2 * 2 + 3 + 2  # two checkpoints, three steps' trajectories, the metrics, the seals
     assert recorded(plain) == recorded(profiled)
 
 
