@@ -4,6 +4,7 @@ The first process of the run listens; every worker of the server calls it, and b
 in which the tensors of the folder are broadcast one after the other. What is said beside that goes through a store:
 
     callers        how many workers have called
+    begin          all have: connect
     tensor N       name, type and shape of the Nth tensor; or that there are no more, or that the sender has failed
     worker K       what worker K has failed with; empty = it has all of them
 
@@ -40,6 +41,9 @@ BACKENDS = ("gloo", "nccl")
 PATIENCE_S = 60.0
 """For all workers to call, and for every single tensor. So long a worker may wait when another one has failed: a
 connection that ends just before something is to come through it goes unnoticed."""
+_GLOO_CONNECTS = 5
+"""Times its timeout is what gloo waits for a connection: with PATIENCE_S a worker whose sender dies while they connect
+would be held up for five minutes."""
 FAREWELL_S = 2.0
 """For workers to say what they have failed with."""
 POLL_S = 0.02
@@ -93,6 +97,7 @@ class Sending:
         sent, failure = 0, None
         try:
             self._wait_for_callers(receivers)
+            self._store.set("begin", "")
             with _Group(self._store, self.call["backend"], 0, receivers + 1, host) as group:
                 for tensor in self._announced():
                     group.broadcast(tensor)
@@ -171,6 +176,7 @@ class WeightReceiver:
             return
         device = self.device if backend == "nccl" else _CPU
         try:
+            store.get("begin")
             with _Group(store, backend, rank, receivers + 1, _host_towards(host)) as group:
                 self.reload_weights(weights_iterator=_received(group, store, device))
                 _finish(device)
@@ -200,7 +206,7 @@ class _Group:
         else:
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
-            options._devices, options._timeout = [gloo.create_device(hostname=host)], timeout
+            options._devices, options._timeout = [gloo.create_device(hostname=host)], timeout / _GLOO_CONNECTS
             self._group = gloo(store, rank, size, options)
 
     def __enter__(self) -> _Group:
@@ -210,7 +216,9 @@ class _Group:
         self._group = None
 
     def broadcast(self, tensor: Tensor) -> None:
-        self._group.broadcast(tensor, root=0).wait()
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor, options.timeout = 0, 0, timedelta(seconds=PATIENCE_S)
+        self._group.broadcast([tensor], options).wait()
 
 
 def _received(group: _Group, store: Any, device: torch.device) -> Iterator[tuple[str, Tensor]]:

@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed import PrefixStore
 
 from agentgrpo.core.errors import ConfigError, NoServer
 from agentgrpo.engines.remote import server as pool_module
 from agentgrpo.engines.remote import transfer
-from agentgrpo.engines.remote.transfer import GivenUp, Sending, TransferError, WeightReceiver
+from agentgrpo.engines.remote.transfer import GivenUp, Sending, TransferError, WeightReceiver, _Group
 from agentgrpo.engines.remote.vllm import vllm
 from agentgrpo.training.process_group import Alone
 from agentgrpo.training.weight_files import PolicyFiles
@@ -133,24 +135,61 @@ def test_a_sender_that_fails_ends_all_workers_at_once(
     assert [worker.tensors for worker in workers] == [{}, {}]
 
 
-def test_a_sender_that_is_killed_ends_its_workers_at_once(folder: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_sender_that_is_killed_ends_its_workers_at_once(
+    folder: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all are connected. Before that gloo waits for the connection."""
+    connected, enter = Semaphore(0), transfer._Group.__enter__
+
+    def entered(group: transfer._Group) -> transfer._Group:
+        connected.release()
+        return enter(group)
+
+    monkeypatch.setattr(transfer._Group, "__enter__", entered)
     code = (
         "import json, os, sys\n"
         "from pathlib import Path\n"
         "from agentgrpo.engines.remote.transfer import Sending, _Group\n"
         "sent = Sending(Path(sys.argv[1]), server_host='127.0.0.1', receivers=2, backend='gloo', timeout_s=30)\n"
         "print(json.dumps(sent.call), flush=True)\n"
-        "_Group.broadcast = lambda group, tensor: os._exit(9)\n"
+        "_Group.broadcast = lambda group, tensor: sys.stdin.readline() and os._exit(9)\n"
         "sent.run()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         call = json.loads(process.stdout.readline())
         workers = [Worker(), Worker()]
         received = [threads.submit(worker.agentgrpo_receive, **call) for worker in workers]
+        assert [connected.acquire(timeout=60) for _ in workers] == [True, True]
+        process.stdin.write("\n")
+        process.stdin.flush()
         assert [failure(found, 20) for found in received] == [None, None]
         assert [worker.tensors for worker in workers] == [{}, {}]
         assert process.wait(10) == 9
+
+
+def test_one_that_is_lost_while_they_connect_holds_up_the_others_no_longer_than_for_a_tensor(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has told its address, and never calls. Which of two calls the other is gloo's choice, by their ports."""
+    monkeypatch.setattr(transfer, "PATIENCE_S", 2.0)
+    stores = [transfer._store("127.0.0.1", 0, is_master=True) for _ in range(2)]
+    for group in range(20):
+        there, here = (PrefixStore(str(group), store) for store in stores)
+        lost = threads.submit(_Group, there, "gloo", 0, 2, "127.0.0.1")
+        while not there.check(["0/0"]):  # to wait in `get` would keep the other thread from this store
+            time.sleep(0.01)
+        here.set("0/0", there.get("0/0"))
+        began = time.monotonic()
+        try:
+            _Group(here, "gloo", 1, 2, "127.0.0.1")
+        except RuntimeError:
+            assert 0.9 < (time.monotonic() - began) / transfer.PATIENCE_S < 4  # gloo's own: five times
+            assert "timeout" in str(failure(lost, 10))
+            return
+    pytest.fail("it was always the lost one that was called")
 
 
 class Slow(Worker):
