@@ -10,7 +10,7 @@ import yaml
 
 from agentgrpo.cli.main import main
 from agentgrpo.core.errors import DataError
-from agentgrpo.core.untrusted import refuse_endless, refuse_special_files, unframed, visible
+from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files, unframed, visible
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -70,6 +70,18 @@ def test_a_run_directory_that_would_never_end_is_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (2 if is_shown else 1)
     assert all(told in line for line in lines)
+
+
+def test_a_run_that_goes_on_writes_through_no_link_out_of_its_directory(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    (run / "within").symlink_to("config.yaml")
+    refuse_links_out(run)
+    (run / "metrics.jsonl").symlink_to("../mine")
+    assert main(["resume", str(run)]) == 2
+    assert capsys.readouterr().err.startswith(f"agentgrpo: {run / 'metrics.jsonl'} leads out of {run}, ")
+    assert (tmp_path / "mine").read_text() == "x"
 
 
 def test_links_to_files_and_links_that_lead_nowhere_are_no_special_files(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ print; folders and trees refused that would never end."""
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,16 @@ def refuse_special_files(folder: Path) -> None:
             continue
         if kind is not None:
             raise DataError(f"{path} is {kind}; allowed are files and folders: remove it")
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Raise DataError for the first link below `folder` that leads out of it: whoever writes there writes elsewhere."""
+    home = os.path.realpath(folder)
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+            raise DataError(
+                f"{path} leads out of {folder}, and a run that goes on writes there; put what it leads to in its place"
+            )
 
 
 def refuse_endless(tree: object, where: object) -> None:

@@ -89,7 +89,8 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         watch=watch,
         world=built.world,
     )
-    go_on = ["agentgrpo resume", f"'{built.run.dir}'", *needed_overrides(built.snapshot, user_code(built.snapshot))]
+    needed = needed_overrides(built.snapshot, user_code(built.snapshot), Path(built.run.dir))
+    go_on = ["agentgrpo resume", f"'{built.run.dir}'", *needed]
     return TrainingSession(parts=parts, examiner=examiner, eval_key=_eval_key(built, start), go_on=" ".join(go_on))
 
 
