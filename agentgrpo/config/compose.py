@@ -42,7 +42,7 @@ from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, v
 from agentgrpo.config.hardware import Launch
 from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, StorageError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, StorageError
 from agentgrpo.core.renamed import config_of_today
 from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files
 
@@ -112,7 +112,9 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except FileNotFoundError as e:
         raise ConfigError(f"there is no {path}; give the directory of a run, as agentgrpo train made it") from e
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as e:
+    except DataError:
+        raise
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as e:
         raise ConfigError(f"{path} cannot be read: {e}") from e
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
         raise ConfigError(f"{path} is no configuration; it needs the groups {', '.join(ROOT)}")

@@ -48,7 +48,7 @@ class LocalCompleter:
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
         options: dict[str, Any] = {"local_files_only": True}
-        with loaded(self._folder, "judge.completer.path", (ValueError,)):
+        with loaded(self._folder, "judge.completer.path", passing=(OSError,)):
             tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, **options)
             model = AutoModelForCausalLM.from_pretrained(
                 self._folder, trust_remote_code=False, dtype=getattr(torch, self._dtype), **options
