@@ -110,8 +110,8 @@ class Said(NamedTuple):
         """Whether it works, or is refused in one line, after warnings of files that are damaged, and with the exit code
         of a refusal. 1: a replay that differs."""
         refused = self.code in range(2, 12) and self.lines[-1:] and self.lines[-1].startswith("agentgrpo: ")
-        is_said = not any(line.startswith("Traceback ") for line in self.lines) and len(self.lines) <= 5
-        return is_said and (self.code in (0, 1) or bool(refused))
+        is_known = not any(line.startswith("Traceback ") for line in self.lines)
+        return is_known and (self.code in (0, 1) or bool(refused))
 
 
 def answer(argv: Sequence[str], said: Path) -> Said:

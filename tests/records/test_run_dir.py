@@ -64,7 +64,7 @@ def test_files_that_cannot_be_read_are_named(run: RunDir, name: str, text: str) 
 def test_clocks_that_cannot_be_read_are_named(run: RunDir, text: str) -> None:
     file = run.trajectory_file(step="2")
     file.clocks_path.write_text(text)
-    with pytest.raises(DataError, match=r"train-000002\.timings\.jsonl: "):
+    with pytest.raises(DataError, match=r"train-000002\.timings\.jsonl is damaged: "):
         file.clocks()
 
 
