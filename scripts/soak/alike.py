@@ -95,7 +95,7 @@ def alike(home: Path) -> dict[str, Content]:
     boards = []
     for path in sorted(home.rglob("*")):
         name = path.relative_to(home).as_posix()
-        if name.startswith("run/orphans"):
+        if name == "run/orphans" or name.startswith("run/orphans/"):
             continue
         if name.startswith("run/tensorboard/"):
             boards.append(path)
@@ -104,7 +104,8 @@ def alike(home: Path) -> dict[str, Content]:
         else:
             readers = [reader for pattern, (reader, _) in UNEQUAL.items() if fnmatchcase(name, pattern)]
             found[name] = (readers or [_bytes])[0](path)
-    found["run/tensorboard/*"] = _shown(boards)
+    if boards:
+        found["run/tensorboard/*"] = _shown(boards)
     return found
 
 

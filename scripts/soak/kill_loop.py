@@ -162,7 +162,6 @@ def kill(
     start: Path,
     overrides: Sequence[str] = (),
     by_clock: bool = True,
-    say: Callable[[str], object] = partial(print, flush=True),
 ) -> list[str]:
     """Runs of this kind, until `kills.most` processes have been killed; what differs from the run without a kill."""
     home, differs = scratch / kind, list[str]()
@@ -185,7 +184,8 @@ def kill(
             here += paid_problems(home, bought, taken(asked), prices=PRICES)
             kills.passed, kills.failed = kills.passed + (not here), kills.failed + bool(here)
             differs += [f"{kind}: {problem}" for problem in here]
-            say(f"{kind}: {kills.count} kills, {kills.passed + kills.failed} runs; a whole life: {whole.seconds:.1f} s")
+            runs = kills.passed + kills.failed
+            print(f"{kind}: {kills.count} kills, {runs} runs; a whole life: {whole.seconds:.1f} s", flush=True)
     return differs
 
 
