@@ -90,6 +90,7 @@ class Life:
 
 def live(arguments: Sequence[str], home: Path, moment: Moment) -> Life:
     notes, log, began = home.with_suffix(".notes"), home.with_suffix(".log"), time.monotonic()
+    notes.unlink(missing_ok=True)
     variables = {"TMPDIR": str(home / "tmp"), "JUDGE_KEY": "sk-stand-in"}
     with forked(arguments, home, log, around=partial(dying_at, moment, notes), **variables) as process:
         process.join(LIMIT_S if moment.seconds is None else moment.seconds)
@@ -97,7 +98,7 @@ def live(arguments: Sequence[str], home: Path, moment: Moment) -> Life:
             raise Stuck(f"has not ended after {LIMIT_S} s")
         process.kill()
         process.join()
-    operations, phase = notes.read_text().split("\n") if notes.exists() else ("0", "the start")
+    operations, phase = notes.read_text().splitlines()[-1].split(" ", 1) if notes.exists() else ("0", "the start")
     code = process.exitcode
     assert code is not None
     return Life(code=code, phase=phase, operations=int(operations), seconds=time.monotonic() - began)
@@ -129,8 +130,7 @@ class Kills:
 def began(home: Path) -> Path:
     """A place for a run, with nothing in it."""
     shutil.rmtree(home, ignore_errors=True)
-    for path in (home.with_suffix(".log"), home.with_suffix(".notes")):
-        path.unlink(missing_ok=True)
+    home.with_suffix(".log").unlink(missing_ok=True)
     (home / "tmp").mkdir(parents=True)
     return home
 

@@ -28,12 +28,13 @@ class Moment:
 
 @contextmanager
 def dying_at(moment: Moment, notes: Path) -> Iterator[None]:
-    """In the process itself: it dies at the operation of `moment`. How many operations there were, and the phase of the
-    run, are in `notes`."""
+    """In the process itself: it dies at the operation of `moment`. `notes` gets a line for every phase of the run: how
+    many operations there were before it, and its name."""
     count, is_dying, at = 0, False, RunContext.at
 
     def note(phase: str) -> None:
-        notes.write_text(f"{count}\n{phase}")
+        with notes.open("ab", buffering=0) as file:  # one write: no kill can tear it
+            file.write(f"{count} {phase}\n".encode())
 
     def hook(operation: Operation) -> int | None:
         nonlocal count, is_dying
