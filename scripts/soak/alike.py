@@ -45,18 +45,14 @@ def _shape(value: Any) -> Any:
 
 def _timings(path: Path) -> Content:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    named = [
-        {tag: _shape(v) if tag != "step" else v for tag, v in row.items() if not tag.startswith(BILLS)} for row in rows
-    ]
+    named = [_shape({tag: value for tag, value in row.items() if not tag.startswith(BILLS)}) for row in rows]
     return [row for row in named if not row.keys() <= {"step", *CLOCKS}]
 
 
 def _evaluation(path: Path) -> Content:
     """All figures and the verdict."""
     found = json.loads(path.read_text())
-    return {name: value for name, value in found.items() if name not in ("judge", "spend", "sha256")} | {
-        name: None for name in ("judge", "spend", "sha256") if name in found
-    }
+    return {name: None if name in ("judge", "spend", "sha256") else value for name, value in found.items()}
 
 
 def _holder(path: Path) -> Content:
@@ -111,7 +107,7 @@ def alike(home: Path) -> dict[str, Content]:
 
 def _shown(files: Iterable[Path]) -> Content:
     """(step, tag) -> value, as TensorBoard shows what several processes have written: each says from which step on what
-    was written before it does not count. Of clocks and bills only that they are there."""
+    was written before it does not count. Of clocks only that they are there, and no bills."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
@@ -137,13 +133,18 @@ Asked = Mapping[str, Counter[str]]
 """Kind of service -> request -> how often it has reached the service."""
 
 
-def paid_problems(home: Path, expected: Asked, found: Asked, *, prices: Mapping[str, float]) -> list[str]:
+def paid_problems(
+    home: Path, expected: Asked, found: Asked, *, prices: Mapping[str, float], interrupted: int = 0
+) -> list[str]:
     """What is wrong with what a run has paid, which was killed, beside the one that was not: it has asked for something
-    else, or the ledger has forgotten a call. prices: of a call, by kind."""
+    else, or again for what it had been told, or the ledger has forgotten a call. prices: of a call, by kind.
+    interrupted: calls of a kind that its kills may have cut off."""
     problems = []
     for kind, requests in found.items():
         if other := requests.keys() ^ expected[kind].keys():
             problems.append(f"{kind}: {len(other)} requests of one run alone, such as {min(other)}")
+        if (again := requests.total() - expected[kind].total()) > interrupted:
+            problems.append(f"{kind}: {again} calls were made again, and {interrupted} may have been cut off")
         rows = rows_of(home / "run" / LEDGER, f"SELECT calls, money FROM spent WHERE scope = 'run' AND kind = '{kind}'")
         calls, money = rows[0] if rows else (0, 0)
         if calls < requests.total():

@@ -65,7 +65,10 @@ COMMON = [
 PRICES = {"vdb": 0.001, "web": 0.015, "judge": 0.002}
 PROBE = "Is 1 + 1 equal to 2?"
 """What a judge model is asked whenever a process begins, which is not counted."""
+AT_ONCE = 8
+"""Calls of one kind that are under way at most."""
 SHORTER = 0.6
+"""Of a whole life: the part in which the others are killed."""
 LIMIT_S = 600
 KILLED = -signal.SIGKILL
 
@@ -84,7 +87,7 @@ class Life:
     phase: str
     """That it ended in."""
     operations: int
-    """Of a life that nobody ended."""
+    """Durable ones before its last phase: of a life that nobody ended, all."""
     seconds: float
 
 
@@ -98,7 +101,8 @@ def live(arguments: Sequence[str], home: Path, moment: Moment) -> Life:
             raise Stuck(f"has not ended after {LIMIT_S} s")
         process.kill()
         process.join()
-    operations, phase = notes.read_text().splitlines()[-1].split(" ", 1) if notes.exists() else ("0", "the start")
+    noted = notes.read_text().splitlines() if notes.exists() else []
+    operations, phase = (noted or ["0 the start"])[-1].split(" ", 1)
     code = process.exitcode
     assert code is not None
     return Life(code=code, phase=phase, operations=int(operations), seconds=time.monotonic() - began)
@@ -164,7 +168,7 @@ def kill(
     by_clock: bool = True,
 ) -> list[str]:
     """Runs of this kind, until `kills.most` processes have been killed; what differs from the run without a kill."""
-    home, differs = scratch / kind, list[str]()
+    home, differs = scratch / kind, list[str]()  # the same for every run: checkpoints name it
     with services() if kind == "services" else nullcontext() as asked:
         begins = ["model=path", f"model.path='{start}'"] if kind in ("search", "services") else []
         settings = [*COMMON, *KINDS[kind], *begins, *paying(asked, home), *overrides]
@@ -174,14 +178,15 @@ def kill(
         expected, bought = alike(home), taken(asked)
         while kills.count < kills.most:
             try:
-                survive(settings, home, lambda: kills.moment(whole, by_clock=by_clock), kills)
+                lives = survive(settings, home, lambda: kills.moment(whole, by_clock=by_clock), kills)
             except Stuck as e:
                 kills.failed += 1
                 return [*differs, f"{kind}: it {e}"]
             found = alike(home)
             differing = sorted(n for n in expected.keys() | found.keys() if expected.get(n, GONE) != found.get(n, GONE))
             here = [f"{name}: {difference(expected.get(name, GONE), found.get(name, GONE))}" for name in differing]
-            here += paid_problems(home, bought, taken(asked), prices=PRICES)
+            interrupted = AT_ONCE * (len(lives) - 1)
+            here += paid_problems(home, bought, taken(asked), prices=PRICES, interrupted=interrupted)
             kills.passed, kills.failed = kills.passed + (not here), kills.failed + bool(here)
             differs += [f"{kind}: {problem}" for problem in here]
             runs = kills.passed + kills.failed

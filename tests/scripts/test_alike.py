@@ -95,10 +95,15 @@ def test_nothing_else_may(tmp_path: Path, act: Callable[[Path], object], name: s
 def test_a_call_that_was_made_is_in_the_ledger(tmp_path: Path) -> None:
     home = written(tmp_path, 2.0)  # two calls at 2
 
-    def problems(*asked: str, price: float = 2.0) -> list[str]:
-        return paid_problems(home, {"web": Counter("ab")}, {"web": Counter(asked)}, prices={"web": price})
+    def problems(*asked: str, price: float = 2.0, interrupted: int = 1) -> list[str]:
+        expected, found = {"web": Counter("ab")}, {"web": Counter(asked)}
+        return paid_problems(home, expected, found, prices={"web": price}, interrupted=interrupted)
 
     assert problems("a", "b") == []
     assert problems("a", "b", "a") == ["web: 3 calls were made, and 2 are in the ledger"]
+    assert problems("a", "b", "a", interrupted=0) == [
+        "web: 1 calls were made again, and 0 may have been cut off",
+        "web: 3 calls were made, and 2 are in the ledger",
+    ]
     assert problems("a") == ["web: 1 requests of one run alone, such as b"]
     assert problems("a", "b", price=1.0) == ["web: 2 calls at 1.0 do not come to 4.0"]
