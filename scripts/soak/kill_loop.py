@@ -123,9 +123,9 @@ class Kills:
     failed: int = 0
     phases: Counter[str] = field(default_factory=Counter)
 
-    def moment(self, whole: Life, *, by_clock: bool) -> Moment:
+    def moment(self, whole: Life) -> Moment:
         """Somewhere in a life beside the one that is `whole`: most go on with a run, and are shorter."""
-        if by_clock and self.rng.random() < 0.5:
+        if self.rng.random() < 0.5:
             return Moment(seconds=self.rng.uniform(0, SHORTER * whole.seconds))
         last = max(1, int(SHORTER * whole.operations))
         return Moment(operation=self.rng.randint(1, last), torn=self.rng.random() < 0.5)
@@ -165,20 +165,18 @@ def kill(
     *,
     start: Path,
     overrides: Sequence[str] = (),
-    by_clock: bool = True,
 ) -> list[str]:
     """Runs of this kind, until `kills.most` processes have been killed; what differs from the run without a kill."""
     home, differs = scratch / kind, list[str]()  # the same for every run: checkpoints name it
     with services() if kind == "services" else nullcontext() as asked:
         begins = ["model=path", f"model.path='{start}'"] if kind in ("search", "services") else []
         settings = [*COMMON, *KINDS[kind], *begins, *paying(asked, home), *overrides]
-        if by_clock:
-            live(["--version"], began(home), Moment())  # the first process waits until the others can be forked
+        live(["--version"], began(home), Moment())  # the first process waits until the others can be forked
         (whole,) = survive(settings, home, Moment, Kills(rng=kills.rng, most=0))
         expected, bought = alike(home), taken(asked)
         while kills.count < kills.most:
             try:
-                lives = survive(settings, home, lambda: kills.moment(whole, by_clock=by_clock), kills)
+                lives = survive(settings, home, partial(kills.moment, whole), kills)
             except Stuck as e:
                 kills.failed += 1
                 return [*differs, f"{kind}: it {e}"]
