@@ -1,4 +1,5 @@
-"""A kill and a polite stop leave a run that goes on as if nothing had been."""
+"""A polite stop leaves a run that goes on as if nothing had been; one process at a time has its directory. Kills:
+test_kill.py."""
 
 from __future__ import annotations
 
@@ -7,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run
-from tests.e2e.forked import forked
 
 SHORT = [
     "run.max_steps=3",
@@ -34,14 +33,10 @@ def begun(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    wait_for_a_step(run_dir, lambda: process.poll() is None)
-    return process
-
-
-def wait_for_a_step(run_dir: Path, is_alive: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 200
-    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and is_alive():
+    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
+    return process
 
 
 WRITTEN = (
@@ -50,22 +45,6 @@ WRITTEN = (
     "trajectories/train-000002.jsonl",
     "checkpoints/step-000003/model.safetensors",
 )
-
-
-@pytest.mark.timeout(300)
-def test_a_killed_run_resumes_exactly(train: Run, start: Path, tmp_path: Path) -> None:
-    settings = [*SHORT, "run.checkpoint_every=1"]
-    whole = train(*settings, name="whole")
-    run_dir = tmp_path / "killed"
-    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *settings]
-    with forked(["train", *SMALL_WORLD, *arguments], tmp_path, tmp_path / "said") as process:
-        wait_for_a_step(run_dir, process.is_alive)
-        process.kill()
-        process.join()
-    assert process.exitcode == -signal.SIGKILL, (tmp_path / "said").read_text()
-    assert not (run_dir / "eval.json").exists()
-    assert main(["resume", str(run_dir)]) == 0
-    assert [name for name in WRITTEN if (whole / name).read_bytes() != (run_dir / name).read_bytes()] == []
 
 
 @pytest.mark.slow
