@@ -162,6 +162,49 @@ async def test_a_query_that_fails_fails_alone() -> None:
     assert dict(app.traffic.counts) == {"requests": 2, "queries": 6, "refused": 0, "failed": 1}
 
 
+async def test_queries_that_are_no_text_or_that_a_backend_cannot_take_fail_alone() -> None:
+    def answer(query: str) -> list[Passage]:
+        if query == "bug":
+            raise ZeroDivisionError("1/0")
+        if query == "long":
+            raise RetrieverError("HTTP 400", kind="http_4xx")
+        return [passage(query, "text")]
+
+    async with served({"vdb": Batched(Scripted(answer))}) as (url, _):
+        status, reply, _ = await ask(f"{url}/retrieve", {"queries": ["a", 7, "bug", "", None, "long", "b"]})
+        there = client(f"{url}/retrieve")
+        with pytest.raises(RetrieverError, match="HTTP 422"):
+            await there.search("long", top_k=1)
+        await there.close()
+    assert status == 200
+    assert [row.get("error") if isinstance(row, dict) else row[0]["id"] for row in reply["result"]] == [
+        "a",
+        "queries[1] is a JSON number; a string is allowed",
+        "retriever: ZeroDivisionError: 1/0",
+        "",
+        "queries[4] is a JSON null; a string is allowed",
+        "HTTP 400",
+        "b",
+    ]
+    assert there.counts == {"requests": 1, "http_4xx": 1}
+
+
+async def test_a_query_that_fills_the_body_is_refused_alone_and_at_once() -> None:
+    async with served(
+        {"vdb": Batched(Scripted(lambda q: [passage(q, "text")]))}, limits=RequestLimits(body_bytes=999)
+    ) as (
+        url,
+        app,
+    ):
+        there = client(f"{url}/retrieve")
+        asked = ("a", "b", "c" * 1000, "d")
+        rows = await asyncio.gather(*(there.search(q, top_k=1) for q in asked), return_exceptions=True)
+        await there.close()
+    assert [row.kind if isinstance(row, RetrieverError) else row[0].id for row in rows] == ["a", "b", "http_4xx", "d"]  # type: ignore[index]
+    assert dict(there.counts) == {"requests": 5, "http_4xx": 3}
+    assert app.traffic.counts["refused"] == 3
+
+
 async def test_an_index_that_is_missing_is_an_error_that_says_so() -> None:
     class Broken:
         async def search(self, query: str, *, top_k: int) -> list[Passage]:
@@ -187,7 +230,7 @@ REFUSALS: dict[str, tuple[object, int, str]] = {
     "null": (b"null", 422, "the body is a JSON null; an object is allowed"),
     "nothing asked": ({}, 422, 'neither queries nor query; ask {"queries": [...], "topk": 3, "return_scores": true}'),
     "one query as queries": ({"queries": "q"}, 422, "queries is a JSON string; a list of strings is allowed"),
-    "a query of another kind": ({"queries": ["q", 7]}, 422, "queries[1] is a JSON number; a string is allowed"),
+    "queries of another kind": ({"queries": [7, None]}, 422, "queries[0] is a JSON number; a string is allowed"),
     "no query": ({"query": None}, 422, "query is a JSON null; a string is allowed"),
     "a long query": ({"query": "q" * 101}, 413, "a query of 101 characters; at most 100 are allowed"),
     "too many": ({"queries": ["q"] * 9}, 413, "9 queries; at most 8 are allowed in a request; send several"),
@@ -214,7 +257,7 @@ async def test_what_is_refused_and_how_that_is_said() -> None:
         nowhere = await ask(f"{url}/search", {})
         no_post = await ask(f"{url}/retrieve", None, "GET")
     assert said == {name: (status, True) for name, (_, status, _) in REFUSALS.items()}
-    assert counts == {"requests": len(REFUSALS), "queries": 0, "refused": len(REFUSALS), "failed": 0}
+    assert counts == {"requests": len(REFUSALS), "queries": 2, "refused": len(REFUSALS), "failed": 0}
     assert (nowhere[0], nowhere[1]["error"]) == (404, f"POST /search: Not Found{SHOWN}")
     assert (no_post[0], no_post[1]["error"]) == (405, f"GET /retrieve: Method Not Allowed{SHOWN}")
     assert backend.batches == []
