@@ -30,7 +30,7 @@ class Recording:
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
         self.batches.append((list(queries), top_k))
         self.threads.add(threading.current_thread().name)
-        assert self.gate.wait(5)
+        assert self.gate.wait(60)
         if "bug" in queries:
             raise ZeroDivisionError("1/0")
         return [RetrieverError("no", kind="garbage") if q == "bad" else [passage(q, f"about {q}")] for q in queries]

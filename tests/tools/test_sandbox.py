@@ -354,9 +354,9 @@ asyncio.run(BubblewrapSandbox(SandboxLimits(timeout_s=60)).run(SandboxProgram(co
 """
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT)
     try:
-        assert wait_for(lambda: with_argument(nonce), 20)
+        assert wait_for(lambda: with_argument(nonce))
         process.send_signal(signal.SIGKILL)
-        assert wait_for(lambda: not with_argument(nonce), 5)
+        assert wait_for(lambda: not with_argument(nonce))
     finally:
         process.kill()
         process.wait()
@@ -373,7 +373,7 @@ asyncio.run(UnsafeSubprocess(SandboxLimits(timeout_s=60)).run(SandboxProgram(cod
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL)
     try:
-        assert wait_for(lambda: [*tmp_path.glob("**/started")], 20)
+        assert wait_for(lambda: [*tmp_path.glob("**/started")])
         [started] = tmp_path.glob("**/started")
         program = int(started.read_text())
     finally:
@@ -395,7 +395,7 @@ def with_argument(nonce: str) -> list[str]:
     return found
 
 
-def wait_for(condition: object, seconds: float) -> bool:
+def wait_for(condition: object, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():  # type: ignore[operator]

@@ -104,7 +104,7 @@ async def test_queries_of_requests_that_are_open_together_become_one_batch() -> 
 
     def answer(query: str) -> list[Passage]:
         if query == "first":
-            assert gate.wait(20)
+            assert gate.wait(60)
         return [passage(query, "text")]
 
     backend = Scripted(answer)
@@ -126,14 +126,12 @@ async def test_queries_of_requests_that_are_open_together_become_one_batch() -> 
 
 async def test_a_signal_stops_it_after_what_was_asked() -> None:
     gate, backend = threading.Event(), Scripted(lambda query: [passage(query, "text")])
-    slow = Scripted(lambda query: [passage(query, "text")] if gate.wait(20) else [])
+    slow = Scripted(lambda query: [passage(query, "text")] if gate.wait(60) else [])
     async with served({"vdb": Batched(slow), "web": Batched(backend)}) as (url, app):
         asked = asyncio.create_task(ask(f"{url}/retrieve", {"query": "q"}))
         await _until(lambda: app.traffic.waiting == 1)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.3)
-        with pytest.raises(OSError, match="refused"):
-            await ask(f"{url}/web/retrieve", {"query": "q"})
+        await _until_refused(url)
         assert not asked.done()
         gate.set()
         assert (await asked)[1]["results"][0]["document"]["id"] == "q"
@@ -265,7 +263,7 @@ async def test_what_is_refused_and_how_that_is_said() -> None:
 
 async def test_who_comes_while_too_many_wait_is_told_to_come_again() -> None:
     gate = threading.Event()
-    backend = Scripted(lambda query: CORPUS if gate.wait(20) else [])
+    backend = Scripted(lambda query: CORPUS if gate.wait(60) else [])
     async with served({"vdb": Batched(backend)}, limits=RequestLimits(waiting=2)) as (url, app):
         first = asyncio.create_task(ask(f"{url}/retrieve", {"queries": ["a", "b"]}))
         await _until(lambda: app.traffic.waiting == 2)
@@ -340,14 +338,14 @@ async def test_clients_that_drip_leave_and_hold_up_nobody(head: bytes) -> None:
     ):
         await asyncio.sleep(0.1)
         for i in range(20):
-            assert (await asyncio.wait_for(ask(f"{url}/retrieve", {"query": str(i)}), 5))[0] == 200
-        told = await asyncio.wait_for(asyncio.gather(*slow), 10)
+            assert (await asyncio.wait_for(ask(f"{url}/retrieve", {"query": str(i)}), 60))[0] == 200
+        told = await asyncio.wait_for(asyncio.gather(*slow), 60)
         assert {reply[:12] for reply in told} <= {b"", b"HTTP/1.1 408", b"HTTP/1.1 400"}
 
 
 async def test_who_waits_for_an_answer_is_not_the_one_that_has_to_leave() -> None:
     gate = threading.Event()
-    slow = Scripted(lambda query: CORPUS if gate.wait(20) else [])
+    slow = Scripted(lambda query: CORPUS if gate.wait(60) else [])
     limits = RequestLimits(head_s=60, connections=2)
     async with served({"vdb": Batched(slow)}, limits=limits) as (url, app), dripping(url, 1, SLOW_HEAD) as dripped:
         await asyncio.sleep(0.05)
@@ -405,7 +403,18 @@ async def test_a_line_for_many_requests_and_none_for_one(capfd: pytest.CaptureFi
     assert capfd.readouterr() == ("", "")
 
 
+async def _until_refused(url: str) -> None:
+    """Nothing is asked on the connections that are still taken in."""
+    host, port = url.removeprefix("http://").split(":")
+    async with asyncio.timeout(60):
+        with suppress(ConnectionRefusedError):
+            while True:
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.transport.abort()
+                await asyncio.sleep(0.005)
+
+
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for is another thread's, or a socket's
             await asyncio.sleep(0.005)
