@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,19 +26,23 @@ SHORT = [
 ]
 
 
-def begun(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A run in a process of its own, in the middle of its work: its first step is recorded."""
-    process = subprocess.Popen(
+@contextmanager
+def begun(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, in the middle of its work: its first step is recorded. It ends with the block."""
+    with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *SMALL_WORLD, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 200
-    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.01)
-    return process
+    ) as process:
+        try:
+            metrics, deadline = run_dir / "metrics.jsonl", time.monotonic() + 200
+            while not metrics.exists() and time.monotonic() < deadline and process.poll() is None:
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
 
 
 WRITTEN = (
@@ -56,9 +62,9 @@ def test_a_stopped_run_exits_with_75_and_resumes_exactly(
     whole = train(*SHORT, name="whole")
     run_dir = tmp_path / "stopped"
     arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT]
-    process = begun(run_dir, *arguments)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=100)
+    with begun(run_dir, *arguments) as process:
+        process.send_signal(number)
+        _, error = process.communicate(timeout=100)
     assert process.returncode == 75, error
     assert f"stopped by {number.name}" in error
     assert error.count("\n") == 1
