@@ -16,6 +16,11 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "questions": "agentgrpo.tasks.questions.dataset:questions",
         "workshop": "agentgrpo.worlds.workshop.dataset:Workshop",
     },
+    "demonstrations": {
+        "none": "agentgrpo.config.build:nothing",
+        "chat": "agentgrpo.rollout.demonstrations.chat:ChatFile",
+        "oracle": "agentgrpo.rollout.demonstrations.oracle:Oracle",
+    },
     "model": {
         "almanac_tiny": "agentgrpo.run.warm_start:WarmStart",
         "diary_tiny": "agentgrpo.run.warm_start:WarmStart",
@@ -124,7 +129,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "algorithm": dict.fromkeys(
         (
             *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
-            *("search_r1", "mem_alpha"),
+            *("search_r1", "mem_alpha", "sft"),
         ),
         "agentgrpo.grpo.algorithm:Algorithm",
     ),
@@ -155,6 +160,7 @@ UNNAMED: Mapping[str, str] = {
 
 ROOT: Mapping[str, str] = {
     "task": "task",
+    "demonstrations": "demonstrations",
     "model": "model",
     "engine": "engine",
     "environment": "environment",
