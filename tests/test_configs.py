@@ -54,7 +54,8 @@ def preset(group: str, name: str) -> dict[str, Any]:
     """The node that Hydra makes of one file, its ??? filled."""
     needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
     needed += ["task.path=d.jsonl"] if name == "memory_files" else []
-    needed += ["demonstrations.path=d.jsonl"] if (group, name) == ("demonstrations", "chat") else []
+    of_demonstrations = {"chat": ["demonstrations.path=d.jsonl"], "recorded": ["demonstrations.runs=[r]"]}
+    needed += of_demonstrations.get(name, []) if group == "demonstrations" else []
     needed += ["task.sources.own.path=q.jsonl"] if (group, name) == ("task", "questions") else []
     primary = f"{group}/{name}"
     if group == "model":  # a tiny one chooses presets of other groups, which must be there

@@ -20,6 +20,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "none": "agentgrpo.config.build:nothing",
         "chat": "agentgrpo.rollout.demonstrations.chat:ChatFile",
         "oracle": "agentgrpo.rollout.demonstrations.oracle:Oracle",
+        "recorded": "agentgrpo.rollout.demonstrations.recorded:Recorded",
     },
     "model": {
         "almanac_tiny": "agentgrpo.run.warm_start:WarmStart",
@@ -129,7 +130,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "algorithm": dict.fromkeys(
         (
             *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
-            *("search_r1", "mem_alpha", "sft"),
+            *("search_r1", "mem_alpha", "sft", "raft"),
         ),
         "agentgrpo.grpo.algorithm:Algorithm",
     ),

@@ -143,6 +143,8 @@ def refuse_unfit(settings: Settings) -> None:
     """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
     round."""
     name = settings.demonstrations.name
+    if name == "none" and settings.tree["algorithm"]["name"] == "sft":
+        raise ConfigError("algorithm=sft imitates demonstrations, and demonstrations=none; choose them: agentgrpo sft")
     if name == "none":
         return
     for key, needed in _IMITATES.items():
