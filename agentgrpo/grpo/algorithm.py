@@ -88,6 +88,10 @@ class Algorithm:
     """Weight of each token's entropy as a bonus in its loss."""
     top_entropy_fraction: Annotated[float, Gt(0), Le(1)] | None = None
     """Only the tokens with the highest entropy of the optimizer step, this share of all, have a policy loss."""
+    drop_zero_variance: bool = False
+    """Leave out groups without any advantage. Published is that they stay, with advantage 0: then the fewer groups
+    teach, the smaller the loss and its gradient, and KL and entropy see every group. Left out, each group that teaches
+    weighs more the fewer they are."""
     mask_truncated: bool = False
     """Do not train on episodes that ran into a limit of tokens; they count in their group's statistics."""
     replay_groups: CountOrZero = 0

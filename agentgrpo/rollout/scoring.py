@@ -13,13 +13,13 @@ from agentgrpo.rewards.reward import Reward
 
 
 class Drop(StrEnum):
-    """Why a group is not trained on."""
+    """Why a group is not trained on, or may not be."""
 
     INFRASTRUCTURE = "infrastructure"
     """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
     ZERO_VARIANCE = "degenerate"  # the word in files and tags
     """All rewards are equal (with algorithm.credit=turn, branch or position those of each turn or branch): no episode
-    is better than another."""
+    is better than another. It stays, with advantage 0, unless it is replaced or algorithm.drop_zero_variance."""
     STALE = "stale"
     """A token of it was sampled from weights older than algorithm.max_staleness allows."""
 
@@ -51,10 +51,10 @@ def _reason_to_drop(
 ) -> Drop | None:
     if any(r is None and not e.is_demonstrated for r, e in zip(group.rewards, group.group.episodes, strict=True)):
         return Drop.INFRASTRUCTURE
-    if is_zero_variance(group):
-        return Drop.ZERO_VARIANCE
     versions = [s.policy_version for e in group.group.episodes for b in e.branches for s in b.segments]
-    return Drop.STALE if any(v is not None and v < oldest_version for v in versions) else None
+    if any(v is not None and v < oldest_version for v in versions):
+        return Drop.STALE
+    return Drop.ZERO_VARIANCE if is_zero_variance(group) else None
 
 
 def episode_failures(scored: Sequence[ScoredGroup]) -> list[Failure]:

@@ -225,7 +225,10 @@ def load_inputs(
         screen.line(f"note: {note}")
     meter = Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir))
     judge: AnswerJudge = build_part(settings.judge, meter)
-    refuse_unjudged(judge, (task for name in SPLITS for task in dataset.split(name)))
+    reward: Reward = settings.reward.build(judge=judge)
+    pays_itself = ":" in settings.environment.name and isinstance(reward, Reward) and not reward.needs_grades
+    tasks = (task for name in SPLITS for task in dataset.split(name))
+    refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
     return Inputs(
         settings=settings,
         snapshot=yaml.safe_load(snapshot),
@@ -235,7 +238,7 @@ def load_inputs(
         dataset=dataset,
         meter=meter,
         judge=judge,
-        reward=settings.reward.build(judge=judge),
+        reward=reward,
         clock=stage_clock(settings.hardware.device) if run.profile else NoClock(),
         equipment=equipment or build_equipment(settings, dataset, meter),
     )
