@@ -161,8 +161,8 @@ UNNAMED: Mapping[str, str] = {
 
 ROOT: Mapping[str, str] = {
     "task": "task",
-    "demonstrations": "demonstrations",
     "model": "model",
+    "demonstrations": "demonstrations",
     "engine": "engine",
     "environment": "environment",
     "retriever": "retriever",
