@@ -39,8 +39,9 @@ def keep_trainable(
     oldest_version: int = 0,
     is_zero_variance: Callable[[ScoredGroup], bool] = has_equal_totals,
 ) -> tuple[list[ScoredGroup], list[Drop | None]]:
-    """The groups to train on, and for every given group the reason why not (None = kept). oldest_version: of the
-    weights that may have sampled them. is_zero_variance: of groups whose rewards are all there."""
+    """The groups to train on, and for every given group the reason why not (None = kept). Demonstrations need no
+    reward. oldest_version: of the weights that may have sampled them. is_zero_variance: of groups whose rewards are
+    all there."""
     reasons = [_reason_to_drop(group, oldest_version, is_zero_variance) for group in scored]
     return [g for g, reason in zip(scored, reasons, strict=True) if reason is None], reasons
 
@@ -48,7 +49,7 @@ def keep_trainable(
 def _reason_to_drop(
     group: ScoredGroup, oldest_version: int, is_zero_variance: Callable[[ScoredGroup], bool]
 ) -> Drop | None:
-    if any(r is None for r in group.rewards):
+    if any(r is None and not e.is_demonstrated for r, e in zip(group.rewards, group.group.episodes, strict=True)):
         return Drop.INFRASTRUCTURE
     versions = [s.policy_version for e in group.group.episodes for b in e.branches for s in b.segments]
     if any(v is not None and v < oldest_version for v in versions):

@@ -29,6 +29,7 @@ def with_kl_penalty(scored: Sequence[ScoredGroup], trainer: Trainer) -> tuple[Se
     samples = to_samples(scored, [[None if r is None else 0.0 for r in group.rewards] for group in scored])
     estimates = []
     for sample, reference in zip(samples, trainer.reference_logprobs(samples), strict=True):
+        assert sample.rollout_logprobs is not None, "what was demonstrated has no reward to take it off"
         at_sampling = [x for x, is_loss in zip(sample.rollout_logprobs, sample.loss_mask, strict=True) if is_loss]
         logprobs = torch.tensor(at_sampling, dtype=torch.float64)
         estimates.append(algorithm.token_kl(logprobs, logprobs, reference.double()).tolist())

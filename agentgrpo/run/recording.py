@@ -57,8 +57,9 @@ def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str,
         clocks = rollout_clocks(rollout.scored)
         seconds = dict(rollout.seconds) | {"time/train": update_s, "time/tools": clocks["time_tools"]}
         seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
-        generation_s = max(seconds["time/generation"], 1e-9)
-        seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / generation_s
+        if "time/generation" in seconds:  # something was sampled
+            generation_s = max(seconds["time/generation"], 1e-9)
+            seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / generation_s
         note_seconds(parts, step, {**seconds, **parts.watch.lap()})
         parts.show(rollout.scored)
 

@@ -89,6 +89,17 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
     return Rollout(scored=scored, tags=tags if settings.refill_rounds else {}, seconds=seconds)
 
 
+async def demonstrate(parts: Parts, step: int, rates: Rates | None = None) -> Rollout:
+    """In the place of `roll_out`: the step's demonstrations, which nobody samples and nobody scores."""
+    assert parts.demonstrations is not None
+    with asking_step(step):
+        before = counted(parts)
+        groups = await share(parts.world, parts.order.take(step, rates), parts.demonstrations.show)
+        seconds = await bill_since(parts, before)
+    scored = [ScoredGroup(group=group, rewards=(None,) * len(group.episodes)) for group in groups]
+    return Rollout(scored=scored, tags={}, seconds=seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepSamples:
     """What a step trains on."""
@@ -203,7 +214,7 @@ async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     parts.screen.stage("training", parts.run.max_steps)
     parts.screen.advance(progress.step)
     parts.clock.lap()  # what came before belongs to no step
-    rollouts = Rollouts(parts, ctx, partial(roll_out, parts))
+    rollouts = Rollouts(parts, ctx, partial(demonstrate if parts.demonstrations else roll_out, parts))
     try:
         await begin_again(parts, progress, ctx, rollouts)
         await between_steps(parts, progress, ctx)
