@@ -51,8 +51,8 @@ stranger: ## Clone, set up, train and view, as somebody new would, timed; ARGS="
 test-vllm: .venv/ready-dev .bench/vllm/ready ## A real vLLM on this CPU, trained on, killed and resumed: minutes
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m vllm tests/engines/remote $(ARGS)
 
-soak: .venv/ready-dev ## 200 random SIGKILLs: START=FOLDER is the model to train from; ARGS="--experiment memory"
-	OMP_NUM_THREADS=1 $(PY) -W ignore scripts/soak/kill_loop.py --kills 200 --start "$(START)" $(ARGS)
+soak: .venv/ready-dev bubblewrap ## 200 random SIGKILLs over four kinds of runs, every file compared; ARGS="--kinds memory --seed 1"
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.kill_loop $(ARGS)
 
 soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.episodes $(ARGS)

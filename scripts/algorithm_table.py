@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/algorithms"))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--algorithms", nargs="+", default=presets()["algorithm"])
+    parser.add_argument("--algorithms", nargs="+", default=[name for name in presets()["algorithm"] if name != "sft"])
     parser.add_argument("--only-print", action="store_true", help="of the runs that are there")
     parser.add_argument("overrides", nargs="*", help="settings of every run, such as run.eval.tasks=50")
     arguments = parser.parse_args()

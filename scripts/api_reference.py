@@ -27,6 +27,7 @@ PARTS = {
         "environments/base.py",
         "environments/figures.py",
         "environments/memory/base.py",
+        "rollout/demonstrations/base.py",
         "renderers/base.py",
         "engines/base.py",
         "tools/sandbox/base.py",

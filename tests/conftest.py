@@ -17,8 +17,12 @@ from tests.thorough import QUICK, THOROUGH
 settings.register_profile("quick", max_examples=QUICK, deadline=None)
 settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
 settings.load_profile("quick")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs that are started here would inherit it
+# A shell has what it runs in the background ignore SIGINT, and nohup SIGHUP: the programs that are started here would
+# inherit that. A handler they do not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 THREADS = torch.get_num_threads()
 FIRST = ("tests/test_docs.py", "tests/e2e/")

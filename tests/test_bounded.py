@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,51 @@ from agentgrpo.core.bounded import LENGTH, bounded
 from agentgrpo.core.errors import DataError
 
 
-def test_the_text_comes_back_whole_and_the_child_leaves_nothing() -> None:
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that are forked from here on."""
+    found: list[int] = []
+    fork = os.fork
+
+    def forked() -> int:
+        found.append(fork())
+        return found[-1]
+
+    monkeypatch.setattr(os, "fork", forked)
+    return found
+
+
+def is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_text_comes_back_whole_and_the_child_leaves_nothing(children: list[int]) -> None:
     descriptors = [*Path("/dev/fd").iterdir()]
     text = "é\ud800\n" * 100_000
     assert bounded(lambda: text, "x") == text
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert [is_gone(child) for child in children] == [True]
     assert len([*Path("/dev/fd").iterdir()]) == len(descriptors)
+
+
+def test_a_child_that_waits_for_what_nobody_lets_go_is_replaced(
+    children: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WAIT_S", 2.0)
+
+    def work() -> str:
+        try:
+            (tmp_path / "first").touch(exist_ok=False)
+        except FileExistsError:
+            return "second"
+        time.sleep(1000)
+        return "first"
+
+    assert bounded(work, "x") == "second"
+    assert [is_gone(child) for child in children] == [True, True]
 
 
 def test_what_it_raises_is_said() -> None:

@@ -149,7 +149,12 @@ def test_both_spellings_choose_the_preset(spelling: str) -> None:
 
 def test_plus_works_for_every_group() -> None:
     chosen = {group: names[-1] for group, names in cli.presets().items()}
-    chosen |= {"experiment": "none", "task": "jsonl", "model": "path"}  # those that OWN_DATA is for
+    chosen |= {
+        "experiment": "none",
+        "task": "jsonl",
+        "model": "path",
+        "demonstrations": "oracle",
+    }  # those that OWN_DATA is for
     chosen |= {"environment": "search", "retriever": "faiss_index"}  # which have every group that such a part can have
     _, command = job("train", *(f"+{group}={name}" for group, name in chosen.items()), *OWN_DATA)
     assert command.choices == chosen
@@ -290,12 +295,13 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 # --- typos: one line on stderr, exit code 2, no traceback
 
 GROUPS = (
-    "task, model, engine, environment, retriever, counterfactual, tools, judge, reward, rollout, algorithm, optimizer, "
-    "guards, cassette, budget, hardware, run"
+    "task, model, demonstrations, engine, environment, retriever, counterfactual, tools, judge, reward, rollout, "
+    "algorithm, optimizer, guards, cassette, budget, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
 VERB_NAMES = (
-    "train, eval, resume, plan, export, show, view, doctor, replay, diff, report, check, data, index, serve-retriever"
+    "train, sft, eval, resume, plan, export, show, view, doctor, replay, diff, report, check, data, index, "
+    "serve-retriever"
 )
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, numeric, "
@@ -341,7 +347,7 @@ TYPOS = [
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
-    ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, tiny."),
+    ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, sft, tiny."),
     ("train optimizer.lr=high", "optimizer.lr='high'; a finite number > 0 is allowed"),
     ("train run.max_steps=1.5", "run.max_steps=1.5; a whole number >= 1 is allowed"),
     ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),

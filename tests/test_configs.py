@@ -35,15 +35,16 @@ def keep(config: dict[str, Any], command: Command) -> VerbResult:
 @pytest.fixture(autouse=True)
 def composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(VERBS, "train", replace(VERBS["train"], entry="tests.test_configs:keep"))
+    for verb in ("train", "sft"):
+        monkeypatch.setitem(VERBS, verb, replace(VERBS[verb], entry="tests.test_configs:keep"))
     JOBS.clear()
     yield
     JOBS.clear()
 
 
-def compose(*overrides: str) -> dict[str, Any]:
+def compose(*overrides: str, verb: str = "train") -> dict[str, Any]:
     """The checked configuration of one command line."""
-    assert main(["train", "run.dir=r", *overrides]) == 0
+    assert main([verb, "run.dir=r", *overrides]) == 0
     config: dict[str, Any] = JOBS.pop()["config"]
     return config
 
@@ -53,6 +54,8 @@ def preset(group: str, name: str) -> dict[str, Any]:
     """The node that Hydra makes of one file, its ??? filled."""
     needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
     needed += ["task.path=d.jsonl"] if name == "memory_files" else []
+    of_demonstrations = {"chat": ["demonstrations.path=d.jsonl"], "recorded": ["demonstrations.runs=[r]"]}
+    needed += of_demonstrations.get(name, []) if group == "demonstrations" else []
     needed += ["task.sources.own.path=q.jsonl"] if (group, name) == ("task", "questions") else []
     primary = f"{group}/{name}"
     if group == "model":  # a tiny one chooses presets of other groups, which must be there
@@ -80,6 +83,7 @@ def test_the_default_is_the_embedded_example() -> None:
     config = compose()
     assert {g: config[g]["name"] for g in config if "name" in config[g]} == {
         "task": "almanac",
+        "demonstrations": "none",
         "model": "almanac_tiny",
         "engine": "hf",
         "environment": "search",
@@ -117,6 +121,27 @@ def test_your_own_data() -> None:
             "shape": None,
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lr"),
+    [((), 1e-3), (("experiment=none", *OWN_DATA), 2e-5), (("experiment=none", *OWN_DATA, "optimizer=lora"), 1e-5)],
+)
+def test_sft_begins_with_presets_of_its_own(overrides: tuple[str, ...], lr: float) -> None:
+    """Whatever the experiment; a tiny model and the command line choose their learning rate."""
+    config = compose(*overrides, verb="sft")
+    assert {g: config[g]["name"] for g in ("demonstrations", "algorithm")} == {
+        "demonstrations": "oracle",
+        "algorithm": "sft",
+    }
+    assert set(config["guards"]) == {"gradient", "kl"}
+    assert config["optimizer"]["lr"] == lr
+
+
+def test_what_the_command_line_says_of_sft_wins() -> None:
+    chosen = compose("demonstrations=chat", "demonstrations.path=c.jsonl", "guards=none", "algorithm=rloo", verb="sft")
+    assert chosen["demonstrations"] == {"name": "chat", "path": "c.jsonl"}
+    assert (chosen["guards"], chosen["algorithm"]["name"]) == ({}, "rloo")
 
 
 def scale(*overrides: str) -> tuple[float, int, float]:

@@ -3,7 +3,7 @@
 A block is run by what stands behind its three backticks, in the order of the page and in one folder:
 
     sh           commands, on a small world and two steps long (see `settled`); `sh long`: by make test-docs-long
-    python       a program; `python FILE` and `yaml FILE` are files that commands need
+    python       a program; `python FILE`, `yaml FILE` and `jsonl FILE` are files that commands need
 
 Other blocks, and what is only indented, are not run: they need a server, a GPU or somebody's model.
 """
@@ -86,7 +86,7 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
     launch, _, text = text.partition("agentgrpo ")
     arguments = shlex.split(text)
     verb = arguments[0] if arguments[0] in VERBS else ""
-    if verb not in ("train", "doctor") or "--cfg" in arguments:
+    if verb not in ("train", "sft", "doctor") or "--cfg" in arguments:
         return launch, arguments
     if "experiment=tools" in arguments:
         arguments += ["task.test_tasks=24", "model.worlds=10", "model.tokenizer_worlds=8"]  # hasty start weights
@@ -96,7 +96,7 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
         arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
     elif "experiment=none" not in arguments:
         arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]
-    short = SHORT if verb == "train" else []  # the doctor would rightly complain
+    short = [] if verb == "doctor" else SHORT  # the doctor would rightly complain
     return launch, [*arguments, *short, *QUIET]
 
 
@@ -127,7 +127,7 @@ def run(command: str, start: Path) -> None:
 
 def run_page(page: Path, start: Path, *, long: bool) -> None:
     for block in blocks(page):
-        if block.kind in ("python", "yaml") and block.about:
+        if block.kind in ("python", "yaml", "jsonl") and block.about:
             Path(block.about).parent.mkdir(parents=True, exist_ok=True)
             Path(block.about).write_text(block.text, encoding="utf-8")
         elif block.kind == "python":
@@ -156,7 +156,7 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-LENGTHY = {"README", "algorithms", "cluster", "doctor", "judges", "own-documents", "tools"}
+LENGTHY = {"README", "algorithms", "cluster", "doctor", "judges", "own-documents", "supervised", "tools"}
 """Pages with more trainings than a commit waits for; the other pages show the same verbs."""
 
 

@@ -15,6 +15,12 @@ SRUN = {
     "SLURM_LOCALID": "1",
     "SLURM_STEP_NODELIST": "gpu[003-004,007],x1",
 }
+SUBMITIT = {
+    "SUBMITIT_LOCAL_JOB_ID": "27010",
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "2",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +32,8 @@ SRUN = {
         (SRUN, Launch(9, 16, 1, "gpu003", 23456)),
         (SRUN | {"SLURM_STEP_NODELIST": "login1,x[2-3]", "MASTER_PORT": "7"}, Launch(9, 16, 1, "login1", 7)),
         (SRUN | TORCHRUN, Launch(3, 8, 1, "node1", 1234)),  # accelerate launch inside of a job
+        (SUBMITIT, Launch(1, 2, 1, "127.0.0.1", 27010)),
+        (SUBMITIT | {"SLURM_JOB_ID": "5", "SLURM_STEP_NUM_TASKS": "1"}, Launch(1, 2, 1, "127.0.0.1", 27010)),
         ({"SLURM_JOB_ID": "5", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}, Launch()),  # its batch script itself
     ],
 )
@@ -38,6 +46,10 @@ def test_launch(environment: dict[str, str], expected: Launch) -> None:
     "environment, text",
     [
         ({"WORLD_SIZE": "two"}, "the launcher's variables (WORLD_SIZE, RANK, ...) are no numbers: invalid literal for"),
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"},
+            "SLURM_PROCID=1 and no SLURM_STEP_NUM_TASKS, so that it is unknown of how many processes this is one; ",
+        ),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "rank 2 of 2 processes; allowed are 0 to 1; start it by a launcher"),
     ],
 )
@@ -47,7 +59,9 @@ def test_launches_that_contradict_themselves(environment: dict[str, str], text: 
     assert str(caught.value).startswith(text)
 
 
-@pytest.mark.parametrize("variables, expected", [({}, True), (TORCHRUN, False), ({"WORLD_SIZE": "?"}, True)])
+@pytest.mark.parametrize(
+    "variables, expected", [({}, True), (TORCHRUN, False), (SUBMITIT, False), ({"WORLD_SIZE": "?"}, True)]
+)
 def test_one_process_of_a_machine_speaks(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool
 ) -> None:

@@ -138,7 +138,7 @@ def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
         overrides = of_one_run(overrides)
         composed = compose.of_run(overrides, configs_dir(), run_dir, resumes=False)
     else:
-        composed = compose.of_presets()
+        composed = compose.of_presets(configs_dir(), verb.presets)
         overrides = place_sweep(overrides) if sweep else overrides
     load = partial(_load, verb.entry)
     jobs = Jobs(load, line.name, line.arguments, composed.make, sweep=sweep, is_ours=is_ours, debug=debug)

@@ -29,7 +29,7 @@ from agentgrpo.models.export import export_model, require_model
 from agentgrpo.models.loading import Start, saved_start
 from agentgrpo.records.run_dir import EVAL, EVALUATED
 from agentgrpo.records.screen import Screen
-from agentgrpo.run.assembly import session_of
+from agentgrpo.run.assembly import refuse_unfit, session_of
 from agentgrpo.run.build import build_run, load_inputs, prepare_start, run_of
 from agentgrpo.run.diagnostics import Diagnostics, Watch
 from agentgrpo.run.drift import refuse_drift, refuse_other_settings
@@ -58,8 +58,11 @@ Config = Mapping[str, Any]
 
 
 def train(config: Config, command: Command) -> VerbResult:
-    """`agentgrpo train`: a new run in an empty (or never started) run directory."""
+    """`agentgrpo train` and `agentgrpo sft`: a new run in an empty (or never started) run directory."""
     with _run_directory(config, command) as (settings, command, world, screen, watch):
+        if command.verb == "sft" and settings.demonstrations.name == "none":
+            raise ConfigError("sft imitates demonstrations, and demonstrations=none; choose oracle, chat or recorded")
+        refuse_unfit(settings)
         engine = settings.engine
         if engine.says("trainable") is False:  # known before a warm start
             raise ConfigError(
@@ -159,7 +162,7 @@ def _begin(run: RunSettings, command: Command) -> None:
             f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
             "or choose another directory"
         )
-    if command.verb == "train" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
+    if command.verb != "eval" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
         raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
 

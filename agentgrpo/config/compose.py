@@ -48,7 +48,7 @@ from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_sp
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
-_NEWER = ("cassette", "budget", "counterfactual")
+_NEWER = ("cassette", "budget", "counterfactual", "demonstrations")
 """Groups that runs of older versions do not have."""
 _LOSS_ARGS = {key: key for key in ("clip_low", "clip_high", "clip_dual")}
 _LOSS_ARGS |= {f"sapo_{key}": key for key in ("temperature_positive", "temperature_negative")}
@@ -138,8 +138,17 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 # --- running
 
 
-def of_presets() -> Composition:
-    """From the presets, as the command line chooses them."""
+def of_presets(configs: Path, chosen: Mapping[str, str]) -> Composition:
+    """From the presets, as the command line chooses them. chosen: group -> the one to begin with, where it is not that
+    of config.yaml; no experiment chooses another algorithm then."""
+    if chosen:
+        primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
+        own = [
+            {**d, **{g: p for g, p in chosen.items() if g in d}} if isinstance(d, dict) else d
+            for d in primary["defaults"]
+        ]
+        own.append({"override algorithm": chosen["algorithm"]})
+        ConfigStore.instance().store("chosen", {**primary, "defaults": own})
 
     def make(cfg: DictConfig) -> Job:
         config = to_plain(cfg)
@@ -147,7 +156,7 @@ def of_presets() -> Composition:
         admit_user_code(user_code(config))
         return _job(cfg, config, None)
 
-    return Composition(primary="config", make=make)
+    return Composition(primary="chosen" if chosen else "config", make=make)
 
 
 def swept() -> tuple[Path, tuple[str, ...]]:

@@ -58,6 +58,15 @@ class Hardware:
         return self.threads or min(2, os.cpu_count() or 1)
 
 
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # accelerate launch, torchrun
+    ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID"),  # hydra/launcher=submitit_local
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun, which alone sets the second of them
+)
+"""Rank, size and rank on the machine, as launchers say them. The second says that it is a launcher's process: in a
+batch script or a shell of SLURM there is one process, whatever SLURM_NTASKS says."""
+
+
 class Launch(NamedTuple):
     """Which of the processes that were started together this one is, and where the first of them is to be met."""
 
@@ -70,18 +79,20 @@ class Launch(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Launch:
-        """As accelerate launch and torchrun say it, or else `srun`; one process where nobody does. Raises ConfigError
-        for variables that contradict themselves."""
+        """As accelerate launch and torchrun say it, or else submitit, or srun; one process where nobody does. Raises
+        ConfigError for variables that contradict themselves."""
         e = environment
+        names = next((names for names in _VARIABLES if names[1] in e), None)
+        if names is None:
+            if e.get("SLURM_PROCID", "0") != "0":  # no batch script is that
+                raise ConfigError(
+                    f"SLURM_PROCID={e['SLURM_PROCID']} and no SLURM_STEP_NUM_TASKS, so that it is unknown of how many "
+                    "processes this is one; start them by srun, or set WORLD_SIZE, RANK and LOCAL_RANK"
+                )
+            return cls()
         try:
-            if "WORLD_SIZE" in e:
-                rank, size, local_rank = (int(e.get(k, 0)) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-            elif "SLURM_STEP_NUM_TASKS" in e:  # of srun alone: in a batch script or a shell there is one process
-                names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-                rank, size, local_rank = (int(e.get(k, 0)) for k in names)
-            else:
-                return cls()
-            job = int(e.get("SLURM_JOB_ID", 0))
+            rank, size, local_rank = (int(e.get(name, 0)) for name in names)
+            job = int(e.get("SUBMITIT_LOCAL_JOB_ID", e.get("SLURM_JOB_ID", 0)))
             port = int(e.get("MASTER_PORT", 20_000 + job % 10_000 if job else cls().port))
         except ValueError as error:
             raise ConfigError(f"the launcher's variables (WORLD_SIZE, RANK, ...) are no numbers: {error}") from error

@@ -16,6 +16,12 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "questions": "agentgrpo.tasks.questions.dataset:questions",
         "workshop": "agentgrpo.worlds.workshop.dataset:Workshop",
     },
+    "demonstrations": {
+        "none": "agentgrpo.config.build:nothing",
+        "chat": "agentgrpo.rollout.demonstrations.chat:ChatFile",
+        "oracle": "agentgrpo.rollout.demonstrations.oracle:Oracle",
+        "recorded": "agentgrpo.rollout.demonstrations.recorded:Recorded",
+    },
     "model": {
         "almanac_tiny": "agentgrpo.run.warm_start:WarmStart",
         "diary_tiny": "agentgrpo.run.warm_start:WarmStart",
@@ -124,7 +130,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "algorithm": dict.fromkeys(
         (
             *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
-            *("search_r1", "mem_alpha"),
+            *("search_r1", "mem_alpha", "sft", "raft"),
         ),
         "agentgrpo.grpo.algorithm:Algorithm",
     ),
@@ -156,6 +162,7 @@ UNNAMED: Mapping[str, str] = {
 ROOT: Mapping[str, str] = {
     "task": "task",
     "model": "model",
+    "demonstrations": "demonstrations",
     "engine": "engine",
     "environment": "environment",
     "retriever": "retriever",

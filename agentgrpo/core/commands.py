@@ -54,6 +54,8 @@ class Verb:
     """False: the flags say all; there is no configuration, and `config` is empty."""
     keeps_nothing: bool = False
     """It writes no file of a run, so that it needs no run directory."""
+    presets: Mapping[str, str] = field(default_factory=dict)
+    """group -> the preset that it begins with, instead of the one in configs/config.yaml."""
     implies: str = ""
     """Where (arguments, overrides) -> overrides is: those that the verb's own flags stand for."""
 
@@ -65,6 +67,15 @@ VERBS: dict[str, Verb] = {
         examples=(
             "agentgrpo train +reward=retriever_aware run.max_steps=200",
             "agentgrpo train -m reward=shaped,search_r1 run.seed=0,1",
+        ),
+    ),
+    "sft": Verb(
+        summary="train a policy on demonstrations, supervised, with an evaluation before and after",
+        entry="agentgrpo.cli.verbs:train",
+        presets={"demonstrations": "oracle", "algorithm": "sft", "optimizer": "sft", "guards": "sft"},
+        examples=(
+            "agentgrpo sft run.max_steps=50",
+            "agentgrpo sft demonstrations=chat demonstrations.path=chats.jsonl model=path model.path=MODEL",
         ),
     ),
     "eval": Verb(

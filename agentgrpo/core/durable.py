@@ -29,7 +29,8 @@ _ADVICE: Mapping[int | None, str] = {
 
 
 class Operation(NamedTuple):
-    """One durable operation, about to happen. `kind`: mkdir, write, fsync, rename, truncate or delete."""
+    """One durable operation, about to happen. `kind`: mkdir, write, fsync, rename, truncate or delete; begin
+    or commit, of a transaction."""
 
     kind: str
     path: Path

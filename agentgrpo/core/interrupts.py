@@ -21,6 +21,8 @@ INTERRUPTED = 130
 PREEMPTED = 75
 """The exit code of what can go on (core.errors.Preempted)."""
 SAID = "agentgrpo: interrupted"
+_LOCAL_RANKS = ("LOCAL_RANK", "SUBMITIT_LOCAL_LOCALID", "SLURM_LOCALID")
+"""The first that is there says whether this process speaks, as hardware.speaks has it."""
 LEAVES = (signal.SIGTERM, signal.SIGHUP)
 ASKS = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -37,7 +39,8 @@ class _AtOnce:
         if is_asked:
             name = signal.Signals(number).name
             said = f"agentgrpo: stopped by {name} before its first step; go on with agentgrpo resume, or begin again"
-        if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":  # as hardware.speaks
+        known = (os.environ[name] for name in _LOCAL_RANKS if name in os.environ)
+        if next(known, "0") == "0":
             os.write(2, f"{said}\n".encode())
         os._exit(PREEMPTED if is_asked else INTERRUPTED)
 

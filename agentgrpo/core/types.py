@@ -127,18 +127,19 @@ class Segment:
     role: Role
     token_ids: tuple[int, ...]
     sampled: bool
+    """It is the policy's turn. Without log-probs it was demonstrated: no policy has sampled it."""
     logprobs: tuple[float, ...] | None = None
-    """log p of each token under the distribution it was sampled from; given iff sampled."""
+    """log p of each token under the distribution it was sampled from."""
     policy_version: int | None = None
-    """Completed updates of the weights that sampled it; given iff sampled."""
+    """Completed updates of the weights that sampled it; given iff logprobs are."""
     text: str = ""
     """For readers. Never tokenised again."""
     cut_short: bool = False
     """It was sampled up to a limit of tokens, not to a stop."""
 
     def __post_init__(self) -> None:
-        if self.sampled != (self.logprobs is not None) or self.sampled != (self.policy_version is not None):
-            raise ValueError("a Segment carries logprobs and policy_version if and only if it was sampled")
+        if (self.logprobs is None) != (self.policy_version is None) or (self.logprobs is not None and not self.sampled):
+            raise ValueError("a Segment carries logprobs and policy_version together, and only if it was sampled")
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.token_ids)} sampled tokens but {len(self.logprobs)} logprobs")
 
@@ -158,8 +159,10 @@ class Branch:
         return tuple(chain.from_iterable(repeat(int(s.sampled), len(s.token_ids)) for s in self.segments))
 
     @property
-    def logprobs(self) -> tuple[float, ...]:
-        """Aligned with token_ids; 0.0 where the mask is 0."""
+    def logprobs(self) -> tuple[float, ...] | None:
+        """Aligned with token_ids; 0.0 where the mask is 0. None where a turn of it was demonstrated."""
+        if any(s.sampled and s.logprobs is None for s in self.segments):
+            return None
         return tuple(chain.from_iterable(s.logprobs or repeat(0.0, len(s.token_ids)) for s in self.segments))
 
     @property
@@ -249,6 +252,11 @@ class Episode:
         return tuple(s for b in self.branches for s in b.segments if s.sampled)
 
     @property
+    def is_demonstrated(self) -> bool:
+        """Its turns were given, for the policy to imitate: no policy has sampled them."""
+        return any(turn.logprobs is None for turn in self.turns)
+
+    @property
     def is_truncated(self) -> bool:
         """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short."""
         last = [next((s for s in reversed(b.segments) if s.sampled), None) for b in self.branches]
@@ -311,15 +319,18 @@ class TrainingSample:
     sample_index: int
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
-    rollout_logprobs: tuple[float, ...]
+    rollout_logprobs: tuple[float, ...] | None
+    """None = demonstrated: no policy has sampled it."""
     advantage: float | tuple[float, ...]
     """The credit of every loss token, or one for each token where turns have their own (0.0 where the mask is 0)."""
     num_prompt_tokens: int
     """Length of the prefix that every sample of the group shares."""
-    policy_version: int
+    policy_version: int | None
+    """Of the oldest weights that sampled a token of it; None = none has."""
 
     def __post_init__(self) -> None:
-        n, mask, logprobs = len(self.token_ids), len(self.loss_mask), len(self.rollout_logprobs)
+        n, mask = len(self.token_ids), len(self.loss_mask)
+        logprobs = n if self.rollout_logprobs is None else len(self.rollout_logprobs)
         if {mask, logprobs, len(self.token_advantages)} != {n}:
             raise ValueError(
                 f"sample {self.group_id}/{self.sample_index}: {n} tokens, {mask} mask entries, {logprobs} logprobs, "

@@ -62,7 +62,7 @@ class OwnEnvironments(ToolEnvironments):
         """The tools that the class itself is; none of one that answers turns by itself."""
         if issubclass(self.kind, ToolEnvironment) or answers_turns(self.kind):
             return {}
-        return {name: MethodTool(getattr(self.kind, name)) for name in _tool_names(self.kind)}
+        return {name: MethodTool(self.kind, name) for name in _tool_names(self.kind)}
 
     @cached_property
     def toolbox(self) -> Toolbox:
@@ -179,9 +179,7 @@ class MethodEnvironment(ToolEnvironment):
         said: object = None
         if hasattr(self._own, "reset"):
             said = await _called(self._own.reset, row_for(self._own.reset, task, where=self._where))
-        opening = opening_of(task, said, self._where)
-        system = [m for m in self.options.opening(task) if m.role == "system"][: self.options.system_prompt is not None]
-        return self.opening([*system, *opening])
+        return self.opening(self.options.opened(opening_of(task, said, self._where)))
 
     async def score(self, episode: Episode) -> Scores:
         worth = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
@@ -203,10 +201,11 @@ class MethodTool:
 
     exclusive = True
 
-    def __init__(self, method: Callable[..., Any]) -> None:
+    def __init__(self, kind: type, name: str) -> None:
         """Raises ConfigError for a method that cannot be described."""
-        self._name = method.__name__
-        self.spec = spec_of(_without_self(method))
+        self._name = name
+        is_bound = inspect.isfunction(inspect.getattr_static(kind, name))
+        self.spec = spec_of(_described(getattr(kind, name), skipped=int(is_bound)))
         self.owners: dict[int, Any] = {}
         """id of an attempt's workspace -> the object; entered and removed by MethodEnvironment."""
 
@@ -292,17 +291,20 @@ async def _awaited(value: Any) -> Any:
 
 
 def _tool_names(kind: type) -> list[str]:
-    """In the order of writing, those of base classes first."""
+    """In the order of writing, those of base classes first. Class methods are tools as TRL has them; static ones, which
+    are none there, where they are annotated."""
     found: dict[str, None] = {}
     for cls in reversed(kind.__mro__[:-1]):
         for name, value in vars(cls).items():
-            if not name.startswith("_") and name not in NO_TOOLS and inspect.isfunction(value):
+            is_method = inspect.isfunction(value) or isinstance(value, classmethod)
+            is_typed = isinstance(value, staticmethod) and bool(inspect.get_annotations(value.__func__))
+            if not name.startswith("_") and name not in NO_TOOLS and (is_method or is_typed):
                 found[name] = None
     return list(found)
 
 
-def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method` as `spec_of` reads a function: without its first parameter."""
+def _described(method: Callable[..., Any], *, skipped: int) -> Callable[..., Any]:
+    """`method` as `spec_of` reads a function: without its first parameter, where that is the object."""
 
     def function(**arguments: Any) -> Any:
         raise TypeError("only its description is used")
@@ -311,7 +313,7 @@ def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
     function.__module__, function.__doc__ = method.__module__, method.__doc__
     hints = typing.get_type_hints(method)
     function.__annotations__ = hints
-    parameters = list(inspect.signature(method).parameters.values())[1:]
+    parameters = list(inspect.signature(method).parameters.values())[skipped:]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 

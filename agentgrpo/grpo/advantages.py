@@ -1,6 +1,7 @@
 """Advantages: the rewards of a step's groups -> the credit of each of their episodes.
 
-None = an episode that could not be scored: it stays None and takes no part in the statistics. A group with fewer than
+None = an episode that could not be scored: it stays None and takes no part in the statistics. `accepted` gives None to
+others too: an episode without an advantage is not trained on. A group with fewer than
 two scored rewards, or whose scored rewards all lie within 1e-9, carries no information: exact zeros, so that rounding
 noise is never divided by a tiny spread. Sums are exact (`math.fsum`): the order within a group changes no bit.
 
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
+from agentgrpo.config.values import Finite
 from agentgrpo.core.errors import TrainingError
-from agentgrpo.core.types import has_zero_variance
+from agentgrpo.core.types import CONSTANT_WITHIN, has_zero_variance
 
 
 class GroupRewards(NamedTuple):
@@ -28,7 +30,8 @@ class GroupRewards(NamedTuple):
 
 class Advantage(Protocol):
     def __call__(self, groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-        """For each group one advantage per episode, in order. Raises TrainingError for a reward that is not finite."""
+        """For each group one advantage per episode, in order; None = it is not trained on. Raises TrainingError for a
+        reward that is not finite."""
         ...
 
 
@@ -131,6 +134,23 @@ def none(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[floa
     return [list(g.totals) for g in groups]
 
 
+def accepted(
+    groups: Sequence[GroupRewards], *, eps: float = 1e-6, least: Annotated[float, Finite] | None = None
+) -> list[list[float | None]]:
+    """1 for an episode that is accepted, None for one that is not: it is left out, and in no denominator. Accepted are
+    the best of a group, several where they are equally good, and none of a group of equal rewards; with `least` all
+    whose reward is at least that, whatever their group. RAFT, arXiv 2304.06767; rejection sampling, arXiv 2308.01825.
+    With loss=reinforce it is supervised training on what was accepted; `eps` has no place in it."""
+    return [[1.0 if is_accepted else None for is_accepted in _accepts(g.totals, least)] for g in groups]
+
+
+def _accepts(rewards: Sequence[float | None], least: float | None) -> list[bool]:
+    scored = _scored(rewards)
+    if least is None:
+        least = math.inf if has_zero_variance(rewards) else max(scored) - CONSTANT_WITHIN
+    return [r is not None and r >= least for r in rewards]
+
+
 ADVANTAGES: dict[str, Advantage] = {
     "group_zscore": group_zscore,
     "group_mean": group_mean,
@@ -138,6 +158,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "leave_one_out": leave_one_out,
     "per_term": per_term,
     "none": none,
+    "accepted": accepted,
 }
 
 

@@ -49,7 +49,7 @@ class Algorithm:
     advantage: str | Advantage = "group_zscore"
     """A name of advantages.ADVANTAGES, or a function like those; in YAML one of your own is module:function."""
     advantage_args: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of an advantage of your own, by name."""
+    """The advantage's parameters, by name: `least` of accepted, or those of one of your own."""
     advantage_eps: PositiveOrZero = 1e-6
     """Added to the standard deviation where the advantage divides by one."""
     credit: str = "episode"
@@ -88,6 +88,10 @@ class Algorithm:
     """Weight of each token's entropy as a bonus in its loss."""
     top_entropy_fraction: Annotated[float, Gt(0), Le(1)] | None = None
     """Only the tokens with the highest entropy of the optimizer step, this share of all, have a policy loss."""
+    drop_zero_variance: bool = False
+    """Leave out groups without any advantage. Published is that they stay, with advantage 0: then the fewer groups
+    teach, the smaller the loss and its gradient, and KL and entropy see every group. Left out, each group that teaches
+    weighs more the fewer they are."""
     mask_truncated: bool = False
     """Do not train on episodes that ran into a limit of tokens; they count in their group's statistics."""
     replay_groups: CountOrZero = 0
@@ -207,8 +211,8 @@ class Algorithm:
         return not self.has_kl_loss and self.entropy_coef == 0 and self.top_entropy_fraction is None
 
     def advantages(self, groups: Sequence[GroupRewards]) -> list[list[float | None]]:
-        """The advantages of a step's groups, one per episode; None where the reward is None. Raises TrainingError for
-        other ones from a function of the user's own."""
+        """The advantages of a step's groups, one per episode; None where the reward is None, or the episode was not
+        accepted. Raises TrainingError for misfits from a function of the user's own."""
         takes_eps = isinstance(self.advantage, str) or "eps" in inspect.signature(self.advantage).parameters
         eps = {"eps": self.advantage_eps} if takes_eps else {}
         found = self._advantage(groups, **eps, **self.advantage_args)

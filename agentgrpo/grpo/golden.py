@@ -213,8 +213,10 @@ def denominator(answers: Sequence[GoldenSample], i: int, algorithm: Algorithm) -
 
 
 def advantages(name: str, eps: float) -> list[list[float]]:
-    """Of REWARDS and TERMS."""
+    """Of REWARDS and TERMS, without those that are None."""
     everything = [r for group in REWARDS for r in group]
+    if name == "accepted":
+        return [[1.0] * group.count(max(group)) if len(set(group)) > 1 else [] for group in REWARDS]
     if name == "per_term":
         added = [[0.0] * len(group) for group in TERMS]
         for column in ("right", "cost"):

@@ -47,8 +47,8 @@ class PackedBatch:
     """[M] int64 in [0, T): whose hidden state predicts the target."""
     targets: Tensor
     """[M] int64."""
-    rollout_logprobs: Tensor
-    """[M] float64: log-prob of each target when it was sampled."""
+    rollout_logprobs: Tensor | None
+    """[M] float64: log-prob of each target when it was sampled; None where one was demonstrated."""
     advantages: Tensor
     """[M] float64."""
     weights: Tensor
@@ -68,7 +68,7 @@ class PackedBatch:
             position_ids=self.position_ids.to(device),
             loss_positions=self.loss_positions.to(device),
             targets=self.targets.to(device),
-            rollout_logprobs=self.rollout_logprobs.to(device, dtype),
+            rollout_logprobs=None if self.rollout_logprobs is None else self.rollout_logprobs.to(device, dtype),
             advantages=self.advantages.to(device, dtype),
             weights=self.weights.to(device, dtype),
         )
@@ -196,7 +196,7 @@ class _Draft:
             prompt_start + i - 1 if i <= prompt_length else start + i - 1 - prompt_length for i in at
         ]
         self.targets += [ids[i] for i in at]
-        self.rollout_logprobs += [sample.rollout_logprobs[i] for i in at]
+        self.rollout_logprobs += [sample.rollout_logprobs[i] for i in at] if sample.rollout_logprobs else []
         credit = sample.token_advantages
         self.advantages += [credit[i] for i in at]
         self.weights += [weight] * len(at)
@@ -210,7 +210,9 @@ class _Draft:
             rows=tuple(self.rows),
             loss_positions=torch.tensor(self.loss_positions),
             targets=torch.tensor(self.targets),
-            rollout_logprobs=torch.tensor(self.rollout_logprobs, dtype=torch.float64),
+            rollout_logprobs=None
+            if any(s.rollout_logprobs is None for s in self.samples)
+            else torch.tensor(self.rollout_logprobs, dtype=torch.float64),
             advantages=torch.tensor(self.advantages, dtype=torch.float64),
             weights=torch.tensor(self.weights, dtype=torch.float64),
             samples=tuple(self.samples),

@@ -29,7 +29,15 @@ class Credits(Protocol):
 
 
 def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
-    """The credit of each episode of every group, in order; None where it was not scored."""
+    """The credit of each episode of every group, in order; None where it was not scored. That of a demonstration is 1,
+    which makes the policy gradient that of its cross entropy."""
+    return [
+        [1.0 if e.is_demonstrated else c for e, c in zip(g.group.episodes, credits, strict=True)]
+        for g, credits in zip(scored, _of_rewards(scored, algorithm), strict=True)
+    ]
+
+
+def _of_rewards(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
     if algorithm.credit == "turn":
         turns = [
             [None if r is None else turn_rewards(e, r) for e, r in zip(g.group.episodes, g.rewards, strict=True)]
@@ -124,7 +132,7 @@ def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Cred
                 advantage=advantage,
                 num_prompt_tokens=shared,
                 policy_version=min(
-                    (s.policy_version for s in branch.segments if s.policy_version is not None), default=0
+                    (s.policy_version for s in branch.segments if s.policy_version is not None), default=None
                 ),
             )
             for episode, credit in rows

@@ -60,6 +60,15 @@ def comparable(task: Task) -> list[list[str]]:
     return references
 
 
+def refuse_unanswered(task: Task) -> None:
+    """Raise DataError for a task without references."""
+    if not task.references:
+        raise DataError(
+            f"task {task.id}, '{task.question[:60]}', has no answers, and the judge compares with them; give it some, "
+            "choose a judge that needs none, or let an environment of your own say what it is worth: reward=environment"
+        )
+
+
 def _grade(task: Task, answers: Sequence[str], score: Callable[[list[str], list[str]], float]) -> list[Grade]:
     references = comparable(task)
     # no score is above 0 for an answer without words, since every reference has some
@@ -75,12 +84,16 @@ def _share(name: str, value: float) -> float:
 class ExactMatch:
     """1 for the same words in the same order, else 0."""
 
+    refuse_task = staticmethod(refuse_unanswered)
+
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, lambda a, r: float(a == r))
 
 
 class TokenF1:
     """F1 of the words that answer and reference share (SQuAD)."""
+
+    refuse_task = staticmethod(refuse_unanswered)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, f1)
@@ -91,6 +104,8 @@ class Contains:
 
     A policy can please it by listing candidates; prefer ExactMatch or GoldAgreement with short answers for training.
     """
+
+    refuse_task = staticmethod(refuse_unanswered)
 
     def __init__(self, *, contained: float = 0.7) -> None:
         self._contained = _share("contained", contained)
@@ -261,6 +276,8 @@ class Numeric:
     which is not read: "10^3", "2½", "5!", "x - 5".
 
     Raises JudgeError where no reference is a number."""
+
+    refuse_task = staticmethod(refuse_unanswered)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         wanted = {number for reference in task.references if (number := number_of(reference)) is not None}

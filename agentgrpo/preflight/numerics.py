@@ -394,7 +394,7 @@ def _plain(
             advantages=(float(sample.token_advantages[0]),) * len(now.logprobs[i]),
             policy=tuple(now.logprobs[i].tolist()),
             old=tuple(old.logprobs[i].tolist()),
-            rollout=tuple(x for x, m in zip(sample.rollout_logprobs, sample.loss_mask, strict=True) if m),
+            rollout=tuple(x for x, m in zip(sample.rollout_logprobs or (), sample.loss_mask, strict=True) if m),
             reference=tuple(ref.logprobs[i].tolist()),
             kept=tuple((old.entropies[i] >= least).tolist()),
         )

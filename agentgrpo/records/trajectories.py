@@ -86,7 +86,7 @@ class TrajectoryRecord:
     costs: dict[str, Any]
     """What the reward charged, by its terms called *_cost; positive = charged."""
     policy_version: int | None
-    """The oldest weights that sampled a token of it."""
+    """The oldest weights that sampled a token of it; null = none has, as of demonstrations."""
     seed: int
     """The run seed; split, step, task and sample_index say the rest."""
     branches: tuple[Branch, ...]
@@ -216,7 +216,7 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
             role=m["role"],
             token_ids=token_ids,
             sampled=m["sampled"],
-            logprobs=tuple(itertools.islice(logprobs, count)) if m["sampled"] else None,
+            logprobs=None if m["policy_version"] is None else tuple(itertools.islice(logprobs, count)),
             policy_version=m["policy_version"],
             text=m["content"],
             cut_short=m.get("cut_short", False),
@@ -342,8 +342,8 @@ def write_trajectories(
                 members(row),
                 of_group,
                 _numbers(episode, reward),
-                _environment(episode, environment),
-                f'"agent":{_agent(episode, environment)}',
+                _environment(episode, episode.environment or environment),
+                f'"agent":{_agent(episode, episode.environment or environment)}',
             )
             lines.append(f"{{{','.join(texts)}}}")
             clocks.append(line({"id": identity, **episode.timings, **_seconds(episode)}))

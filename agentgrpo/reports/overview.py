@@ -93,7 +93,10 @@ def _setting(config: Mapping[str, Any], key: str, group: str = "run") -> Any:
 
 
 def _curve_names(run: RunDir) -> dict[str, str]:
-    """Tag -> name: the outcome, what the policy does in its environment, the dev score."""
+    """Tag -> name: the outcome, what the policy does in its environment, the dev score. Of a policy that imitates, the
+    loss."""
+    if _name(run.config, "demonstrations") not in ("", "none"):
+        return {"loss": "loss", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}
     figures = figures_of(run)
     own = {f"agent/{name}": figures.label(name) for name in figures.headline if name != "cost"}
     return {**OUTCOME, **own, COST: "cost", **{tag: LEARNING[tag] for tag in CURVES_BESIDE}}

@@ -52,7 +52,8 @@ def listing(path: Path) -> tuple[list[str], list[list[str]]]:
     entries it has in the end. Raises DataError for a broken file."""
     rows, entries = [], []
     for record in read_trajectories(path):
-        grade = "failed" if record.correctness is None else f"{record.correctness:.3f}"
+        ungraded = "failed" if record.error else "none"
+        grade = ungraded if record.correctness is None else f"{record.correctness:.3f}"
         kind, calls = str(record.metadata.get("kind", "")), str(len(record.agent["tools"]))
         rows.append([record.id, kind, signed(record.reward), grade, calls])
         entries.append([str(record.memory[-1]["entries"]) if record.memory else "none"])

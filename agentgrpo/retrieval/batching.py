@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError, RetrieverError, boundary
 from agentgrpo.core.types import Passage
+from agentgrpo.retrieval.apart import Row, answered_apart
 from agentgrpo.retrieval.base import Backend
 
 
 class Batched:
     """Answers queries that arrive in the same event-loop tick with one `search_batch` in a thread of its own; while
     that runs, the next batch gathers. Equal queries are asked once, and the last `cache_size` rows are remembered,
-    for a backend is a function of query and top_k. Failed rows are not remembered."""
+    for a backend is a function of query and top_k. Failed rows are not remembered, and a query that a backend cannot
+    take fails alone."""
 
     def __init__(self, backend: Backend, *, max_batch: int = 256, cache_size: int = 4096) -> None:
         if cache_size < 0:
@@ -40,10 +42,11 @@ class Batched:
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _answer(self, top_k: int, queries: list[str], arrived: float) -> Sequence[list[Passage] | RetrieverError]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._search, queries, top_k)
+    async def _answer(self, top_k: int, queries: list[str], arrived: float) -> Sequence[Row]:
+        loop = asyncio.get_running_loop()
+        return await answered_apart(lambda part: loop.run_in_executor(self._thread, self._search, part, top_k), queries)
 
-    def _search(self, queries: list[str], top_k: int) -> Sequence[list[Passage] | RetrieverError]:
+    def _search(self, queries: list[str], top_k: int) -> Sequence[Row]:
         with boundary(RetrieverError, "retriever"):
             return self._backend.search_batch(queries, top_k)
 

@@ -17,6 +17,7 @@ from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError, RetrieverError, did_you_mean
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval import wire
+from agentgrpo.retrieval.apart import Row, answered_apart
 from agentgrpo.retrieval.base import Retriever
 from agentgrpo.retrieval.corpus import searchable_text
 from agentgrpo.services.client import JsonClient, shown
@@ -82,7 +83,8 @@ class _Endpoint(ABC):
 
 class HttpRetriever(_Endpoint):
     """A server that speaks the /retrieve protocol (see `wire`). With protocol "batch", queries that arrive together go
-    out in one request of at most max_batch; with "single", each in its own."""
+    out in one request of at most max_batch; with "single", each in its own. Where a request is refused (4xx), it goes
+    out again in halves, so that the query that is to blame fails alone."""
 
     def __init__(
         self,
@@ -116,13 +118,16 @@ class HttpRetriever(_Endpoint):
         row: list[Passage] = await self._batcher.ask(top_k, query)
         return list(row)
 
-    async def _answer(self, group: int, keys: list[str], arrived: float) -> list[list[Passage] | RetrieverError]:
+    async def _answer(self, group: int, keys: list[str], arrived: float) -> list[Row]:
+        return await answered_apart(lambda queries: self._ask(queries, group, arrived), keys)
+
+    async def _ask(self, queries: list[str], top_k: int, arrived: float) -> list[Row]:
         if self._single:
-            payload: dict[str, object] = {"query": keys[0], "top_k": group}
-            rows = await self._post(payload, arrived, lambda reply: [wire.row_of(wire.results_of(reply), group)])
+            payload: dict[str, object] = {"query": queries[0], "top_k": top_k}
+            rows = await self._post(payload, arrived, lambda reply: [wire.row_of(wire.results_of(reply), top_k)])
         else:
-            payload = {"queries": keys, "topk": group, "return_scores": True}
-            rows = await self._post(payload, arrived, lambda reply: wire.rows_of(reply, len(keys), group))
+            payload = {"queries": queries, "topk": top_k, "return_scores": True}
+            rows = await self._post(payload, arrived, lambda reply: wire.rows_of(reply, len(queries), top_k))
         self._count(rows)
         return rows
 

@@ -9,6 +9,7 @@ from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundar
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
+from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 
 MODES = ("shaped", "sparse_final_only")
@@ -68,8 +69,8 @@ class Reward:
         """Every episode's reward; the judge is asked once, about the answers there are.
 
         None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), or
-        a total that is not finite; `failures` says why, except for the episode's own. A term's exception is a bug and
-        is raised.
+        a total that is not finite; `failures` says why, except for the episode's own. A judge that has no reference to
+        compare with has failed only where its grade is needed. A term's exception is a bug and is raised.
         """
         judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
         grades: dict[int, float] = {}
@@ -78,7 +79,8 @@ class Reward:
             if judged:
                 grades = dict(zip(judged, await self._grade(group, judged), strict=True))
         except EpisodeError as e:
-            failure = Failure(kind=e.kind, stage="judge", message=str(e))
+            if e.kind != "no_reference" or self.needs_grades:
+                failure = Failure(kind=e.kind, stage="judge", message=str(e))
         rewards: list[RewardResult | None] = []
         failures: list[Failure | None] = []
         for i, episode in enumerate(group.episodes):
@@ -114,6 +116,13 @@ class Reward:
                     raise
                 except Exception:  # it needs more of an episode: the first real one will tell
                     break
+
+    @property
+    def needs_grades(self) -> bool:
+        """Whether the judge has a say in it; terms of the environment and of the user's own are not told its grade."""
+        counted = [term for term in self._terms.values() if self._counts(term)]
+        own = [term for term in counted if isinstance(term, EnvironmentTerm | FunctionTerm)]
+        return len(own) < len(counted) or (self._cost_when_wrong < 1 and any(term.is_cost for term in own))
 
     def judge_counts(self) -> Mapping[str, float]:
         """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""

@@ -13,13 +13,13 @@ from agentgrpo.rewards.reward import Reward
 
 
 class Drop(StrEnum):
-    """Why a group is not trained on."""
+    """Why a group is not trained on, or may not be."""
 
     INFRASTRUCTURE = "infrastructure"
     """An episode of it could not be run or scored. The whole group goes: what is left of it is a biased sample."""
     ZERO_VARIANCE = "degenerate"  # the word in files and tags
     """All rewards are equal (with algorithm.credit=turn, branch or position those of each turn or branch): no episode
-    is better than another."""
+    is better than another. It stays, with advantage 0, unless it is replaced or algorithm.drop_zero_variance."""
     STALE = "stale"
     """A token of it was sampled from weights older than algorithm.max_staleness allows."""
 
@@ -39,8 +39,9 @@ def keep_trainable(
     oldest_version: int = 0,
     is_zero_variance: Callable[[ScoredGroup], bool] = has_equal_totals,
 ) -> tuple[list[ScoredGroup], list[Drop | None]]:
-    """The groups to train on, and for every given group the reason why not (None = kept). oldest_version: of the
-    weights that may have sampled them. is_zero_variance: of groups whose rewards are all there."""
+    """The groups to train on, and for every given group the reason why not (None = kept). Demonstrations need no
+    reward. oldest_version: of the weights that may have sampled them. is_zero_variance: of groups whose rewards are
+    all there."""
     reasons = [_reason_to_drop(group, oldest_version, is_zero_variance) for group in scored]
     return [g for g, reason in zip(scored, reasons, strict=True) if reason is None], reasons
 
@@ -48,12 +49,12 @@ def keep_trainable(
 def _reason_to_drop(
     group: ScoredGroup, oldest_version: int, is_zero_variance: Callable[[ScoredGroup], bool]
 ) -> Drop | None:
-    if any(r is None for r in group.rewards):
+    if any(r is None and not e.is_demonstrated for r, e in zip(group.rewards, group.group.episodes, strict=True)):
         return Drop.INFRASTRUCTURE
-    if is_zero_variance(group):
-        return Drop.ZERO_VARIANCE
     versions = [s.policy_version for e in group.group.episodes for b in e.branches for s in b.segments]
-    return Drop.STALE if any(v is not None and v < oldest_version for v in versions) else None
+    if any(v is not None and v < oldest_version for v in versions):
+        return Drop.STALE
+    return Drop.ZERO_VARIANCE if is_zero_variance(group) else None
 
 
 def episode_failures(scored: Sequence[ScoredGroup]) -> list[Failure]:

@@ -25,12 +25,14 @@ from agentgrpo.models.loading import open_policy, open_reference
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.trackers import Trackers
+from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.run.build import Run
 from agentgrpo.run.checkpoints import restore
 from agentgrpo.run.diagnostics import Watch
 from agentgrpo.run.parts import RNG, Parts, of_optimizer
 from agentgrpo.run.report import show_episode
 from agentgrpo.run.session import TrainingSession
+from agentgrpo.run.settings import Settings
 from agentgrpo.tasks.base import MixedDataset
 from agentgrpo.tasks.order import TaskOrder, curriculum_of
 from agentgrpo.training.canary import is_pooled
@@ -47,6 +49,9 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     and recomputed log-probs could not agree."""
     refuse_untrainable(built)
     refuse_few(built)
+    shown = built.source.by(built.runner, built.rollout) if built.source else None
+    for note in shown.notes if shown else ():
+        built.screen.line(f"note: {note}")
     reference = open_reference(built.policy, built.algorithm, checkpoint, built.hardware, code=built.code)
     if built.is_sharded:
         shard(built.policy.model, built.world.size)
@@ -66,7 +71,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     reopened = partial(open_policy, hardware=built.hardware, code=built.code)
     examiner = built.examiner(test=run.final_eval, dev=bool(run.eval_every))
     parts = Parts(
-        order=task_order(built),
+        order=task_order(built, shown),
         runner=built.runner,
         engine=built.engine,
         reward=built.reward,
@@ -86,6 +91,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         show=partial(show_episode, built.screen),
         card=partial(_card, built),
         fixed_state=fixed,
+        demonstrations=shown,
         meter=built.meter,
         clock=built.clock,
         watch=watch,
@@ -112,7 +118,7 @@ def refuse_few(built: Run) -> None:
     lacks = []
     if not train:
         lacks.append("no tasks to train on")
-    elif per_step > train:
+    elif per_step > train and not built.source:
         lacks.append(f"{train} training tasks, fewer than rollout.tasks_per_step={per_step}")
     if run.final_eval and not test:
         lacks.append("an empty split 'test' (run.final_eval=false does without)")
@@ -123,6 +129,34 @@ def refuse_few(built: Run) -> None:
             f"task={built.settings.task.name} is too small for this run: it has {'; '.join(lacks)}. Give it more, "
             "or change that"
         )
+
+
+_IMITATES: Mapping[str, object] = {
+    "algorithm.loss": "reinforce",
+    "algorithm.kl_in": "loss",
+    "algorithm.replay_groups": 0,
+    "algorithm.max_staleness": 0,
+    "rollout.refill_rounds": 0,
+    "rollout.curriculum": "none",
+}
+"""What goes with demonstrations: they have no reward and no sampler."""
+
+
+def refuse_unfit(settings: Settings) -> None:
+    """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
+    round."""
+    name = settings.demonstrations.name
+    if name == "none" and settings.tree["algorithm"]["name"] == "sft":
+        raise ConfigError("algorithm=sft imitates demonstrations, and demonstrations=none; choose them: agentgrpo sft")
+    if name == "none":
+        return
+    for key, needed in _IMITATES.items():
+        group, _, field = key.partition(".")
+        if (given := getattr(getattr(settings, group), field)) != needed:
+            raise ConfigError(
+                f"{key}={given} with demonstrations={name}: they have neither reward nor sampler, so that {key}="
+                f"{needed} is needed, as agentgrpo sft has it"
+            )
 
 
 def refuse_untrainable(built: Run) -> None:
@@ -144,25 +178,26 @@ def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Train
         optimizer=optimizer,
         algorithm=algorithm,
         total_steps=built.run.max_steps,
-        temperature=built.rollout.temperature,
+        temperature=1.0 if built.source else built.rollout.temperature,
         tokens_per_micro_batch=hardware.tokens_per_micro_batch,
         head_chunk_tokens=hardware.head_chunk_tokens,
         mixed_precision=hardware.mixed_precision,
         activation_checkpointing=hardware.activation_checkpointing,
         clock=NoClock() if algorithm.max_staleness else built.clock,  # a clock is for one thread
         world=built.world,
-        sampler_differs=algorithm.has_old_samples or hardware.mixed_precision != "no" or is_pooled(built.engine),
+        sampler_differs=built.source is None
+        and (algorithm.has_old_samples or hardware.mixed_precision != "no" or is_pooled(built.engine)),
     )
 
 
-def task_order(built: Run) -> TaskOrder:
+def task_order(built: Run, shown: Demonstrations | None = None) -> TaskOrder:
     return TaskOrder(
-        built.dataset.split("train"),
+        shown.tasks if shown else built.dataset.split("train"),
         tasks_per_step=built.rollout.tasks_per_step,
         seed=built.run.seed,
         stratify_by=built.rollout.stratify_by,
         curriculum=curriculum_of(built.rollout),
-        mixture=built.dataset.mixture if isinstance(built.dataset, MixedDataset) else None,
+        mixture=built.dataset.mixture if isinstance(built.dataset, MixedDataset) and not shown else None,
     )
 
 

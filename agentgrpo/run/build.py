@@ -44,6 +44,8 @@ from agentgrpo.renderers.choose import choose, choose_for_tools
 from agentgrpo.renderers.speech import Speech
 from agentgrpo.renderers.tokens import FastTokenizer
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.demonstrations.base import Source
+from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.equipment import Equipment, build_part
 from agentgrpo.run.examine import Examiner, first
@@ -52,7 +54,7 @@ from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
 from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.settings import Settings
-from agentgrpo.run.warm_start import WarmStart, ideal_of, scripted
+from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
 from agentgrpo.training.adapters import add_adapter, freeze
@@ -90,6 +92,8 @@ class Inputs:
     clock: Clock
     equipment: Equipment
     """What the environment works with."""
+    source: Source | None = None
+    """Of the demonstrations that the policy imitates; None = it learns from its own episodes."""
 
     @property
     def run(self) -> RunSettings:
@@ -136,7 +140,11 @@ class Inputs:
         return {
             "config": dict(self.snapshot),
             "start": dict(start),
-            "fingerprints": {"data": self.dataset.fingerprint, **self.equipment.fingerprints},
+            "fingerprints": {
+                "data": self.dataset.fingerprint,
+                **({"demonstrations": self.source.fingerprint} if self.source else {}),
+                **self.equipment.fingerprints,
+            },
             "versions": {**versions(), "processes": str(self.world.size)},
         }
 
@@ -217,7 +225,10 @@ def load_inputs(
         screen.line(f"note: {note}")
     meter = Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir))
     judge: AnswerJudge = build_part(settings.judge, meter)
-    refuse_unjudged(judge, (task for name in SPLITS for task in dataset.split(name)))
+    reward: Reward = settings.reward.build(judge=judge)
+    pays_itself = ":" in settings.environment.name and isinstance(reward, Reward) and not reward.needs_grades
+    tasks = (task for name in SPLITS for task in dataset.split(name))
+    refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
     return Inputs(
         settings=settings,
         snapshot=yaml.safe_load(snapshot),
@@ -227,7 +238,7 @@ def load_inputs(
         dataset=dataset,
         meter=meter,
         judge=judge,
-        reward=settings.reward.build(judge=judge),
+        reward=reward,
         clock=stage_clock(settings.hardware.device) if run.profile else NoClock(),
         equipment=equipment or build_equipment(settings, dataset, meter),
     )
@@ -288,7 +299,8 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
     for note in inputs.equipment.notes:
         inputs.screen.line(f"note: {note}")
     figures = runner.figures
-    inputs.screen.show({f"agent/{name}": figures.label(name) for name in figures.headline if name != "reward"})
+    done = {f"agent/{name}": figures.label(name) for name in figures.headline if name != "reward"}
+    inputs.screen.show({"loss": "loss"} if inputs.source else done)
     given = {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
     priced = replace(run, eval=replace(run.eval, prices=inputs.prices(figures)))
     given |= {"settings": replace(settings, run=priced)}
@@ -300,6 +312,7 @@ def run_of(
 ) -> Run:
     """All that these settings come to. Call it outside of any event loop."""
     inputs = load_inputs(settings, snapshot, screen, world)
+    inputs = replace(inputs, source=settings.demonstrations.build(dataset=inputs.dataset))
     return build_run(inputs, prepare_start(inputs), weights=weights)
 
 

@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import agentgrpo
-from agentgrpo.core.errors import ConfigError, StorageError
+from agentgrpo.core.errors import ConfigError
 
 # --- Every task of an event loop as text: what it is in the middle of, frame by frame, and what that waits for.
 #
@@ -281,11 +281,6 @@ class Diagnostics:
         self._is_describing = False
 
     def __enter__(self) -> Diagnostics:
-        try:
-            self.path.parent.mkdir(exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as e:
-            raise StorageError(f"{self.path}: {e.strerror}; the run directory must be writable") from e
         handlers = {TASKS: self._on_tasks, THREADS: self._on_threads}
         self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         _INSTALLED.append(self)
@@ -299,12 +294,6 @@ class Diagnostics:
         self.uninstall()
         self._lines.put(_END)
         self._thread.join()
-        is_empty = os.fstat(self._file).st_size == 0
-        os.close(self._file)
-        with suppress(OSError):  # somebody has tidied up
-            if is_empty:
-                self.path.unlink()
-                self.path.parent.rmdir()  # only if it is empty
 
     def uninstall(self) -> None:
         """The former handlers are back."""
@@ -355,8 +344,11 @@ class Diagnostics:
             self._tell(f"SIGUSR2: the stacks cannot be written down: {type(e).__name__}: {e}")
 
     def _append(self, text: str) -> None:
+        """The file is made for the first answer: a process that is killed unasked leaves none."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        os.write(self._file, f"=== {at}, {text}\n".encode("utf-8", "replace"))
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(f"=== {at}, {text}\n".encode("utf-8", "replace"))
 
     def _tell(self, line: str) -> None:
         """From any thread and any handler: where that was interrupted while printing, it must not print."""

@@ -39,10 +39,11 @@ of an episode, which the policy meets, nor prices, which policies are compared b
 
 
 def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the run is older than the budget or the counterfactual, and the key says that there is none."""
+    """Whether the run is older than a group of settings, and the key says that there is none of it."""
     if key in before:
         return False
-    return (key.startswith("budget.prices.") and not now[key]) or (key == "counterfactual.name" and now[key] == "none")
+    is_none = key in ("counterfactual.name", "demonstrations.name") and now[key] == "none"
+    return is_none or (key.startswith("budget.prices.") and not now[key])
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -9,10 +9,13 @@ from statistics import fmean, pstdev
 
 import torch
 
+from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.types import ScoredGroup
+from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.kl import TERM as KL_TERM
 from agentgrpo.grpo.kl import less_kl
 from agentgrpo.grpo.samples import Credit, to_samples
+from agentgrpo.rollout.scoring import Drop
 from agentgrpo.run.parts import StepState, kept_for_replay
 from agentgrpo.tasks.order import Curriculum
 from agentgrpo.training.trainer import Trainer
@@ -26,6 +29,7 @@ def with_kl_penalty(scored: Sequence[ScoredGroup], trainer: Trainer) -> tuple[Se
     samples = to_samples(scored, [[None if r is None else 0.0 for r in group.rewards] for group in scored])
     estimates = []
     for sample, reference in zip(samples, trainer.reference_logprobs(samples), strict=True):
+        assert sample.rollout_logprobs is not None, "what was demonstrated has no reward to take it off"
         at_sampling = [x for x, is_loss in zip(sample.rollout_logprobs, sample.loss_mask, strict=True) if is_loss]
         logprobs = torch.tensor(at_sampling, dtype=torch.float64)
         estimates.append(algorithm.token_kl(logprobs, logprobs, reference.double()).tolist())
@@ -33,6 +37,17 @@ def with_kl_penalty(scored: Sequence[ScoredGroup], trainer: Trainer) -> tuple[Se
     penalties = [-r.terms[KL_TERM] for group in paid for r in group.rewards if r is not None]
     tokens = [kl for of_sample in estimates for kl in of_sample]
     return paid, {KL_TERM: fmean(penalties), "policy/kl": fmean(tokens)} if tokens else {}
+
+
+def less_zero_variance(
+    reasons: Sequence[Drop | None], algorithm: Algorithm, rollout: RolloutSettings
+) -> list[Drop | None]:
+    """The reasons that are heeded. A zero-variance group stays: with advantage 0 it counts in every denominator, in KL
+    and entropy, as published, unless algorithm.drop_zero_variance or others take its place (rollout.refill_rounds,
+    algorithm.replay_groups)."""
+    if algorithm.drop_zero_variance or algorithm.replay_groups or rollout.refill_rounds:
+        return list(reasons)
+    return [None if reason is Drop.ZERO_VARIANCE else reason for reason in reasons]
 
 
 def less_truncated(groups: Sequence[ScoredGroup], credits: Sequence[Sequence[Credit]]) -> list[list[Credit]]:

@@ -21,6 +21,7 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import pack, unpack
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.diagnostics import Unwatched, Watch
 from agentgrpo.run.guards import Guards
@@ -230,6 +231,8 @@ class Parts:
     """(step, last tags) -> text of the checkpoint's model card."""
     fixed_state: Mapping[str, Any]
     """What every checkpoint says of its run: config, fingerprints, versions."""
+    demonstrations: Demonstrations | None = None
+    """What is imitated; None = the policy learns from its own episodes."""
     meter: Meter | None = None
     """What calls to services outside go through."""
     clock: Clock = field(default_factory=NoClock)

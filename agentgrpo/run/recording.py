@@ -18,9 +18,15 @@ from agentgrpo.training.process_group import once
 
 
 def record_groups(
-    parts: Parts, step: int, rollout: Rollout, advantages: Sequence[Sequence[Credit]], dropped: Sequence[Drop | None]
+    parts: Parts,
+    step: int,
+    rollout: Rollout,
+    advantages: Sequence[Sequence[Credit]],
+    reasons: Sequence[Drop | None],
+    dropped: Sequence[Drop | None],
 ) -> dict[str, float]:
-    """Every group of the rollout into its file, whatever becomes of it; returns the rollout's tags."""
+    """Every group of the rollout into its file, whatever becomes of it; returns the rollout's tags. reasons: not to
+    train on a group. dropped: those that were heeded."""
 
     run_dir = Path(parts.run.dir)
     path = run_dir / "trajectories" / f"train-{step:06d}.jsonl"
@@ -42,7 +48,7 @@ def record_groups(
         once(parts.world, write)
         figures = parts.runner.figures
         cost_of = partial(figures.cost, prices=figures.priced(parts.run.eval.prices))
-        return {**rollout_metrics(rollout.scored, dropped, cost_of), **rollout.tags}
+        return {**rollout_metrics(rollout.scored, reasons, cost_of), **rollout.tags}
 
 
 def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str, float], *, update_s: float) -> None:
@@ -51,8 +57,9 @@ def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str,
         clocks = rollout_clocks(rollout.scored)
         seconds = dict(rollout.seconds) | {"time/train": update_s, "time/tools": clocks["time_tools"]}
         seconds |= {f"time/episode/{name}": value for name, value in clocks.items()}
-        generation_s = max(seconds["time/generation"], 1e-9)
-        seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / generation_s
+        if "time/generation" in seconds:  # something was sampled
+            generation_s = max(seconds["time/generation"], 1e-9)
+            seconds["throughput/sampled_tokens_per_s"] = tags.get("tokens/sampled", 0.0) / generation_s
         note_seconds(parts, step, {**seconds, **parts.watch.lap()})
         parts.show(rollout.scored)
 

@@ -117,5 +117,6 @@ def show_episode(screen: Screen, scored: Sequence[ScoredGroup]) -> None:
         for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
             if episode.branches and reward is not None:
                 text = "".join(s.text for s in episode.branches[0].segments)
-                screen.trajectory(f"{text}\nreference: {episode.task.references[0]}  reward: {reward.total:+.3f}")
+                known = "".join(f"reference: {reference}  " for reference in episode.task.references[:1])
+                screen.trajectory(f"{text}\n{known}reward: {reward.total:+.3f}")
                 return

@@ -35,6 +35,7 @@ class Settings:
     model: WarmStart | ModelPath
     """Where the start weights come from."""
     task: PartNode
+    demonstrations: PartNode
     judge: PartNode
     reward: PartNode
     counterfactual: PartNode
@@ -56,6 +57,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         budget=build_node("budget", config["budget"]),
         model=build_node("model", config["model"]),
         task=PartNode("task", config["task"]),
+        demonstrations=PartNode("demonstrations", config["demonstrations"]),
         judge=PartNode("judge", config["judge"]),
         reward=PartNode("reward", config["reward"]),
         counterfactual=PartNode("counterfactual", config["counterfactual"]),

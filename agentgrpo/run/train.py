@@ -35,7 +35,7 @@ from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import keep_trainable, refuse_failures, score_groups
 from agentgrpo.run.checkpoints import is_due, judge_checkpoints, roll_back, save
 from agentgrpo.run.context import RunContext
-from agentgrpo.run.learning import less_truncated, spread, what_stays, with_kl_penalty
+from agentgrpo.run.learning import less_truncated, less_zero_variance, spread, what_stays, with_kl_penalty
 from agentgrpo.run.parts import Parts, Progress, StepState, to_replay, with_weights
 from agentgrpo.run.recording import record_groups, record_seconds, record_step
 from agentgrpo.run.rollouts import Rollout, Rollouts, bill_since, counted, taking
@@ -89,6 +89,17 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
     return Rollout(scored=scored, tags=tags if settings.refill_rounds else {}, seconds=seconds)
 
 
+async def demonstrate(parts: Parts, step: int, rates: Rates | None = None) -> Rollout:
+    """In the place of `roll_out`: the step's demonstrations, which nobody samples and nobody scores."""
+    assert parts.demonstrations is not None
+    with asking_step(step):
+        before = counted(parts)
+        groups = await share(parts.world, parts.order.take(step, rates), parts.demonstrations.show)
+        seconds = await bill_since(parts, before)
+    scored = [ScoredGroup(group=group, rewards=(None,) * len(group.episodes)) for group in groups]
+    return Rollout(scored=scored, tags={}, seconds=seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepSamples:
     """What a step trains on."""
@@ -100,19 +111,21 @@ class StepSamples:
 
 
 def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> StepSamples:
-    """Choose and credit the groups that are trained on: the step's own and, where they are fewer than
-    rollout.tasks_per_step, groups of earlier steps (algorithm.replay_groups). All of the step's are recorded, chosen or
+    """Choose and credit the groups that are trained on: the step's own, those of zero variance with advantage 0, and
+    with algorithm.replay_groups groups of earlier steps in their place. All of the step's are recorded, chosen or
     not. Raises TooManyFailures."""
     algorithm = parts.trainer.algorithm
     scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)
-    kept, dropped = keep_trainable(
+    _, reasons = keep_trainable(
         scored,
         oldest_version=step - algorithm.max_staleness,
         is_zero_variance=partial(is_zero_variance, algorithm=algorithm),
     )
+    dropped = less_zero_variance(reasons, algorithm, parts.rollout)
+    kept = [group for group, reason in zip(scored, dropped, strict=True) if reason is None]
     replayed = to_replay(state.replay, parts.rollout.tasks_per_step - len(kept), taken=_ids(kept))
     advantages = group_advantages([*scored, *replayed], algorithm)
-    tags = {**record_groups(parts, step, rollout, advantages[: len(scored)], dropped), **kl_tags}
+    tags = {**record_groups(parts, step, rollout, advantages[: len(scored)], reasons, dropped), **kl_tags}
     refuse_failures(rollout.scored, max_error_fraction=parts.run.max_error_fraction)
     groups = [*kept, *replayed]
     used = [credits for credits, reason in zip_longest(advantages, dropped) if reason is None]
@@ -201,7 +214,7 @@ async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     parts.screen.stage("training", parts.run.max_steps)
     parts.screen.advance(progress.step)
     parts.clock.lap()  # what came before belongs to no step
-    rollouts = Rollouts(parts, ctx, partial(roll_out, parts))
+    rollouts = Rollouts(parts, ctx, partial(demonstrate if parts.demonstrations else roll_out, parts))
     try:
         await begin_again(parts, progress, ctx, rollouts)
         await between_steps(parts, progress, ctx)

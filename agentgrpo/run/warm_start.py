@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -36,7 +36,7 @@ from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.environments.factory import Runner
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
-from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, DemonstrationWorld, Demonstrator, Language, TaskDataset
+from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 
@@ -301,27 +301,3 @@ def _alone(home: Path) -> Iterator[None]:
 
 def _silent(stage: str, done: int, total: int) -> None:
     pass
-
-
-# --- What a data set's ideal policy says, task by task.
-
-
-def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], str] | None:
-    """(task id, context) -> its next turn, as the renderer's policy would write it; None where the data set has no
-    such policy. Raises ConfigError for a task that it has not."""
-    if not isinstance(dataset, DemonstratedDataset):
-        return None
-    shown = dataset
-
-    @cache
-    def demonstrator(task_id: str) -> Demonstrator:
-        task = next((task for name in SPLITS for task in shown.split(name) if task.id == task_id), None)
-        if task is None:
-            raise ConfigError(f"engine.script=oracle: the task {task_id} is none of the task set's")
-        return shown.oracle(task)
-
-    def say(task_id: str, context: str) -> str:
-        turn = demonstrator(task_id).act(context)
-        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
-
-    return say

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from agentgrpo.core.durable import before
 from agentgrpo.core.errors import StorageError
 
 # --- One SQLite file that any number of processes share.
@@ -61,9 +62,11 @@ class SharedFile:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All statements of the block or none; other processes wait."""
         with self.opened() as connection:
+            before("begin", self._path)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
+                before("commit", self._path)
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS, TaskDataset
 from agentgrpo.tasks.questions.dataset import QuestionSet
-from agentgrpo.tasks.questions.intake import Intake, QuestionSource, corpora_of
+from agentgrpo.tasks.questions.intake import Filter, Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Shares, without_shared
 
 
@@ -31,17 +31,19 @@ def jsonl(
     by an agent that does not search, or whose server has its own. The task set `questions` with one source, whose ids
     are the tasks'.
 
-    `questions`: lines {"id", "question", "answers", "split"?, ...}; the first three can be renamed. `answers` is a
-    string or a list of acceptable ones; further keys become the task's metadata ("files": {name: text} is what lies in
-    the workspace of a tool agent). A row without "split" goes to one by the hash of (seed, question): `test_fraction`
+    `questions`: lines {"question", "answers"?, "id"?, "split"?, ...}; the first three can be renamed, and are needed
+    then. `answers` is a string or a list of acceptable ones; without any the environment itself has to say what an
+    attempt is worth. Instead of a question TRL's "prompt" is read, a text or a list of messages. An id that is missing
+    is made of the question. Further keys become the task's metadata ("files": {name: text} is what lies in the
+    workspace of a tool agent). A row without "split" goes to one by the hash of (seed, question): `test_fraction`
     of them to test, `dev_fraction` to dev, the others to train; no question is in two.
     `corpus`, `web_corpus`: lines {"id", "text", "title"?, "url"?}. `thesaurus`: a JSON object {query word: [words that
     documents use instead]} for the reranker.
 
     Raises DataError with file, line number and reason for what cannot be read; ConfigError for bad fractions."""
-    source = QuestionSource(
-        path=questions, format="plain", keys={"id": id_key, "question": question_key, "answers": answers_key}
-    )
+    given = {"id": id_key, "question": question_key, "answers": answers_key}
+    keys = {ours: theirs for ours, theirs in given.items() if theirs != ours}
+    source = QuestionSource(path=questions, format="plain", keys=keys, filter=Filter(has_answer=False))
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
     intake = Intake(Path(questions).stem, source, shares, what="questions", prefix="")
     kept, left_out = without_shared(intake.asked())

@@ -70,6 +70,7 @@ class Objective:
         if logprobs is not None and old is not None and self.algorithm.has_sample_ratio:
             ratio = sample_sums(log_ratio(logprobs, old), batch.num_tokens) / num_tokens
         if self._corrects and old is not None:
+            assert batch.rollout_logprobs is not None, "what was demonstrated has no sampler to correct for"
             correction = self.algorithm.correct(old, batch.rollout_logprobs, batch.num_tokens)
         if correction is not None and self.algorithm.corrects_ratio:
             log_weights = correction.weights.clamp(min=LEAST_WEIGHT).log()
@@ -101,10 +102,11 @@ class Objective:
         totals.num_tokens += len(logprobs)
         totals.clipped += int(clipped.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio.max()))
-        # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
-        totals.see_gaps(
-            (old - batch.rollout_logprobs[chunk]).abs(), None if micro.fresh is None else micro.fresh[chunk]
-        )
+        if batch.rollout_logprobs is not None:
+            # Old log-probs are the trainer's before the update, on-policy and off-policy alike.
+            totals.see_gaps(
+                (old - batch.rollout_logprobs[chunk]).abs(), None if micro.fresh is None else micro.fresh[chunk]
+            )
         return (batch.weights[chunk] * loss).sum()
 
     def of_entropy(self, micro: MicroBatch, chunk: slice) -> Tensor | None:
@@ -114,12 +116,13 @@ class Objective:
     def _correction(self, micro: MicroBatch, terms: SampleTerms, chunk: slice, old: Tensor) -> Correction:
         if terms.correction is not None:
             return Correction(*(x[chunk] for x in terms.correction))
+        assert micro.batch.rollout_logprobs is not None, "what was demonstrated has no sampler to correct for"
         return self.algorithm.correct(old, micro.batch.rollout_logprobs[chunk], (len(old),))
 
 
 def fresh_tokens(batch: PackedBatch, step: int) -> Tensor:
     """[M] bool, MicroBatch.fresh in update `step`."""
-    fresh = torch.tensor([s.policy_version >= step for s in batch.samples], dtype=torch.bool)
+    fresh = torch.tensor([s.policy_version is not None and s.policy_version >= step for s in batch.samples])
     return fresh.repeat_interleave(torch.tensor(batch.num_tokens, dtype=torch.long)).to(batch.weights.device)
 
 

@@ -290,6 +290,8 @@ def _refuse_non_finite_samples(samples: Sequence[TrainingSample], step: int) -> 
         where = f"step {step}, sample {s.group_id}/{s.sample_index}"
         if odd := [a for a in s.token_advantages if not math.isfinite(a)]:
             raise TrainingError(f"{where}: its advantage is {odd[0]}; only finite ones are trained on")
+        if s.rollout_logprobs is None:
+            continue
         bad = [x for x, m in zip(s.rollout_logprobs, s.loss_mask, strict=True) if m and not math.isfinite(x)]
         if bad:
             raise TrainingError(f"{where}: a rollout log-prob is {bad[0]}; only finite ones are trained on")

@@ -57,7 +57,7 @@ class UpdateMetrics:
     ) -> UpdateMetrics:
         """losses, gradient_norms: of the optimizer steps. batches: of one pass, all processes' alike."""
         n, steps = totals.num_tokens, len(losses)
-        versions = [s.policy_version for b in batches for s in b.samples]
+        versions = [s.policy_version for b in batches for s in b.samples if s.policy_version is not None]
         return UpdateMetrics(
             loss=math.fsum(losses) / max(1, steps),
             lr=lr,

@@ -1,141 +1,258 @@
-"""SIGKILL a short run at random instants, again and again, and compare what is left with a run that was never killed.
+"""SIGKILL short runs at random moments, again and again, and compare every file with a run that was never killed.
 
-    python scripts/soak/kill_loop.py --kills 200 --start MODEL_FOLDER [--experiment memory] [key=value ...]
+    python -m scripts.soak.kill_loop [--kills 200] [--seed 0] [--kinds search services tools memory] [key=value ...]
 
-Weights, optimizer, metrics.jsonl and every trajectory must be equal to the byte. The kills fall anywhere between the
-first instruction of a process and its last, so training, checkpointing, pruning, evaluating and resuming are all hit.
-A parent that has imported everything (and computed nothing) forks one process per life: a life costs its work, not its
-imports. Prints a closing line "N passed, N failed": one for every run that reached its end.
+Four kinds of runs: an agent that searches; the same over services (an HTTP retriever, a judge model, a budget, a
+cassette, kept verdicts); one that calls tools in the sandbox; one that writes a memory. A run is killed, resumed and
+killed until it reaches its end; then all that it has left must be what the run without a kill has left (see alike.py).
+
+A kill comes after a time of its own, or at a durable operation, a write, a rename, a commit: half of those that fall on
+a write tear it. So computations are hit as long as they take, and the short moments between two files as often as there
+are any. Processes are forked from one that has imported everything. Prints which phases were hit, and a closing line
+"N passed, N failed": one for every run that reached its end.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import signal
-import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # threads that exist before the fork would be missing after it
+from scripts.soak.alike import alike, paid_problems
+from scripts.soak.moments import Moment, dying_at
+from tests.e2e.conftest import HASTY, SMALL_DIARIES, SMALL_WORLD, start_of
+from tests.e2e.forked import forked
+from tests.e2e.stand_ins import Services, services
+from tests.training.several import CONTEXT, PRELOADED
 
-import agentgrpo.cli.verbs
-from agentgrpo.cli.main import main
-
-WORLDS = {
-    "almanac": [
-        *("task.num_companies=12", "task.dev_companies=4", "task.test_companies=4"),
-        *("rollout=almanac_tiny", "optimizer=tiny"),
+SMALL_WORKSHOP = [
+    *("experiment=tools", "task.train_tasks=48", "task.dev_tasks=12", "task.test_tasks=24"),
+    *("model.worlds=24", "model.tasks_per_world=60", "model.tokenizer_worlds=4"),
+]
+"""A warm start of half a CPU-minute, after which the policy calls its tools."""
+KINDS: Mapping[str, Sequence[str]] = {
+    "search": [*SMALL_WORLD, "run.eval.tasks=6"],
+    "services": [
+        *(*SMALL_WORLD, "budget=search_api", "budget.per_run.money=1000", "cassette=fill"),
+        *("run.eval.tasks=4", "judge.canaries_per_eval=2"),
+        "judge.min_overlap=null",  # whoever is hardly ever right asks about wrong answers too
     ],
-    "memory": [
-        *("task.train_diaries=24", "task.dev_diaries=6", "task.test_diaries=11", "task.long_days=12"),
-        *("model.renderer=tags", "model.describe_tools=false", "environment.instructions=null"),
-        *("rollout=diary_tiny", "optimizer=diary_tiny"),
-    ],
+    "tools": [*SMALL_WORKSHOP, "run.eval.tasks=6"],
+    "memory": [*SMALL_DIARIES, "run.eval.tasks=2", "run.max_steps=3"],
 }
-"""Experiment -> what makes its world a small one, and what its model was warm-started with."""
-SETTINGS = [
+"""The worlds of the first two begin with the weights of `start`, the others with those that they make and keep."""
+COMMON = [
     "hardware.threads=1",
     "run.screen=plain",
-    "run.log_with=[]",
-    "run.max_steps=6",
+    "run.log_with=[tensorboard]",
+    "run.profile=true",
+    "run.max_steps=4",
     "run.checkpoint_every=2",
     "run.eval_every=3",
-    "run.eval_tasks=10",
-    "run.eval.tasks=20",
-    "rollout.tasks_per_step=4",
-    "rollout.group_size=4",
+    "run.eval_tasks=2",
+    "rollout.tasks_per_step=2",
+    "rollout.group_size=3",
 ]
+PRICES = {"vdb": 0.001, "web": 0.015, "judge": 0.002}
+PROBE = "Is 1 + 1 equal to 2?"
+"""What a judge model is asked whenever a process begins, which is not counted."""
+AT_ONCE = 8
+"""Calls of one kind that are under way at most."""
+SHORTER = 0.6
+"""Of a whole life: the part in which the others are killed."""
+LIMIT_S = 600
 KILLED = -signal.SIGKILL
 
 
-def life(arguments: list[str], log: Path, seconds: float | None) -> int:
-    """One process with these arguments, killed after `seconds`; its exit code, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        with log.open("ab") as out:
-            os.dup2(out.fileno(), 1)
-            os.dup2(out.fileno(), 2)
-        code = 1
-        try:
-            code = main(arguments)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    deadline = None if seconds is None else time.monotonic() + seconds
+class Stuck(Exception):
+    """A run that nobody killed does not reach its end."""
+
+
+# --- One life: a process that is killed at a moment, or not at all.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    code: int
+    """Its exit code, negative for a signal."""
+    phase: str
+    """That it ended in."""
+    operations: int
+    """Durable ones before its last phase: of a life that nobody ended, all."""
+    seconds: float
+
+
+def live(arguments: Sequence[str], home: Path, moment: Moment) -> Life:
+    notes, log, began = home.with_suffix(".notes"), home.with_suffix(".log"), time.monotonic()
+    notes.unlink(missing_ok=True)
+    variables = {"TMPDIR": str(home / "tmp"), "JUDGE_KEY": "sk-stand-in"}
+    with forked(arguments, home, log, around=partial(dying_at, moment, notes), **variables) as process:
+        process.join(LIMIT_S if moment.seconds is None else moment.seconds)
+        if process.is_alive() and moment.seconds is None:
+            raise Stuck(f"has not ended after {LIMIT_S} s")
+        process.kill()
+        process.join()
+    noted = notes.read_text().splitlines() if notes.exists() else []
+    operations, phase = (noted or ["0 the start"])[-1].split(" ", 1)
+    code = process.exitcode
+    assert code is not None
+    return Life(code=code, phase=phase, operations=int(operations), seconds=time.monotonic() - began)
+
+
+# --- A run: lives until it is over.
+
+
+@dataclass(kw_only=True)
+class Kills:
+    """What has come of them."""
+
+    rng: random.Random
+    most: int
+    per_run: int = 10
+    count: int = 0
+    passed: int = 0
+    failed: int = 0
+    phases: Counter[str] = field(default_factory=Counter)
+
+    def moment(self, whole: Life) -> Moment:
+        """Somewhere in a life beside the one that is `whole`: most go on with a run, and are shorter."""
+        if self.rng.random() < 0.5:
+            return Moment(seconds=self.rng.uniform(0, SHORTER * whole.seconds))
+        last = max(1, int(SHORTER * whole.operations))
+        return Moment(operation=self.rng.randint(1, last), torn=self.rng.random() < 0.5)
+
+
+def began(home: Path) -> Path:
+    """A place for a run, with nothing in it."""
+    shutil.rmtree(home, ignore_errors=True)
+    home.with_suffix(".log").unlink(missing_ok=True)
+    (home / "tmp").mkdir(parents=True)
+    return home
+
+
+def survive(settings: Sequence[str], home: Path, next_moment: Callable[[], Moment], kills: Kills) -> list[Life]:
+    """Train, kill, resume, kill ... until the run has reached its end."""
+    run_dir, lives, left = home / "run", list[Life](), min(kills.per_run, kills.most - kills.count)
+    needed = [setting for setting in settings if setting.startswith("judge.completer.")]
+    began(home)
     while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if deadline is not None and time.monotonic() >= deadline:
-            os.kill(child, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        time.sleep(0.002)
+        is_begun = (run_dir / "config.yaml").exists()
+        arguments = ["resume", str(run_dir), *needed] if is_begun else ["train", *settings, f"run.dir='{run_dir}'"]
+        life = live(arguments, home, next_moment() if len(lives) < left else Moment())
+        lives.append(life)
+        if life.code == 0:
+            return lives
+        if life.code != KILLED:
+            said = home.with_suffix(".log").read_text()[-3000:]
+            raise Stuck(f"ended with exit code {life.code} after {len(lives) - 1} kills:\n{said}")
+        kills.count += 1
+        kills.phases[life.phase] += 1
 
 
-def record(run_dir: Path) -> dict[str, bytes]:
-    """Every file that must be equal, by name. Clocks have files of their own; orphans are not part of the record."""
-    files = [run_dir / "metrics.jsonl", run_dir / "eval.json"]
-    files += [p for p in run_dir.glob("trajectories/*.jsonl") if ".timings." not in p.name]
-    files += [p for p in run_dir.glob("checkpoints/*/**/*") if p.is_file()]
-    return {str(p.relative_to(run_dir)): p.read_bytes() for p in files}
+def kill(
+    kind: str,
+    kills: Kills,
+    scratch: Path,
+    *,
+    start: Path,
+    overrides: Sequence[str] = (),
+) -> list[str]:
+    """Runs of this kind, until `kills.most` processes have been killed; what differs from the run without a kill."""
+    home, differs = scratch / kind, list[str]()  # the same for every run: checkpoints name it
+    with services() if kind == "services" else nullcontext() as asked:
+        begins = ["model=path", f"model.path='{start}'"] if kind in ("search", "services") else []
+        settings = [*COMMON, *KINDS[kind], *begins, *paying(asked, home), *overrides]
+        live(["--version"], began(home), Moment())  # the first process waits until the others can be forked
+        (whole,) = survive(settings, home, Moment, Kills(rng=kills.rng, most=0))
+        expected, bought = alike(home), taken(asked)
+        while kills.count < kills.most:
+            try:
+                lives = survive(settings, home, partial(kills.moment, whole), kills)
+            except Stuck as e:
+                kills.failed += 1
+                return [*differs, f"{kind}: it {e}"]
+            found = alike(home)
+            differing = sorted(n for n in expected.keys() | found.keys() if expected.get(n, GONE) != found.get(n, GONE))
+            here = [f"{name}: {difference(expected.get(name, GONE), found.get(name, GONE))}" for name in differing]
+            interrupted = AT_ONCE * (len(lives) - 1)
+            here += paid_problems(home, bought, taken(asked), prices=PRICES, interrupted=interrupted)
+            kills.passed, kills.failed = kills.passed + (not here), kills.failed + bool(here)
+            differs += [f"{kind}: {problem}" for problem in here]
+            runs = kills.passed + kills.failed
+            print(f"{kind}: {kills.count} kills, {runs} runs; a whole life: {whole.seconds:.1f} s", flush=True)
+    return differs
 
 
-def survive(run_dir: Path, settings: list[str], rng: random.Random, longest: float, budget: int) -> int:
-    """Train, kill, resume, kill ... until the run has reached its end; the number of kills it took."""
-    kills, log = 0, run_dir.with_suffix(".log")
-    while True:
-        begun = (run_dir / "config.yaml").exists()
-        arguments = ["resume", str(run_dir)] if begun else ["train", *settings, f"run.dir='{run_dir}'"]
-        code = life(arguments, log, rng.uniform(0, longest) if kills < budget else None)
-        if code == 0:
-            return kills
-        if code != KILLED:
-            raise SystemExit(f"a life after {kills} kills ended with exit code {code}:\n{log.read_text()[-3000:]}")
-        kills += 1
+def paying(asked: Services | None, home: Path) -> list[str]:
+    """Where the services are, and the files for what is paid for."""
+    if asked is None:
+        return []
+    kept = [f"judge.cache='{home / 'verdicts.sqlite'}'", f"cassette.path='{home / 'tape.sqlite'}'"]
+    more = ["judge.prompt_price=0", "budget.prices.judge=0.002"]
+    return [*asked.arguments, *kept, *more]
+
+
+def taken(asked: Services | None) -> dict[str, Counter[str]]:
+    """What has been asked of the services since this was called last."""
+    if asked is None:
+        return {}
+    found = {}
+    for name, server in (("vdb", asked.vdb), ("web", asked.web)):
+        found[name] = Counter(query for request in server.requests for query in request["queries"])
+        server.requests.clear()
+    found["judge"] = Counter(question for question in asked.judged if PROBE not in question)
+    asked.judged.clear()
+    return found
+
+
+GONE = "no such file"
+
+
+def difference(expected: object, found: object) -> str:
+    """For people: the beginnings of both."""
+    if isinstance(expected, bytes) and isinstance(found, bytes):
+        at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), -1)
+        return f"{len(expected)} bytes, with kills {len(found)}; they differ from byte {at} on"
+    shown = [f"{len(c)} bytes" if isinstance(c, bytes) else str(c)[:1000] for c in (expected, found)]
+    return f"without a kill {shown[0]}; with kills {shown[1]}"
 
 
 def cli() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--start", required=True, help="model folder to train from")
-    parser.add_argument("--experiment", choices=WORLDS, default="almanac")
+    parser.add_argument("--kills", type=int, default=200, help="in all, shared out over the kinds")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills-per-run", type=int, default=10)
-    parser.add_argument("overrides", nargs="*", help="further settings of the run, such as algorithm.max_staleness=1")
+    parser.add_argument("overrides", nargs="*", help="further settings, such as algorithm.max_staleness=1")
     options = parser.parse_args()
-    world = [f"experiment={options.experiment}", *WORLDS[options.experiment]]
-    settings = [*world, *SETTINGS, "model=path", f"model.path='{options.start}'", *options.overrides]
-    rng = random.Random(options.seed)
-    passed = failed = kills = 0
+    CONTEXT.set_forkserver_preload([*PRELOADED, "scripts.soak.kill_loop", "torch.utils.tensorboard"])
+    print(f"seed {options.seed}")
+    total, began_at = Kills(rng=random.Random(options.seed), most=0), time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        run_dir = Path(scratch) / "run"  # the same for every run: checkpoints name it
-        log = run_dir.with_suffix(".log")
-        began = time.monotonic()
-        if code := life(["train", *settings, f"run.dir='{run_dir}'"], log, None):
-            raise SystemExit(f"the run that nobody kills ended with exit code {code}:\n{log.read_text()}")
-        longest = time.monotonic() - began
-        expected = record(run_dir)
-        while kills < options.kills:
-            shutil.rmtree(run_dir)
-            log.unlink()
-            kills += survive(run_dir, settings, rng, longest, min(options.kills_per_run, options.kills - kills))
-            found = record(run_dir)
-            differing = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))
-            if differing:
-                failed += 1
-                print(f"differs from the run that was never killed: {', '.join(differing)}")
-            else:
-                passed += 1
-            print(f"{kills} kills, {passed + failed} runs, longest life {longest:.1f} s", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    raise SystemExit(failed > 0)
+        start = start_of([*SMALL_WORLD, *HASTY], Path(scratch) / "start")
+        for number, kind in enumerate(options.kinds):
+            most = (options.kills * (number + 1)) // len(options.kinds) - (options.kills * number) // len(options.kinds)
+            kills = Kills(rng=random.Random(f"{options.seed} {kind}"), most=most, per_run=options.kills_per_run)
+            for problem in kill(kind, kills, Path(scratch), start=start, overrides=options.overrides):
+                print(problem, flush=True)
+            total.count += kills.count
+            total.passed, total.failed = total.passed + kills.passed, total.failed + kills.failed
+            total.phases += kills.phases
+    for phase, count in total.phases.most_common():
+        print(f"{count:5} in {phase}")
+    print(f"{time.monotonic() - began_at:.0f} s")
+    print(f"{total.count} kills: {total.passed} passed, {total.failed} failed")
+    raise SystemExit(total.failed > 0)
 
 
 if __name__ == "__main__":
-    assert agentgrpo.cli.verbs  # imported for its weight: every fork inherits it
     cli()

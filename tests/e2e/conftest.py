@@ -56,12 +56,6 @@ def good_start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_of(SMALL_WORLD, tmp_path_factory.mktemp("good start"))
 
 
-@pytest.fixture(scope="session")
-def memory_start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Start weights for SMALL_DIARIES."""
-    return start_of(SMALL_DIARIES, tmp_path_factory.mktemp("memory start"))
-
-
 def start_of(settings: list[str], run_dir: Path) -> Path:
     """The folder of the weights that a run starts from, made where need be."""
     arguments = [

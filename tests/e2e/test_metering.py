@@ -4,57 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from agentgrpo.cli.main import main
-from agentgrpo.retrieval.embedded import embedded
-from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import Run, rows
-from tests.judges.llm.models import honest, server_in_a_thread
-from tests.retrieval.server import Server
-from tests.services.services import in_a_thread, queries_of, stand_in
+from tests.e2e.stand_ins import asking, services
+from tests.services.services import queries_of
 
 SHORT = ["run.max_steps=2", "rollout.tasks_per_step=4", "rollout.group_size=4", "run.eval_every=1", "run.eval_tasks=4"]
 KEY = "sk-canary-5b1f09aa"
-
-
-class Services(NamedTuple):
-    vdb: Server
-    web: Server
-    arguments: list[str]
-
-
-@contextmanager
-def services() -> Iterator[Services]:
-    """Stand-ins of a vector database, a web search and a judge model."""
-    world = embedded(corpora=Almanac(num_companies=40, dev_companies=5, test_companies=40).corpora())
-    with (
-        in_a_thread(stand_in(world["vdb"])) as vdb,
-        in_a_thread(stand_in(world["web"])) as web,
-        server_in_a_thread(honest) as judge,
-    ):
-        yield Services(vdb, web, asking(vdb.url, web.url, judge))
-
-
-def asking(vdb: str, web: str, judge: str) -> list[str]:
-    return [
-        "retriever=http",
-        f"retriever.url={vdb}",
-        f"retriever.web_url={web}",
-        "judge=llm",
-        f"judge.completer.base_url={judge}",
-        "judge.completer.model=stand-in",
-        "judge.completer.api_key_env=JUDGE_KEY",
-        "judge.cache=null",
-        "judge.prompt_price=0.5",
-        "budget.prices.web=0.015",
-        "budget.prices.vdb=0.001",
-    ]
 
 
 NOWHERE = asking("http://127.0.0.1:9/retrieve", "http://127.0.0.1:9/retrieve", "http://127.0.0.1:9/v1")

@@ -1,4 +1,5 @@
-"""A kill and a polite stop leave a run that goes on as if nothing had been."""
+"""A polite stop leaves a run that goes on as if nothing had been; one process at a time has its directory. Kills:
+test_kill.py."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from agentgrpo.cli.main import main
 from tests.e2e.conftest import SMALL_WORLD, Run
-from tests.e2e.forked import forked
 
 SHORT = [
     "run.max_steps=3",
@@ -25,23 +26,23 @@ SHORT = [
 ]
 
 
-def begun(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A run in a process of its own, in the middle of its work: its first step is recorded."""
-    process = subprocess.Popen(
+@contextmanager
+def begun(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, in the middle of its work: its first step is recorded. It ends with the block."""
+    with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *SMALL_WORLD, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    wait_for_a_step(run_dir, lambda: process.poll() is None)
-    return process
-
-
-def wait_for_a_step(run_dir: Path, is_alive: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not (run_dir / "metrics.jsonl").exists() and time.monotonic() < deadline and is_alive():
-        time.sleep(0.01)
+    ) as process:
+        try:
+            metrics, deadline = run_dir / "metrics.jsonl", time.monotonic() + 200
+            while not metrics.exists() and time.monotonic() < deadline and process.poll() is None:
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
 
 
 WRITTEN = (
@@ -50,22 +51,6 @@ WRITTEN = (
     "trajectories/train-000002.jsonl",
     "checkpoints/step-000003/model.safetensors",
 )
-
-
-@pytest.mark.timeout(300)
-def test_a_killed_run_resumes_exactly(train: Run, start: Path, tmp_path: Path) -> None:
-    settings = [*SHORT, "run.checkpoint_every=1"]
-    whole = train(*settings, name="whole")
-    run_dir = tmp_path / "killed"
-    arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *settings]
-    with forked(["train", *SMALL_WORLD, *arguments], tmp_path, tmp_path / "said") as process:
-        wait_for_a_step(run_dir, process.is_alive)
-        process.kill()
-        process.join()
-    assert process.exitcode == -signal.SIGKILL, (tmp_path / "said").read_text()
-    assert not (run_dir / "eval.json").exists()
-    assert main(["resume", str(run_dir)]) == 0
-    assert [name for name in WRITTEN if (whole / name).read_bytes() != (run_dir / name).read_bytes()] == []
 
 
 @pytest.mark.slow
@@ -77,9 +62,9 @@ def test_a_stopped_run_exits_with_75_and_resumes_exactly(
     whole = train(*SHORT, name="whole")
     run_dir = tmp_path / "stopped"
     arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'", *SHORT]
-    process = begun(run_dir, *arguments)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=100)
+    with begun(run_dir, *arguments) as process:
+        process.send_signal(number)
+        _, error = process.communicate(timeout=100)
     assert process.returncode == 75, error
     assert f"stopped by {number.name}" in error
     assert error.count("\n") == 1

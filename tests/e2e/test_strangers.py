@@ -152,7 +152,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in PROGRAMS.items():
         (folder / name).write_text(text)
     lines = [
-        {"id": f"t{i}", "question": f"Go shopping, number {i}.", "answers": ["done"], "wanted": wanted, "split": split}
+        {"prompt": [{"role": "user", "content": f"Go shopping, number {i}."}], "wanted": wanted, "split": split}
         for i, (wanted, split) in enumerate([("figs", "train"), ("pears", "train"), ("figs", "test")] * 4)
     ]
     (folder / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

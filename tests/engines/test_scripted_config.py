@@ -12,7 +12,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import Scripted
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.run.warm_start import ideal_of
+from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.engines import tiny
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -59,6 +60,31 @@ class Shop:
 
     def get_reward(self) -> float:
         return len(self.basket) + self.discount
+
+
+class Counter:
+    """Methods of every kind."""
+
+    total = 0
+
+    @classmethod
+    def limit(cls, of: Literal["day", "year"]) -> int:
+        """How much may be counted."""
+        return 10 if of == "day" else 100
+
+    @staticmethod
+    def double(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    @staticmethod
+    def helper(number):  # type: ignore[no-untyped-def]
+        return number
+
+    def add(self, number: int) -> int:
+        """Adds it."""
+        self.total += number
+        return self.total
 
 
 class Stairs:
@@ -174,6 +200,30 @@ async def test_methods_are_tools_and_the_reward_is_theirs() -> None:
     assert "Buy it\nGoal: apples" in opening
     assert "how many" in opening  # the docstring of the method
     assert "4 in it" in episode.branches[0].segments[4].text
+
+
+async def test_class_methods_and_typed_static_methods_are_tools_too() -> None:
+    calls = [
+        'Action: limit\nAction Input: {"of": "day"}\nObservation:',
+        'Action: double\nAction Input: {"number": 4}\nObservation:',
+        'Action: add\nAction Input: {"number": 3}\nObservation:',
+    ]
+    episode = await episode_of(Counter, *calls, DONE)
+    assert [(r.name, r.outcome.value) for r in episode.tool_records] == [
+        (name, "success") for name in ("limit", "double", "add")
+    ]
+    text = "".join(segment.text for segment in episode.branches[0].segments)
+    assert all(f"Observation: {said}" in text for said in (10, 8, 3))
+    assert "helper" not in text
+
+
+async def test_a_task_that_opens_with_a_system_message_keeps_its_own() -> None:
+    own = replace(TASK, messages=(Message(role="system", content="Mine."), *TASK.messages))
+    for of, said in ((own, ["Mine."]), (TASK, ["Ours."])):
+        shop = runner(Shop, DONE, system_prompt="Ours.")
+        episode = await run_episode(shop, of, sample_index=0, stream="test", sampling=SamplingParams(max_tokens=64))
+        opening = episode.branches[0].segments[0].text
+        assert [text for text in ("Mine.", "Ours.") if text in opening] == said
 
 
 async def test_reset_is_given_the_columns_that_it_takes() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import has_zero_variance
-from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, batch_zscore, none, per_term
+from agentgrpo.grpo.advantages import ADVANTAGES, GroupRewards, accepted, batch_zscore, none, per_term
 from tests.thorough import examples
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
 quickly = settings(max_examples=examples(50), deadline=None)
 every_advantage = pytest.mark.parametrize("name", ADVANTAGES)
-with_a_baseline = pytest.mark.parametrize("name", [n for n in ADVANTAGES if n != "none"])
+with_a_baseline = pytest.mark.parametrize("name", [n for n in ADVANTAGES if n not in ("none", "accepted")])
 
 
 def of_group(name: str, group: Sequence[float | None], eps: float = 1e-6) -> list[float | None]:
@@ -111,6 +111,25 @@ def test_the_order_within_a_group_changes_no_bit(name: str, data: st.DataObject,
     order = data.draw(st.permutations(range(len(group))))
     values = of_group(name, group)
     assert of_group(name, [group[i] for i in order]) == [values[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    ("group", "least", "expected"),
+    [
+        ([0.2, 0.9, 0.5], None, [None, 1.0, None]),
+        ([0.9, None, 0.9, 0.1], None, [1.0, None, 1.0, None]),
+        ([0.9, 0.9 + 5e-10, 0.1], None, [1.0, 1.0, None]),
+        ([0.9, 0.9], None, [None, None]),
+        ([0.9], None, [None]),
+        ([None, None], None, [None, None]),
+        ([], None, []),
+        ([0.2, 0.9, 0.5], 0.5, [None, 1.0, 1.0]),
+        ([0.9, 0.9], 0.5, [1.0, 1.0]),
+        ([0.2, None, 0.4], 0.5, [None, None, None]),
+    ],
+)
+def test_what_is_not_accepted_has_no_advantage(group: list, least: float | None, expected: list) -> None:
+    assert accepted([GroupRewards(group)], least=least) == [expected]
 
 
 def test_the_std_of_the_batch_weighs_groups_by_their_spread() -> None:

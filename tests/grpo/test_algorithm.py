@@ -45,6 +45,7 @@ GRPO = {
     "mini_batches": 1,
     "entropy_coef": 0.0,
     "top_entropy_fraction": None,
+    "drop_zero_variance": False,
     "mask_truncated": False,
     "replay_groups": 0,
 }

@@ -88,4 +88,5 @@ def test_what_teaches_nothing_depends_on_the_advantage() -> None:
         "leave_one_out": [False, True, True, True, True],
         "per_term": [False, False, True, True, True],
         "none": [False, False, False, False, True],
+        "accepted": [False, True, True, True, True],
     }

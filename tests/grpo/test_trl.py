@@ -38,7 +38,7 @@ ARGS = {
     "vespo_k_neg": 3.0,
     "vespo_lambda_neg": 2.0,
 }
-"""Its defaults."""
+"""Its defaults, but for use_bias_correction_kl: "kl weighed" has it."""
 SEED = 3
 """Of answers of which no loss and no correction leaves nothing."""
 WIDTH = 6

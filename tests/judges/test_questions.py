@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agentgrpo.core.errors import ConfigError, DataError, JudgeError
 from agentgrpo.core.types import Episode, Exit, Task
-from agentgrpo.judges.answers import Choice, Contains, ExactMatch, Keywords
+from agentgrpo.judges.answers import Choice, Contains, ExactMatch, Keywords, Numeric, TokenF1
 from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge, counts_of
 from agentgrpo.judges.composed import Composite, Questions, Route, refuse_unjudged
 from agentgrpo.judges.judger import JudgerJudge
@@ -108,6 +109,17 @@ async def test_a_question_is_graded_by_its_metric() -> None:
         "keywords": Contains(), "choice": ExactMatch(), "diary": ExactMatch()})), 1.0)})  # fmt: skip
     # 2.5 of 3; and contains 0.7, exact 1, exact 1
     assert await scores(composite, of, given[0]) == pytest.approx([(2.5 / 3 + 2.7 / 3) / 2])
+
+
+@pytest.mark.parametrize(
+    "judge", [ExactMatch(), TokenF1(), Contains(), Numeric(), Composite(parts={"x": (ExactMatch(), 1.0)})]
+)
+def test_a_task_without_answers_is_refused_where_a_judge_compares_with_them(judge: AnswerJudge) -> None:
+    refuse_unjudged(judge, [task()])
+    with pytest.raises(
+        DataError, match=r"^task t, '.*', has no answers, and the judge compares with them; give it some"
+    ):
+        refuse_unjudged(judge, [task(), replace(task(id="t"), references=())])
 
 
 def test_a_metric_that_leads_to_no_judge_is_an_error_before_the_run_and_not_a_zero() -> None:

@@ -212,7 +212,7 @@ def test_this_machine_is_measured() -> None:
     assert rate.basis.startswith("what was measured here just now: ")
     left, right = torch.rand(512, 512), torch.rand(512, 1024)
     fastest = min(timeit.repeat(lambda: left @ right, number=20, repeat=5)) / 20
-    assert rate.flops < 1.5 * 2 * 512 * 512 * 1024 / fastest  # never faster than the best there was
+    assert rate.flops < 5 * 2 * 512 * 512 * 1024 / fastest  # two measurements of one machine, whatever else it does
     assert rate.flops > 1e8
 
 

@@ -104,8 +104,8 @@ with Bar(what="passages") as bar:
 
 
 def test_ctrl_c_shows_the_cursor_again() -> None:
-    terminal = Terminal(PROGRAM)
-    terminal.until("ready")
-    terminal.child.send_signal(signal.SIGINT)
-    assert terminal.end() == -signal.SIGINT
-    assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
+    with Terminal(PROGRAM) as terminal:
+        terminal.until("ready")
+        terminal.child.send_signal(signal.SIGINT)
+        assert terminal.end() == -signal.SIGINT
+        assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 import unicodedata
+from typing import Self
 
 import pytest
 from hypothesis import example, given, settings
@@ -168,7 +169,7 @@ with Screen({mode!r}) as screen:
 
 
 class Terminal:
-    """A program on a terminal of our own: what it has written, and how it ended."""
+    """`with Terminal(program) as terminal`: on a terminal of our own, what it has written, and how it ended."""
 
     def __init__(self, program: str, *, columns: int = 60, lines: int = 20, **env: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -180,6 +181,14 @@ class Terminal:
             [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=kept | given
         )
         os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.child.kill()
+        self.child.wait()
+        os.close(self.ours)
 
     def resize(self, columns: int, lines: int = 20) -> None:
         termios.tcsetwinsize(self.ours, (lines, columns))
@@ -193,42 +202,41 @@ class Terminal:
             except OSError:  # Linux: the other side is closed
                 break
             self.seen += chunk
-        self.text = self.seen.decode()
+        self.text = self.seen.decode(errors="ignore")  # a piece may end within a character
 
     def end(self) -> int:
         self.until("\0")
-        os.close(self.ours)
         return self.child.wait(timeout=60)
 
 
 def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
     waits = "while True: time.sleep(0.02)"  # a call that waits for good could begin just behind the signal
-    terminal = Terminal(READY.format(mode="auto").replace("sys.stdin.readline()", waits))
-    terminal.until("ready")
-    os.write(terminal.ours, b"\x03")  # as typed: the terminal makes the signal
-    if terminal.child.poll() is None:
-        terminal.child.send_signal(signal.SIGINT)  # it has no controlling terminal
-    assert terminal.end() == -signal.SIGINT
-    assert terminal.text.rindex(SHOW) > terminal.text.rindex(HIDE)
-    assert "KeyboardInterrupt" in terminal.text
+    with Terminal(READY.format(mode="auto").replace("sys.stdin.readline()", waits)) as terminal:
+        terminal.until("ready")
+        os.write(terminal.ours, b"\x03")  # as typed: the terminal makes the signal
+        if terminal.child.poll() is None:
+            terminal.child.send_signal(signal.SIGINT)  # it has no controlling terminal
+        assert terminal.end() == -signal.SIGINT
+        assert terminal.text.rindex(SHOW) > terminal.text.rindex(HIDE)
+        assert "KeyboardInterrupt" in terminal.text
 
 
 def test_a_terminal_that_becomes_narrower_is_drawn_over_whole() -> None:
     """Each of the 7 lines at 60 columns has more than 30 cells and takes two rows there: the cursor goes up to the
     first of 14."""
-    terminal = Terminal(READY.format(mode="auto"), columns=60)
-    terminal.until("ready")
-    terminal.until("╯")
-    terminal.resize(30)
-    at = len(terminal.seen)
-    terminal.until("╯", at)
-    os.write(terminal.ours, b"\n")
-    frame = terminal.seen[at:].decode()
-    assert terminal.end() == 0
-    assert frame.split("training")[0].count("\x1b[1A") == 14 - 1
-    lines = [Text.from_ansi(line).plain for line in frame.split("\x1b[2K")[-1].splitlines()]
-    assert [cell_len(line) <= 30 for line in lines] == [True] * 7
-    assert lines[0].startswith("training ━")
+    with Terminal(READY.format(mode="auto"), columns=60) as terminal:
+        terminal.until("ready")
+        terminal.until("╯")
+        terminal.resize(30)
+        at = len(terminal.seen)
+        terminal.until("╯", at)
+        os.write(terminal.ours, b"\n")
+        frame = terminal.seen[at:].decode()
+        assert terminal.end() == 0
+        assert frame.split("training")[0].count("\x1b[1A") == 14 - 1
+        lines = [Text.from_ansi(line).plain for line in frame.split("\x1b[2K")[-1].splitlines()]
+        assert [cell_len(line) <= 30 for line in lines] == [True] * 7
+        assert lines[0].startswith("training ━")
 
 
 @pytest.mark.parametrize(
@@ -243,15 +251,15 @@ def test_a_terminal_that_becomes_narrower_is_drawn_over_whole() -> None:
     ],
 )
 def test_terminals_without_colour_or_movement(mode: str, env: dict[str, str], is_live: bool, is_coloured: bool) -> None:
-    terminal = Terminal(READY.format(mode=mode), **env)
-    terminal.until("ready")
-    os.write(terminal.ours, b"\n")
-    assert terminal.end() == 0
-    colours = re.findall(r"\x1b\[[0-9;]*(?:3[0-9]|38;[0-9;]+)m", terminal.text)
-    assert (HIDE in terminal.text, SHOW in terminal.text, bool(colours)) == (is_live, is_live, is_coloured)
-    if not is_live:
-        assert "\x1b" not in terminal.text
-        assert "training: 150 to do\r\n" in terminal.text
+    with Terminal(READY.format(mode=mode), **env) as terminal:
+        terminal.until("ready")
+        os.write(terminal.ours, b"\n")
+        assert terminal.end() == 0
+        colours = re.findall(r"\x1b\[[0-9;]*(?:3[0-9]|38;[0-9;]+)m", terminal.text)
+        assert (HIDE in terminal.text, SHOW in terminal.text, bool(colours)) == (is_live, is_live, is_coloured)
+        if not is_live:
+            assert "\x1b" not in terminal.text
+            assert "training: 150 to do\r\n" in terminal.text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.records import trackers
 from agentgrpo.records.trackers import Trackers
+from tests.records.wandb_file import history
 
 CONFIG = {"run": {"seed": 7, "log_with": ["tensorboard"]}, "task": "almanac"}
 
@@ -134,6 +136,33 @@ def test_a_resumed_run_does_not_send_its_configuration_again(
     boards.close()
     boards.close()
     assert broken_board == [("init", "agentgrpo"), ("finish", None)]
+
+
+@pytest.mark.slow  # some ten seconds where wandb is installed
+def test_an_offline_run_of_wandb_has_every_step_after_a_resume_too(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    program = """
+import sys
+from pathlib import Path
+from agentgrpo.records.trackers import Trackers
+first, last = map(int, sys.argv[2:])
+boards = Trackers(log_with=["wandb"], run_dir=Path(sys.argv[1]), config={"run": {"seed": 7}}, start_step=first)
+for step in range(first, last):
+    boards.log({"reward/mean": step + 0.5, **{f"tag/{number}": float(step) for number in range(100)}}, step=step)
+    boards.log({"time/train": 2.0}, step=step)
+boards.close()
+"""
+    offline = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    for first, last in ((0, 40), (30, 45)):
+        arguments = [sys.executable, "-c", program, str(tmp_path), str(first), str(last)]
+        done = subprocess.run(arguments, env=offline, capture_output=True, text=True, check=True)
+        assert "switched off" not in done.stderr
+    logs = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len({log.name for log in logs}) == 1  # it went on in the run it began
+    steps = [history(log) for log in logs]
+    assert [list(shown) for shown in steps] == [list(range(40)), list(range(30, 45))]
+    for shown in steps:
+        assert all(row["reward/mean"] == step + 0.5 and row["time/train"] == 2.0 for step, row in shown.items())
 
 
 def test_without_boards_nothing_heavy_is_imported(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Recording:
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
         self.batches.append((list(queries), top_k))
         self.threads.add(threading.current_thread().name)
-        assert self.gate.wait(5)
+        assert self.gate.wait(60)
         if "bug" in queries:
             raise ZeroDivisionError("1/0")
         return [RetrieverError("no", kind="garbage") if q == "bad" else [passage(q, f"about {q}")] for q in queries]
@@ -88,7 +88,38 @@ async def test_a_failed_row_fails_alone_and_is_not_remembered() -> None:
 
 async def test_an_error_inside_a_backend_is_attributed_to_it() -> None:
     retriever = Batched(Recording())
-    assert await together(retriever, "bug", "a") == ["RetrieverError('retriever: ZeroDivisionError: 1/0')"] * 2
+    assert await together(retriever, "bug") == ["RetrieverError('retriever: ZeroDivisionError: 1/0')"]
+    await retriever.close()
+
+
+async def test_a_query_that_a_backend_cannot_take_fails_alone() -> None:
+    backend = Recording()
+    retriever = Batched(backend)
+    bug = "RetrieverError('retriever: ZeroDivisionError: 1/0')"
+    assert await together(retriever, "a", "b", "bug", "c") == ["a", "b", bug, "c"]
+    assert [queries for queries, _ in backend.batches] == [
+        ["a", "b", "bug", "c"],
+        ["a", "b"],
+        ["bug", "c"],
+        ["bug"],
+        ["c"],
+    ]
+    await retriever.close()
+
+
+@pytest.mark.parametrize("kind, calls", [(None, 8), ("http_4xx", 8), ("transport", 1), ("timeout", 1)])
+async def test_a_backend_that_answers_nobody_is_not_asked_for_each(kind: str | None, calls: int) -> None:
+    class Dead:
+        calls = 0
+
+        def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Passage] | RetrieverError]:
+            self.calls += 1
+            raise RetrieverError("no", kind=kind)
+
+    backend = Dead()
+    retriever = Batched(backend)
+    assert await together(retriever, *map(str, range(64))) == ["RetrieverError('no')"] * 64
+    assert backend.calls == calls
     await retriever.close()
 
 

@@ -130,6 +130,26 @@ def test_a_collection_that_is_lost_is_filled_again_whatever_kills(memory: Path) 
     assert rows_of(node, questions(5)) == wanted
 
 
+async def test_a_qdrant_that_goes_away_is_no_query_s_fault(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = place("qdrant", "gone", "", memory)
+    index(node, corpus(60))
+    retriever = build_node("retriever", node)["vdb"]
+    await retriever.probe()
+    calls: list[object] = []
+
+    def gone(*arguments: object, **_: object) -> None:
+        calls.append(arguments)
+        raise ConnectionError("nobody\nthere")
+
+    monkeypatch.setattr(QdrantClient, "query_batch_points", gone)
+    failed = await asyncio.gather(*(retriever.search(q, top_k=1) for q in questions(8)), return_exceptions=True)
+    await retriever.close()
+    assert {(error.kind, str(error)) for error in failed} == {
+        ("transport", f"the Qdrant collection gone at {node['path']}: ConnectionError: nobody there")
+    }
+    assert len(calls) == 1
+
+
 def killed(*_: object) -> None:
     raise Killed
 

@@ -14,6 +14,7 @@ from agentgrpo.core.errors import ConfigError, EngineError, JudgeError
 from agentgrpo.core.types import Episode, Exit, Failure, RewardResult, Task, has_zero_variance
 from agentgrpo.judges.answers import ExactMatch, TokenF1
 from agentgrpo.judges.base import Grade
+from agentgrpo.rewards.own import EnvironmentTerm
 from agentgrpo.rewards.registry import TERMS, Reward, RewardTerm
 from tests.builders import episode, group, task
 
@@ -126,6 +127,22 @@ async def test_without_an_answer_the_judge_is_not_called() -> None:
     scored = await Reward(judge=judge, terms=build_terms(CORRECT)).score(group(episode(answer=None)))
     assert judge.asked == []
     assert [r and r.total for r in scored.rewards] == [0.0]
+
+
+async def test_without_a_reference_the_judge_fails_only_where_its_grade_is_needed() -> None:
+    paid, charged = (EnvironmentTerm("reward", weight=2.0, is_cost=is_cost) for is_cost in (False, True))
+    of = group(episode(replace(task(), references=()), metrics={"reward": 1.5}))
+    terms: Mapping[str, RewardTerm] = {"paid": paid}
+    for asked, total in (
+        (Reward(judge=ExactMatch(), terms=terms), 3.0),
+        (Reward(judge=ExactMatch(), terms={**terms, **build_terms(CORRECT)}), None),
+        (Reward(judge=ExactMatch(), terms={"paid": charged}), 3.0),
+        (Reward(judge=ExactMatch(), terms={"paid": charged}, cost_when_wrong=0.5), None),
+    ):
+        scored = await asked.score(of)
+        assert [r and r.total for r in scored.rewards] == [total]
+        assert [f and f.kind for f in scored.failures] == ["no_reference" if total is None else None]
+        assert asked.needs_grades == (total is None)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def group_of(id: str, *turns: tuple[float, float]) -> ScoredGroup:
 TIMED = group_of("timed", (-0.5, 1.0), (0.0, 0.5))
 """Equal totals."""
 SAME = group_of("same", (0.25, 0.5), (0.25, 0.5))
+TOLD = group_of("told", (0.0, 1.0), (0.0, 0.0))
 
 
 def learnt(run: TinyRun, *groups: ScoredGroup, state: StepState | None = None) -> StepSamples:
@@ -53,7 +54,7 @@ def learnt(run: TinyRun, *groups: ScoredGroup, state: StepState | None = None) -
 
 
 def test_a_group_of_equal_totals_is_kept_where_its_turns_differ(tmp_path: Path) -> None:
-    chosen = learnt(TinyRun(tmp_path, BY_TURN), TIMED, SAME)
+    chosen = learnt(TinyRun(tmp_path, {**BY_TURN, "drop_zero_variance": True}), TIMED, SAME)
     assert [(s.group_id, s.advantage) for s in chosen.samples] == [
         ("timed", (0.0, 0.0, 0.0, 0.0, 0.0, 0.5)),
         ("timed", (0.0, 0.0, 0.0, 0.0, 0.0, -0.5)),
@@ -66,7 +67,37 @@ def test_a_group_of_equal_totals_is_kept_where_its_turns_differ(tmp_path: Path) 
         ("same", "degenerate", [0.0, 0.0]),
         ("same", "degenerate", [0.0, 0.0]),
     ]
-    assert learnt(TinyRun(tmp_path, {"advantage": "leave_one_out"}), TIMED, SAME).samples == []
+    by_total = {"advantage": "leave_one_out", "drop_zero_variance": True}
+    assert learnt(TinyRun(tmp_path, by_total), TIMED, SAME).samples == []
+
+
+def test_a_zero_variance_group_counts_in_denominators_unless_dropped_or_replaced(tmp_path: Path) -> None:
+    """Half of the groups teach: half the loss."""
+
+    def trained(algorithm: dict[str, object], **rollout: object) -> tuple[float, float, list[str | None]]:
+        run = TinyRun(tmp_path, {"aggregation": "token_mean", "correction": "none", **algorithm}, rollout=rollout)
+        parts = run.parts()
+        chosen = samples_of(parts, 0, Rollout(scored=[TOLD, SAME], tags={}, seconds={}), StepState())
+        assert chosen.tags["groups/degenerate"] == 1.0
+        records = read_trajectories(tmp_path / "trajectories" / "train-000000.jsonl")
+        update = parts.trainer.update(chosen.samples, step=0)
+        return update.gradient_norm, update.tokens_trained, [r.dropped for r in records][::2]
+
+    norm, tokens, dropped = trained({})
+    assert dropped == [None, None]
+    for less, rollout in (({"drop_zero_variance": True}, {}), ({"replay_groups": 1}, {}), ({}, {"refill_rounds": 1})):
+        of_one, as_many, dropped = trained(less, **rollout)
+        assert of_one == pytest.approx(2 * norm)
+        assert as_many == tokens  # without credit nothing is computed
+        assert dropped == [None, "degenerate"]
+
+
+def test_kl_anchors_the_tokens_of_every_group(tmp_path: Path) -> None:
+    anchored = {"kl_coef": 0.5, "kl_in": "loss"}
+    for algorithm, share in (({}, 2), ({"drop_zero_variance": True}, 1)):
+        parts = TinyRun(tmp_path, {**anchored, **algorithm}).parts()
+        chosen = samples_of(parts, 0, Rollout(scored=[TOLD, SAME], tags={}, seconds={}), StepState())
+        assert parts.trainer.update(chosen.samples, step=0).tokens_trained == 6 * share
 
 
 def test_a_group_kept_for_replay_keeps_its_turns(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ async def test_a_rollout_past_its_time_skips_its_own_step(tmp_path: Path) -> Non
         if stream == "train/1":
             await asyncio.Event().wait()
 
-    run = TinyRun(tmp_path / "run", OVERLAPPING, run={"step_timeout_s": 1.0}, before=hang)
+    run = TinyRun(tmp_path / "run", OVERLAPPING, run={"step_timeout_s": 4.0}, before=hang)
     await run.go()
     assert [row.get("skipped") for row in rows(run.run_dir)] == [None, 1.0, None, None]
     assert [versions(run.run_dir, step) for step in (0, 2, 3)] == [{0}, {2}, {2}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from rich.console import Console
 
 from agentgrpo.config.settings import EvalSettings
+from agentgrpo.core.types import RewardResult, ScoredGroup
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.records.screen import Screen
-from agentgrpo.run.report import show_stages
+from agentgrpo.run.report import show_episode, show_stages
+from tests.builders import episode, group, task
 from tests.run.test_measured import NAMES, TASKS, Diaries, compared
 
 
@@ -32,6 +35,18 @@ async def test_an_evaluation_counts_its_episodes(tmp_path: Path, monkeypatch: py
         assert f"{title}: {total} to do\n" in out.getvalue()
         counted = re.findall(rf"^{title}: (\d+)/{total}, ", out.getvalue(), re.MULTILINE)
         assert [*map(int, counted)] == [*range(1, total + 1)]
+
+
+@pytest.mark.parametrize(("references", "known"), [(("Castin", "it"), "reference: Castin  "), ((), "")])
+def test_an_episode_is_shown_with_its_reference_where_there_is_one(
+    references: tuple[str, ...], known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(Screen, "trajectory", lambda _, text: shown.append(text))
+    one = episode(replace(task(), references=references))
+    reward = RewardResult(total=0.5, terms={}, dimensions={}, correctness=0.0)
+    show_episode(Screen("quiet"), [ScoredGroup(group=group(one), rewards=(reward,), failures=(None,))])
+    assert shown == [f"\n{known}reward: +0.500"]
 
 
 def test_a_warm_start_is_not_silent_without_a_terminal() -> None:

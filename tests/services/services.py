@@ -25,7 +25,7 @@ def in_a_thread(behaviour: Behaviour) -> Iterator[Server]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield servers[0]
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentgrpo.config.build import build_node
+from agentgrpo.core.durable import Operation, injected
 from agentgrpo.core.errors import BudgetSpent, ConfigError, JudgeError, RetrieverError
 from agentgrpo.core.types import Message, Passage
 from agentgrpo.judges.llm.completer import PROBE, Billed, CompleterService, HttpCompleter, Reply
@@ -21,6 +22,7 @@ from agentgrpo.services.budget import Budget, Prices, SpendingLimits, number
 from agentgrpo.services.ledger import Ledger, LedgerEntry
 from agentgrpo.services.meter import Meter
 from tests.services.stand_ins import Backwards, Changing, Pages, Parrot, limits, meter, said
+from tests.test_durable import Crash
 
 
 async def ask(m: Meter, part: Changing, *queries: str, kind: str = "web") -> list[str]:
@@ -75,6 +77,23 @@ def test_who_looks_at_a_limit_keeps_others_from_counting(tmp_path: Path) -> None
     assert (refusal.key, refusal.text) == ("budget.per_run.calls.web", "1 calls of web of 1 are spent")
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("last", ["begin", "commit"])
+def test_a_process_that_dies_before_its_commit_has_counted_nothing(tmp_path: Path, last: str) -> None:
+    """And those who make processes die are told of both instants."""
+
+    def dying(operation: Operation) -> None:
+        if operation.kind == last:
+            raise Crash
+
+    ledger = Ledger(tmp_path, Budget())
+    with injected(dying), pytest.raises(Crash):
+        ledger.reserve([LedgerEntry(0, "web", 1)])
+    assert ledger.totals() == {}
+    assert ledger.reserve([LedgerEntry(0, "web", 1)]) == [None]
+    assert ledger.totals()["web"].calls == 1
+    ledger.close()
 
 
 async def test_what_was_spent_stays_and_a_larger_limit_goes_on(tmp_path: Path) -> None:

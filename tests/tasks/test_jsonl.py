@@ -76,6 +76,33 @@ def test_keys_can_be_renamed(tmp_path: Path, corpus: str) -> None:
     assert (task.id, task.question, task.references, task.metadata) == ("x", "Where?", ("here",), {})
 
 
+def test_rows_as_trl_has_them_with_ids_made_of_what_they_ask(tmp_path: Path) -> None:
+    talk = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Buy pears."},
+        {"role": "assistant", "content": "How many?"},
+        {"role": "user", "content": "Two."},
+    ]
+    rows: list[dict[str, object]] = [
+        {"prompt": "Buy apples.", "wanted": "apples"},
+        {"prompt": talk, "answer": "done"},
+        {"prompt": [{"role": "user", "content": "Two."}]},
+        {"question": "Two."},
+    ]
+    lines = [{**row, "split": "train"} for row in rows]
+    tasks = jsonl(questions=write(tmp_path / "a", *lines)).split("train")
+    again = jsonl(questions=write(tmp_path / "b", *lines[::-1])).split("train")
+    assert sorted(t.id for t in again) == sorted(t.id for t in tasks)
+    [apples] = [t for t in tasks if t.question == "Buy apples."]
+    [pears] = [t for t in tasks if len(t.messages) == 4]
+    [one, two] = sorted(t.id for t in tasks if t not in (apples, pears))
+    assert (apples.references, apples.metadata) == ((), {"wanted": "apples"})
+    assert (pears.references, pears.metadata) == (("done",), {})
+    assert [(m.role, m.content) for m in pears.messages] == [(m["role"], m["content"]) for m in talk]
+    assert two == f"{one}#2"  # one question, twice
+    assert len({one, apples.id, pears.id}) == 3
+
+
 def test_rows_are_split_by_the_hash_of_their_id(tmp_path: Path, corpus: str) -> None:
     rows = [{"id": f"q{i}", "question": f"Question {i}?", "answers": "yes"} for i in range(2000)]
     data = jsonl(questions=write(tmp_path / "q.jsonl", *rows), corpus=corpus)
@@ -114,11 +141,28 @@ GOOD = {"id": "a", "question": "Where?", "answers": "here"}
         ("[1, 2]", r"\[1, 2\] is not an object"),
         ({"id": "b", "answers": "here"}, "'question' is missing"),
         ({"id": "b", "question": "  ", "answers": "here"}, "'question' is '  '; it must be a non-empty string"),
-        ({"id": "b", "question": "Where?"}, "'answers' is missing; a text that is not empty is needed, or a list"),
+        (
+            {"id": "b", "question": "Where?", "answers": None},
+            "'answers' is missing; a text that is not empty is needed",
+        ),
         ({"id": "b", "question": "Where?", "answers": []}, r"'answers' is \[\]"),
         ({"id": "b", "question": "Where?", "answers": ["here", ""]}, r"'answers' is \['here', ''\]"),
         ({"id": "b", "question": "Where?", "answers": [True]}, r"'answers' is \[True\]"),
-        ({"id": None, "question": "Where?", "answers": "here"}, "'id' is missing"),
+        ({"id": "", "question": "Where?", "answers": "here"}, "'id' is ''; it must be a non-empty string"),
+        ({"prompt": []}, "prompt: a list of messages whose last one is the user's is needed"),
+        (
+            {"prompt": [{"role": "assistant", "content": "Hm."}]},
+            "prompt: a list of messages whose last one is the user",
+        ),
+        (
+            {"prompt": [{"role": "tool", "content": "4"}]},
+            r"prompt\[0\]: role 'tool'; system, user, assistant are allowed",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": ["x"]}]},
+            r"prompt\[0\]: 'content' is \['x'\]; it must be a non-empty",
+        ),
+        ({"prompt": 4}, "'prompt' is 4; it must be a non-empty string"),
         ({"id": "a", "question": "Where?", "answers": "here"}, "id 'a' was used in line 1 already"),
         ({**GOOD, "id": "b", "files": ["a.txt"]}, r"metadata\.files is a list; {name: text} is needed"),
         ({**GOOD, "id": "b", "files": {"a": 4}}, r"metadata\.files 'a'; names and contents must be texts"),
@@ -132,7 +176,7 @@ def test_a_bad_line_is_refused_with_file_line_and_reason(
     tmp_path: Path, corpus: str, line: object, reason: str
 ) -> None:
     questions = write(tmp_path / "q.jsonl", GOOD, "", line)
-    with pytest.raises(DataError, match=rf"q\.jsonl, line 3: {reason}"):
+    with pytest.raises(DataError, match=rf"q\.jsonl, line 3(: |\.){reason}"):
         jsonl(questions=questions, corpus=corpus)
 
 

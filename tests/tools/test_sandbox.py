@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.tools.python import plain_text
 from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxProgram
 from agentgrpo.tools.sandbox.bounds import NOTHING
-from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter
+from agentgrpo.tools.sandbox.bubblewrap import NOBODY, BubblewrapSandbox, find_interpreter
 from agentgrpo.tools.sandbox.disk import Counting
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
@@ -354,9 +355,9 @@ asyncio.run(BubblewrapSandbox(SandboxLimits(timeout_s=60)).run(SandboxProgram(co
 """
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT)
     try:
-        assert wait_for(lambda: with_argument(nonce), 20)
+        assert wait_for(lambda: with_argument(nonce))
         process.send_signal(signal.SIGKILL)
-        assert wait_for(lambda: not with_argument(nonce), 5)
+        assert wait_for(lambda: not with_argument(nonce))
     finally:
         process.kill()
         process.wait()
@@ -373,7 +374,7 @@ asyncio.run(UnsafeSubprocess(SandboxLimits(timeout_s=60)).run(SandboxProgram(cod
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL)
     try:
-        assert wait_for(lambda: [*tmp_path.glob("**/started")], 20)
+        assert wait_for(lambda: [*tmp_path.glob("**/started")])
         [started] = tmp_path.glob("**/started")
         program = int(started.read_text())
     finally:
@@ -395,7 +396,7 @@ def with_argument(nonce: str) -> list[str]:
     return found
 
 
-def wait_for(condition: object, seconds: float) -> bool:
+def wait_for(condition: object, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():  # type: ignore[operator]
@@ -509,6 +510,30 @@ def test_an_interpreter_that_cannot_be() -> None:
         find_interpreter("/nowhere/python", None)
     with pytest.raises(ConfigError, match=r"/usr/bin/true does not run"):
         find_interpreter("/usr/bin/true", None)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A Python in a folder that this process cannot enter, who is nobody where it was root."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    (folder / "python").touch()
+    folder.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield folder / "python"
+    os.seteuid(user)
+    folder.chmod(0o700)
+
+
+def test_an_interpreter_in_a_folder_that_cannot_be_entered(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = f"no Python for the sandbox: {re.escape(str(closed))} cannot be reached: Permission denied. Install one"
+    for uid in (None, NOBODY):
+        with pytest.raises(ConfigError, match=said):
+            find_interpreter(str(closed), uid)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    assert find_interpreter(None, None).executable != str(closed)  # the system's
 
 
 def test_limits_have_bounds() -> None:

@@ -20,9 +20,11 @@ from agentgrpo.config.hardware import Launch
 from agentgrpo.training.processes import processes
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["tests.training.several", "tests.training.test_trainer", "agentgrpo.training.processes", "agentgrpo.cli.verbs"]
+PRELOADED = (
+    *("tests.training.several", "tests.training.test_trainer"),
+    *("agentgrpo.training.processes", "agentgrpo.cli.verbs"),
 )
+CONTEXT.set_forkserver_preload(list(PRELOADED))
 
 
 def free_port() -> int:

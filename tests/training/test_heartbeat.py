@@ -105,7 +105,7 @@ def lost(number: signal.Signals) -> tuple[list[BaseProcess], Any, float]:
         began = time.monotonic()
         os.kill(processes[1].pid or 0, number)
         rank, error = pickle.loads(queue.get())
-        processes[0].join(30)
+        processes[0].join(60)
         seconds = time.monotonic() - began
         assert (rank, processes[0].exitcode) == (0, 7)
     return processes, error, seconds
@@ -136,7 +136,7 @@ def test_a_deadlock_ends_all_and_leaves_the_stacks(tmp_path: Path) -> None:
     with started(2, deadlocks, tmp_path, timeout_s=TIMEOUT_S) as (processes, queue):
         rank, error = pickle.loads(queue.get())  # of rank 0: rank 1 cannot say anything any more
         for process in processes:
-            process.join(30)
+            process.join(60)
         assert [p.exitcode for p in processes] == [7, 7]
     assert (rank, str(error)) == (
         0,
@@ -196,7 +196,7 @@ def test_who_is_stuck_in_a_collective_of_torchs_own_is_ended() -> None:
         ready.get(), ready.get()
         began = time.monotonic()
         os.kill(processes[1].pid or 0, signal.SIGSTOP)
-        processes[0].join(30)
+        processes[0].join(60)
         assert processes[0].exitcode == 7
         assert not late(began, 2 * TIMEOUT_S + LEAVE_S)
 
@@ -220,7 +220,7 @@ def hears(world: ProcessGroup) -> str:
         stop = Stopped("SIGTERM" if world.rank else "")
         world.heed(stop)
         if not world.rank:
-            await asyncio.wait_for(stop.event.wait(), 10)
+            await asyncio.wait_for(stop.event.wait(), 60)
         return stop.signal_name
 
     return asyncio.run(run())

@@ -103,9 +103,13 @@ class ToolEnvironments(EnvironmentDefaults):
         return ToolEnvironment(self, attempt)
 
     def opening(self, task: Task) -> list[Message]:
-        """System prompt, then the task's own messages."""
-        system = [] if self.system_prompt is None else [Message(role="system", content=self.system_prompt)]
-        return [*system, *task.messages]
+        return self.opened(task.messages)
+
+    def opened(self, messages: Sequence[Message]) -> list[Message]:
+        """The system prompt, where `messages` do not open with one of their own, then these."""
+        if self.system_prompt is None or (messages and messages[0].role == "system"):
+            return list(messages)
+        return [Message(role="system", content=self.system_prompt), *messages]
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""

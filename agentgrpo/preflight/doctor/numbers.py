@@ -35,7 +35,7 @@ async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
         for sample, logprobs in scored
         for ours, theirs in zip(
             logprobs.tolist(),
-            [p for p, m in zip(sample.rollout_logprobs[1:], sample.loss_mask[1:], strict=True) if m],
+            [p for p, m in zip((sample.rollout_logprobs or ())[1:], sample.loss_mask[1:], strict=True) if m],
             strict=True,
         )
     ]

@@ -105,6 +105,11 @@ def _records(
             f"{file.name}: nothing was recorded to replay ({error['kind']}: {error['message']}); choose another "
             "--episode or --file"
         )
+    if any(m["sampled"] and m["policy_version"] is None for r in recorded for m in r.agent["messages"]):
+        raise ConfigError(
+            f"{file.name} holds demonstrations, which no policy has sampled: there is nothing to replay; choose "
+            "another --file, such as eval-end-greedy"
+        )
     kept = [r for r in recorded if not has_to_speak or any(turns_of(r.branches))]
     if not kept:
         raise ConfigError(

@@ -75,11 +75,13 @@ class QdrantPlace:
         except Exception as e:
             where = f"retriever.path={self.path}" if self.path else f"retriever.url={shown(self.url or '')}"
             hint = "another process has it open; several need a server" if self.path else "start it, or correct the URL"
-            # of a URL that it cannot read, it may quote a piece of the password
-            said = type(e).__name__ if "@" in (self.url or "") else one_line(e)
-            if self.api_key_env:
-                said = Secret(self.api_key_env).hidden_in(said)
-            raise ConfigError(f"{where}: Qdrant does not answer ({said}); {hint}") from e
+            raise ConfigError(f"{where}: Qdrant does not answer ({self.said(e)}); {hint}") from e
+
+    def said(self, error: Exception) -> str:
+        """What Qdrant says of a failure, without password and key."""
+        # of a URL that it cannot read, it may quote a piece of the password
+        said = type(error).__name__ if "@" in (self.url or "") else one_line(error)
+        return Secret(self.api_key_env).hidden_in(said) if self.api_key_env else said
 
 
 def place_of(
@@ -215,7 +217,8 @@ class QdrantStore:
             models.QueryRequest(query=query.tolist(), limit=n, with_vector=True, with_payload=False, params=params)
             for query in queries
         ]
-        answers = self._client.query_batch_points(self._place.collection, requests=requests)
+        with self._answering():
+            answers = self._client.query_batch_points(self._place.collection, requests=requests)
         return [
             Candidates(
                 [int(point.id) for point in answer.points],
@@ -225,11 +228,22 @@ class QdrantStore:
         ]
 
     def passages(self, positions: Sequence[int]) -> list[Passage]:
-        points = self._client.retrieve(self._place.collection, list(positions), with_payload=True, with_vectors=False)
+        with self._answering():
+            points = self._client.retrieve(
+                self._place.collection, list(positions), with_payload=True, with_vectors=False
+            )
         found = {int(point.id): passage_of(point.payload or {}) for point in points}
         if missing := [position for position in positions if position not in found]:
             raise RetrieverError(f"{self._place} has no point {missing[0]} any more", kind="garbage")
         return [found[position] for position in positions]
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """What Qdrant fails in while it is searched is the way to it: no query is to blame."""
+        try:
+            yield
+        except Exception as e:
+            raise RetrieverError(f"{self._place}: {self._place.said(e)}", kind="transport") from e
 
     def close(self) -> None:
         self._client.close()

@@ -5,7 +5,7 @@
 
 Requests and answers are those of `wire`. The queries of all requests that are open reach the retriever as they come:
 it is the one that makes batches of them. Errors are {"error": text} with a status of 4xx for the client's and 5xx for
-ours; a row of a batch that alone failed has {"error": text} in its place."""
+ours; a query of a batch that is refused (too long, no text) or alone failed has {"error": text} in place of its row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentgrpo.core.errors import AgentGrpoError
+from agentgrpo.core.errors import AgentGrpoError, RetrieverError
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.base import Reranker, Retriever
 from agentgrpo.retrieval.server.questions import (
@@ -34,7 +34,6 @@ from agentgrpo.retrieval.server.questions import (
     ranking_document,
     row_of,
     search_of,
-    too_long,
 )
 from agentgrpo.retrieval.server.questions import ranking_of as ranking_asked
 
@@ -169,7 +168,7 @@ class RetrievalApp:
                 rows = await asyncio.gather(*(self._row(retriever, query, asked) for query in asked.queries))
             failed = [row for row in rows if isinstance(row, RequestRefused)]
             if failed and len(failed) == len(rows):
-                raise failed[0]
+                raise max(failed, key=lambda refused: refused.status)  # ours before theirs: that may pass
             if asked.single:
                 return {"results": rows[0]}
             return {"result": [{"error": str(row)} if isinstance(row, RequestRefused) else row for row in rows]}
@@ -177,10 +176,10 @@ class RetrievalApp:
         return search
 
     async def _row(
-        self, retriever: Retriever, query: str, asked: SearchRequest
+        self, retriever: Retriever, query: str | RequestRefused, asked: SearchRequest
     ) -> list[dict[str, Any]] | RequestRefused:
-        if len(query) > self._limits.query_chars:
-            return RequestRefused(413, too_long(query, self._limits))
+        if isinstance(query, RequestRefused):
+            return query
         try:
             passages = await retriever.search(query, top_k=asked.top_k)
         except AgentGrpoError as e:
@@ -216,7 +215,9 @@ class RetrievalApp:
 
 
 def _failure(error: AgentGrpoError) -> RequestRefused:
-    return RequestRefused(500, " ".join(str(error).split()))
+    """What a service behind the retriever refuses, as an embedder may, another attempt would not help either."""
+    refused = isinstance(error, RetrieverError) and error.kind == "http_4xx"
+    return RequestRefused(422 if refused else 500, " ".join(str(error).split()))
 
 
 def _written(answer: Mapping[str, Any]) -> str:

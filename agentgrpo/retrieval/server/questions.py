@@ -30,7 +30,6 @@ class RequestLimits:
     passages: int = 100_000
     """In the answer of one request: queries times top_k."""
     query_chars: int = 16_384
-    """A longer query of a batch is an error of that row alone."""
     body_bytes: int = 8 * 2**20
     head_s: float = 10.0
     """Until all that comes before a body is in, from the first byte, or from when a client has connected."""
@@ -63,7 +62,8 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
-    queries: Sequence[str]
+    queries: Sequence[str | RequestRefused]
+    """One that is refused in its place: the others of the batch are answered."""
     top_k: int
     return_scores: bool = True
     single: bool = False
@@ -81,7 +81,7 @@ def search_of(body: bytes, limits: RequestLimits) -> SearchRequest:
     """Raises Refused."""
     asked = _object(body)
     if "queries" in asked:
-        queries = _texts(asked["queries"], "queries", limits)
+        queries = [_of_batch(query, i, limits) for i, query in enumerate(_list(asked["queries"], "queries", limits))]
         top_k = _top_k(asked.get("topk", asked.get("top_k")), limits)
         return_scores = asked.get("return_scores", False)
         if not isinstance(return_scores, bool):
@@ -113,7 +113,7 @@ def ranking_of(body: bytes, limits: RequestLimits) -> Ranking:
     for key in ("query", "documents"):
         if key not in asked:
             raise RequestRefused(422, f'no {key}; ask {{"query": ..., "documents": [...], "top_k": 3}}')
-    documents = _texts(asked["documents"], "documents", limits)
+    documents = [_text(d, f"documents[{i}]") for i, d in enumerate(_list(asked["documents"], "documents", limits))]
     top_k = asked.get("top_k")
     top_k = len(documents) if top_k is None else _top_k(top_k, limits)
     return Ranking(query=_query(asked["query"], limits), documents=documents, top_k=top_k)
@@ -129,29 +129,34 @@ def _object(body: bytes) -> dict[str, Any]:
     return asked
 
 
-def _texts(given: Any, field: str, limits: RequestLimits) -> list[str]:
+def _list(given: Any, field: str, limits: RequestLimits) -> list[Any]:
     if not isinstance(given, list):
         raise RequestRefused(422, f"{field} is a JSON {_kind(given)}; a list of strings is allowed")
     if len(given) > limits.queries:
         raise RequestRefused(
             413, f"{len(given)} {field}; at most {limits.queries} are allowed in a request; send several"
         )
-    for i, text in enumerate(given):
-        if not isinstance(text, str):
-            raise RequestRefused(422, f"{field}[{i}] is a JSON {_kind(text)}; a string is allowed")
-    return [well_formed(text) for text in given]
+    return given
 
 
-def _query(given: Any, limits: RequestLimits) -> str:
+def _text(given: Any, field: str) -> str:
     if not isinstance(given, str):
-        raise RequestRefused(422, f"query is a JSON {_kind(given)}; a string is allowed")
-    if len(given) > limits.query_chars:
-        raise RequestRefused(413, too_long(given, limits))
+        raise RequestRefused(422, f"{field} is a JSON {_kind(given)}; a string is allowed")
     return well_formed(given)
 
 
-def too_long(query: str, limits: RequestLimits) -> str:
-    return f"a query of {len(query)} characters; at most {limits.query_chars} are allowed"
+def _query(given: Any, limits: RequestLimits, field: str = "query") -> str:
+    query = _text(given, field)
+    if len(query) > limits.query_chars:
+        raise RequestRefused(413, f"a query of {len(query)} characters; at most {limits.query_chars} are allowed")
+    return query
+
+
+def _of_batch(given: Any, position: int, limits: RequestLimits) -> str | RequestRefused:
+    try:
+        return _query(given, limits, f"queries[{position}]")
+    except RequestRefused as refused:
+        return refused
 
 
 def _top_k(given: Any, limits: RequestLimits) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
+from agentgrpo.core.types import Message
 from agentgrpo.tasks.files import FILES, problem_of
 from agentgrpo.tasks.records import Node, shown
 
@@ -30,6 +31,7 @@ class QuestionEntry:
     where: str
     """File and place in it, for messages."""
     question: str
+    """Of `messages` what the user says last."""
     answers: tuple[str, ...]
     """Acceptable ones; none where the file has none, as published test sets."""
     id: str = ""
@@ -39,6 +41,8 @@ class QuestionEntry:
     split: str | None = None
     """Where the file says that it belongs."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+    """The opening where the file has more of it than a question."""
 
 
 def words_of(text: str) -> list[str]:
@@ -73,8 +77,10 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def same_question(entry: QuestionEntry) -> str:
-    """Equal for two entries that ask the same: the words of the question, and the files that come with it."""
-    words = " ".join(words_of(entry.question)) or entry.question
+    """Equal for two entries that ask the same: the words of the question, or of the whole opening, and the files that
+    come with it."""
+    asked = "\n".join(m.content for m in entry.messages) or entry.question
+    words = " ".join(words_of(asked)) or asked
     files = entry.metadata.get(FILES)
     return f"{words}\n{json.dumps(files, sort_keys=True)}" if files else words
 
@@ -89,16 +95,19 @@ def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
     return frozenset(" ".join(w for w in words_of(a) if w not in _ARTICLES) or a for a in answers)
 
 
-# --- A user's own questions: {"question": "...", "answers": ["...", ...] or "...", "id"?, "split"?, ...}.
+# --- A user's own questions: {"question": "...", "answers"?: ["...", ...] or "...", "id"?, "split"?, ...}, or with
+#     TRL's "prompt" in the place of the question: a text, or [{"role": "user", "content": "..."}, ...].
 
+_ROLES = ("system", "user", "assistant")
 _NAMES = ("id", "question", "answers")
 DEFAULT_KEYS: Mapping[str, str] = {}
 
 
 def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
     """The reader for records whose keys are called so: {"question": "query"}. A key that is named must be there; by
-    themselves "answers" may also be "answer", and "id" may be missing. All other keys are metadata ("files": {name:
-    text} is what lies in the workspace of a tool agent). Raises ConfigError for names that are no keys of ours."""
+    themselves "question" may be "prompt", "answers" may be "answer" or missing, and so may "id". All other keys are
+    metadata ("files": {name: text} is what lies in the workspace of a tool agent). Raises ConfigError for names that
+    are no keys of ours."""
     for name in keys:
         if name not in _NAMES:
             raise ConfigError(f"keys.{name}; {', '.join(_NAMES)} can be renamed.{did_you_mean(name, _NAMES)}")
@@ -106,20 +115,38 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
     def read(node: Node) -> Iterator[QuestionEntry]:
         record = node.object()
         default = "answer" if "answers" not in record and "answer" in record else "answers"
-        id, question, answers = keys.get("id", "id"), keys.get("question", "question"), keys.get("answers", default)
+        asked = "prompt" if "question" not in record and "prompt" in record else "question"
+        id, question, answers = keys.get("id", "id"), keys.get("question", asked), keys.get("answers", default)
         metadata = {k: v for k, v in record.items() if k not in (id, question, answers, "split")}
         if problem := problem_of(metadata.get(FILES)):
             node.refuse(problem)
+        messages = _messages(node.get(question)) if question == "prompt" else ()
         yield QuestionEntry(
             where=node.where,
             id=_id(node, id, needed="id" in keys),
-            question=_text(node, question),
-            answers=node.answers(answers),
+            question=messages[-1].content if messages else _text(node, question),
+            answers=node.answers(answers) if answers in record or "answers" in keys else (),
             split=node.split(None),
             metadata=metadata,
+            messages=messages,
         )
 
     return read
+
+
+def _messages(prompt: Node) -> tuple[Message, ...]:
+    """Of a list; none of a text."""
+    if not isinstance(prompt.value, list):
+        return ()
+    found = []
+    for node in prompt.elements():
+        role = node.object().get("role")
+        if role not in _ROLES:
+            node.refuse(f"role {shown(role)}; {', '.join(_ROLES)} are allowed")
+        found.append(Message(role=role, content=_text(node, "content")))
+    if not found or found[-1].role != "user":
+        prompt.refuse("a list of messages whose last one is the user's is needed")
+    return tuple(found)
 
 
 def _text(node: Node, key: str) -> str:
@@ -441,7 +468,7 @@ FORMATS: Mapping[str, QuestionFormat] = {
         read=_nq,
         columns=_only("question", "answer"),
     ),
-    "plain": QuestionFormat(fits=lambda r: "question" in r, read=plain(DEFAULT_KEYS)),
+    "plain": QuestionFormat(fits=lambda r: "question" in r or "prompt" in r, read=plain(DEFAULT_KEYS)),
 }
 """By name."""
 

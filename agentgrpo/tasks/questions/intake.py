@@ -213,7 +213,7 @@ class Intake:
             near = nearly_same(same)
             task = Task(
                 id=self._prefix + id,
-                messages=(Message(role="user", content=entry.question),),
+                messages=entry.messages or (Message(role="user", content=entry.question),),
                 references=entry.answers,
                 metadata=entry.metadata,
                 data_source=entry.data_source or self._name,

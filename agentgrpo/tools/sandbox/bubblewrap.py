@@ -70,23 +70,29 @@ def find_interpreter(path: str | None, uid: int | None) -> Interpreter:
     candidates = [path] if path else [os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"]
     problems = []
     for candidate in dict.fromkeys(os.path.realpath(c) for c in candidates):
-        if not Path(candidate).is_file():
-            problems.append(f"{candidate} is not there")
-        elif uid is not None and not _is_open_to_all(Path(candidate)):
-            problems.append(f"{candidate} lies where only its owner can go, and programs run as another user")
-        else:
-            found = _describe(candidate)
-            if isinstance(found, Interpreter):
-                return found
-            problems.append(found)
+        try:
+            found = _tried(candidate, uid)
+        except PermissionError as e:
+            found = f"{candidate} cannot be reached: {e.strerror}"
+        if isinstance(found, Interpreter):
+            return found
+        problems.append(found)
     raise ConfigError(
         f"no Python for the sandbox: {'; '.join(problems)}. Install one (apt-get install python3), or "
         "name one: python=PATH"
     )
 
 
-def _describe(path: str) -> Interpreter | str:
+def _tried(path: str, uid: int | None) -> Interpreter | str:
     """The interpreter, or what is wrong with it."""
+    if not Path(path).is_file():
+        return f"{path} is not there"
+    if uid is not None and not _is_open_to_all(Path(path)):
+        return f"{path} lies where only its owner can go, and programs run as another user"
+    return _describe(path)
+
+
+def _describe(path: str) -> Interpreter | str:
     try:
         done = subprocess.run(
             [path, "-I", "-S", "-B", "-c", _DESCRIBE], capture_output=True, text=True, timeout=30, check=True, env={}

@@ -167,7 +167,7 @@ def test_a_sender_that_is_killed_ends_its_workers_at_once(
         process.stdin.flush()
         assert [failure(found, 20) for found in received] == [None, None]
         assert [worker.tensors for worker in workers] == [{}, {}]
-        assert process.wait(10) == 9
+        assert process.wait(60) == 9
 
 
 def test_one_that_is_lost_while_they_connect_holds_up_the_others_no_longer_than_for_a_tensor(

@@ -121,7 +121,7 @@ async def test_reader_and_judges_are_asked_side_by_side() -> None:
         under_way.append(who)
         if len(under_way) == 4:
             all_asked.set()
-        await asyncio.wait_for(all_asked.wait(), 5)
+        await asyncio.wait_for(all_asked.wait(), 60)
 
     async def answer() -> list[str]:
         await arrive("reader")

@@ -169,7 +169,7 @@ def server_in_a_thread(model: Model) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield urls[0]
     finally:

@@ -93,8 +93,8 @@ async def test_the_rate_limit_counts_attempts_too(monkeypatch: pytest.MonkeyPatc
 
 async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     async with endpoint(say(choice("x"))) as server:
-        completer = HttpCompleter(base_url=server.url, requests_per_minute=1, timeout_s=0.1)
-        completer._client._rate._window_s = 0.3  # type: ignore[union-attr]
+        completer = HttpCompleter(base_url=server.url, requests_per_minute=1, timeout_s=0.5)
+        completer._client._rate._window_s = 0.7  # type: ignore[union-attr]
         assert [await completer.complete(PROMPT) for _ in range(2)] == [Reply(text="x")] * 2
 
 
@@ -102,7 +102,7 @@ async def test_a_call_waits_for_the_tokens_it_is_expected_to_use() -> None:
     async with endpoint(after(0.1, say(choice("x")))) as server:
         completer = HttpCompleter(base_url=server.url, tokens_per_minute=100, max_tokens=60)
         calls = [asyncio.create_task(completer.complete(PROMPT)) for _ in range(2)]
-        await asyncio.wait_for(asyncio.shield(calls[0]), 10)
+        await asyncio.wait_for(asyncio.shield(calls[0]), 60)
         await asyncio.sleep(0.2)  # time enough for a second request, were it allowed
         assert ([call.done() for call in calls], len(server.requests)) == ([True, False], 1)
         calls[1].cancel()
@@ -113,7 +113,7 @@ async def test_tokens_that_were_expected_and_not_used_are_given_back() -> None:
     async with endpoint(say(choice("x", usage={"prompt_tokens": 2, "completion_tokens": 1}))) as server:
         completer = HttpCompleter(base_url=server.url, tokens_per_minute=100, max_tokens=60)
         for _ in range(10):
-            await asyncio.wait_for(completer.complete(PROMPT), 5)
+            await asyncio.wait_for(completer.complete(PROMPT), 60)
         rate = completer._client._rate
         assert rate is not None
         assert sum(grant.tokens for grant in rate._granted) == 30

@@ -216,7 +216,7 @@ async def test_a_search_that_is_given_up_ends_and_disturbs_nobody() -> None:
     async with Server(after(0.2, fixture("searxng", "results"))) as server:
         web = service("searxng", server)
         first, second = (asyncio.create_task(web.search("a", top_k=2)) for _ in range(2))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.until(lambda: server.live == 1)
             first.cancel()
             assert len(await second) == 2
@@ -230,9 +230,9 @@ async def test_a_busy_service_is_left_alone_by_every_query() -> None:
         web, loop = service("searxng", server, retries=1, requests_per_second=1000), asyncio.get_running_loop()
         start = loop.time()
         first = asyncio.create_task(web.search("a", top_k=1))
-        async with asyncio.timeout(5):
-            await asyncio.sleep(0.3)
-            assert web.counts["http_429"] == 1
+        async with asyncio.timeout(60):
+            while not web.counts["http_429"]:  # noqa: ASYNC110 - what is waited for comes through a socket
+                await asyncio.sleep(0.005)
             await web.search("b", top_k=1)
             await first
         assert loop.time() - start >= 1

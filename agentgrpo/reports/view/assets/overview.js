@@ -18,6 +18,7 @@ function overviewView() {
   const outcome = [
     outcomeChart(runs, "Reward", "reward/mean", "reward", { smooth }),
     outcomeChart(runs, "Correctness", "correctness", "correctness", { smooth, zero: true }),
+    runs.some((run) => !run.metrics.tags["reward/mean"]) && lineChart({ title: "Loss", series: curves(runs, "loss"), smooth }),
   ].filter(Boolean);
   add(page, [
     damageNote(runs),

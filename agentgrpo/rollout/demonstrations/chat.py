@@ -1,0 +1,126 @@
+"""Conversations of a file, written by the policy's own renderer as an episode of its would be.
+
+A conversation is recited: rollout.conversation opens it, takes the assistant's turns from a script where it would
+sample, and appends what is said in between. So tokens and mask are those of the loop, and none is searched for in a
+text that was tokenised as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
+from typing import cast
+
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.messages import ParsedTurn, ToolReply
+from agentgrpo.core.types import Episode, EpisodeGroup, Exit, FinishReason, Message, Task
+from agentgrpo.engines.base import SamplingParams, SeedKey
+from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.environments.factory import Attempt, TurnLimits
+from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.rollout.conversation import Conversation
+from agentgrpo.rollout.demonstrations.base import Demonstrations, demonstrated
+from agentgrpo.rollout.demonstrations.chat_rows import CallReply, Chat, read_chats
+from agentgrpo.rollout.loop import PolicyRunner
+
+
+class ChatFile:
+    """A JSON lines file (rollout.demonstrations.chat_rows)."""
+
+    def __init__(self, *, path: str) -> None:
+        """Raises DataError for a bad line."""
+        self._path = path
+        self._chats = read_chats(path)
+        self.fingerprint = sha256(repr([chat.row.values for chat in self._chats]).encode("utf-8")).hexdigest()
+
+    def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
+        """Every conversation is written once here, so that what cannot be is known before the first step. One that
+        does not fit into the context is left out."""
+        recite = partial(_recite, policy.renderer, policy.engine.max_context)
+
+        async def fitting() -> list[Chat]:
+            return [chat for chat in self._chats if await recite(chat) is not None]
+
+        fit = asyncio.run(fitting())
+        long = len(self._chats) - len(fit)
+        note = f"{long} of {len(self._chats)} conversations of {self._path} are longer than {policy.engine.max_context}"
+        if not fit:
+            raise DataError(f"{note} tokens, the context of the model; give shorter ones")
+        chats = {chat.id: chat for chat in fit}
+
+        async def show(tasks: Sequence[Task]) -> list[EpisodeGroup]:
+            found = [await recite(chats[task.id]) for task in tasks]
+            return [EpisodeGroup(task=e.task, episodes=(demonstrated(e),)) for e in found if e is not None]
+
+        notes = [f"{note} tokens, the context of the model, and are left out"] if long else []
+        return Demonstrations(tasks=[_task(chat) for chat in fit], show=show, notes=notes)
+
+
+def _task(chat: Chat) -> Task:
+    return Task(id=chat.id, messages=chat.opening, references=(), data_source="chat")
+
+
+async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode | None:
+    """The conversation as an episode; None where it does not fit. Raises DataError where the renderer cannot write
+    it."""
+    _refuse_unwritable(renderer, chat)
+    texts = [_written(renderer, exchange.turn, chat) for exchange in chat.exchanges]
+
+    def script(key: SeedKey, context: str) -> str:
+        return texts[key.turn]
+
+    engine = ScriptedEngine(
+        encode=renderer.encode_action, decode=renderer.decode, script=script, max_context=max_context
+    )
+    task = _task(chat)
+    attempt = Attempt(task=task, sample_index=0, stream="demonstrations", max_context=max_context)
+    conversation = Conversation(engine, renderer, attempt, SamplingParams(max_tokens=max_context), TurnLimits())
+    conversation.open(chat.opening, chat.tools)
+    for text, exchange in zip(texts, chat.exchanges, strict=True):
+        turn = await conversation.sample()
+        if turn is None or turn.finish_reason is FinishReason.LENGTH:
+            return None
+        if len(turn.token_ids) < len(renderer.encode_action(text)):
+            end = renderer.decode(turn.token_ids[-1:])
+            chat.row.refuse(f"an assistant message holds {end!r}, which ends a turn; take it out")
+        if turn.reasoning.strip() != exchange.turn.reasoning.strip():
+            chat.row.refuse("an assistant message has reasoning, which this model's format has no place for")
+        if [call.name for call in turn.calls] != [call.name for call in exchange.turn.calls]:
+            chat.row.refuse("a tool call is not read as it is written in this model's format; look at its name")
+        then = [
+            ToolReply(call=turn.calls[s.call], text=s.text) if isinstance(s, CallReply) else s for s in exchange.then
+        ]
+        if conversation.tell(then) < len(then):
+            return None
+    return Episode(
+        task=task,
+        sample_index=0,
+        branches=(conversation.branch,),
+        answer=texts[-1],
+        exit=Exit.ANSWERED,
+        metrics={"tool_turns": float(sum(bool(exchange.turn.calls) for exchange in chat.exchanges))},
+        environment="chat",
+    )
+
+
+def _written(renderer: Renderer, turn: ParsedTurn, chat: Chat) -> str:
+    """The text that the policy would sample for the turn, the token that ends it included."""
+    if renderer.in_turns or chat.tools is not None:
+        return cast(ToolRenderer, renderer).write(turn)
+    return turn.content + renderer.decode(renderer.stop_token_ids[:1])
+
+
+def _refuse_unwritable(renderer: Renderer, chat: Chat) -> None:
+    """Raise DataError for what the renderer has no place for."""
+    if chat.tools is not None and isinstance(renderer, PlainRenderer):
+        chat.row.refuse("it has tools, and the renderer writes none; choose another, such as model.renderer=chatml")
+    told = any(isinstance(said, Message) for exchange in chat.exchanges for said in exchange.then)
+    if told and not renderer.in_turns:
+        chat.row.refuse(
+            "a user message follows an assistant's, and the renderer has no turns for it; choose one that has, such as "
+            "model.renderer=chatml"
+        )

@@ -1,0 +1,76 @@
+"""What a task set shows of itself: its own demonstrator in the run's environment, in the policy's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import cast
+
+from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import EpisodeGroup, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.engines.scripted import Scripted
+from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.rollout.demonstrations.base import Demonstrations, demonstrated
+from agentgrpo.rollout.groups import run_groups
+from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, Demonstrator, TaskDataset
+
+
+class Oracle:
+    """Demonstrations of the training tasks by the task set's ideal policy."""
+
+    def __init__(self, *, dataset: TaskDataset) -> None:
+        """Raises ConfigError for a task set that shows nothing."""
+        if not isinstance(dataset, DemonstratedDataset):
+            raise ConfigError(
+                "demonstrations=oracle, and this task set demonstrates nothing; give conversations: "
+                "demonstrations=chat demonstrations.path=FILE"
+            )
+        self._dataset = dataset
+        self.fingerprint = dataset.fingerprint
+
+    def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
+        engine = Scripted(
+            renderer=policy.renderer,
+            oracle=ideal_of(self._dataset, policy.renderer),
+            context_limit=policy.engine.max_context,
+        )
+        runner = PolicyRunner(environment=policy.environment, engine=engine, renderer=policy.renderer)
+
+        async def show(tasks: Sequence[Task]) -> list[EpisodeGroup]:
+            groups = await run_groups(
+                runner,
+                tasks,
+                group_size=1,
+                stream="demonstrations",
+                sampling=SamplingParams(max_tokens=policy.engine.max_context),
+                max_concurrent_episodes=settings.max_concurrent_episodes,
+                episode_timeout_s=settings.episode_timeout_s,
+                episode_retries=settings.episode_retries,
+            )
+            return [EpisodeGroup(task=g.task, episodes=tuple(map(demonstrated, g.episodes))) for g in groups]
+
+        return Demonstrations(tasks=self._dataset.split("train"), show=show)
+
+
+def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], str] | None:
+    """(task id, context) -> its next turn, as the renderer's policy would write it; None where the data set has no
+    such policy. Raises ConfigError for a task that it has not."""
+    if not isinstance(dataset, DemonstratedDataset):
+        return None
+    shown = dataset
+
+    @cache
+    def demonstrator(task_id: str) -> Demonstrator:
+        task = next((task for name in SPLITS for task in shown.split(name) if task.id == task_id), None)
+        if task is None:
+            raise ConfigError(f"engine.script=oracle: the task {task_id} is none of the task set's")
+        return shown.oracle(task)
+
+    def say(task_id: str, context: str) -> str:
+        turn = demonstrator(task_id).act(context)
+        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+
+    return say
