@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from agentgrpo.config.admission import needed_overrides, refuse_bare_addresses, refuse_unnamed
 from agentgrpo.core.errors import ConfigError
 
+RUN = Path("runs/x")
 AT = "postgresql://u@evil/db"
 NAMED = [
     ({"name": "qdrant", "path": "evil"}, {"retriever.path": "evil"}),
@@ -31,22 +33,91 @@ def test_databases_and_their_folders_are_named_on_the_command_line(
     for left_out in needed:
         given = {key: value for key, value in needed.items() if key != left_out}
         with pytest.raises(ConfigError, match=f"^{left_out}=.* lets a run directory choose .*: .*{left_out}="):
-            refuse_unnamed(config, config, given)
-    refuse_unnamed(config, config, needed)
-    assert [text.strip("'").partition("=")[0] for text in needed_overrides(config, ())] == [*needed]
+            refuse_unnamed(config, config, given, RUN)
+    refuse_unnamed(config, config, needed, RUN)
+    assert [text.strip("'").partition("=")[0] for text in needed_overrides(config, (), RUN)] == [*needed]
 
 
 def test_a_dsn_that_holds_a_variable_is_named_with_it() -> None:
     raw = {"retriever": {"name": "pgvector", "dsn": f"{AT}?application_name=${{oc.env:HOME}}"}}
     with pytest.raises(ConfigError) as e:
-        refuse_unnamed({"retriever": {"name": "pgvector", "dsn": f"{AT}?application_name=mine"}}, raw, {})
+        refuse_unnamed({"retriever": {"name": "pgvector", "dsn": f"{AT}?application_name=mine"}}, raw, {}, RUN)
     assert str(e.value).startswith(f"retriever.dsn={AT}?application_name=${{oc.env:HOME}} lets a run directory choose")
 
 
 def test_what_is_only_read_needs_no_word() -> None:
-    for node in ({"name": "faiss_index", "path": "x"}, {"name": "qdrant", "path": None, "url": "http://localhost"}):
-        refuse_unnamed({"retriever": node}, {"retriever": node}, {})
-        assert needed_overrides({"retriever": node}, ()) == []
+    for node in ({"name": "faiss_index", "path": "x"}, {"name": "qdrant", "path": None, "url": None}):
+        refuse_unnamed({"retriever": node}, {"retriever": node}, {}, RUN)
+        assert needed_overrides({"retriever": node}, (), RUN) == []
+
+
+CONNECTIONS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"retriever": {"name": "http", "url": "http://evil"}}, ["retriever.url=http://evil"]),
+    ({"retriever": {"name": "qdrant", "path": None, "url": "http://localhost"}}, ["retriever.url=http://localhost"]),
+    ({"retriever": {"name": "embedded", "web": {"name": "tavily"}}}, ["retriever.web.name=tavily"]),
+    ({"engine": {"name": "vllm", "urls": ["http://evil"]}}, ["'engine.urls=[http://evil]'"]),
+    ({"engine": {"name": "openai"}}, ["engine.name=openai"]),
+    (
+        {"judge": {"routes": {"x": {"completer": {"base_url": "http://e"}}}}},
+        ["judge.routes.x.completer.base_url=http://e"],
+    ),
+    ({"environment": {"fetcher": {"name": "pages"}}}, ["environment.fetcher.name=pages"]),
+    ({"tools": {"fetch": {}}}, ["tools.fetch.name=fetch"]),
+    ({"tools": {"x": {"name": "fetch", "allow_hosts": ["wiki"]}}}, ["'tools.x.allow_hosts=[wiki]'"]),
+    ({"run": {"log_with": ["tensorboard", "wandb"]}}, ["'run.log_with=[tensorboard,wandb]'"]),
+]
+
+
+@pytest.mark.parametrize(("config", "needed"), CONNECTIONS, ids=lambda value: str(value)[:40])
+def test_whom_a_run_connects_to_is_named_on_the_command_line(config: dict[str, Any], needed: list[str]) -> None:
+    with pytest.raises(ConfigError) as e:
+        refuse_unnamed(config, config, {}, RUN)
+    why = "lets a run directory choose whom this process connects to; to allow it, add to this command line: "
+    assert str(e.value).endswith(why + " ".join(needed))
+    refuse_unnamed(config, config, {key.strip("'").partition("=")[0]: 1 for key in needed}, RUN)
+    assert needed_overrides(config, (), RUN) == needed
+
+
+def test_a_file_outside_of_the_run_is_written_only_where_the_command_line_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home = tmp_path / "run"
+    home.mkdir()
+    (home / "away").symlink_to(tmp_path)
+    (home / "circle").symlink_to("circle")
+    why = r" lets a run directory choose a file outside of it that is written; to allow it, add to this command line: "
+    for outside in (
+        str(tmp_path / "x"),
+        "x",
+        f"{home}/../x",
+        f"{home}/away/x",
+        "~/x",
+        f"{home}/circle/x",
+        "~nobody-here/x",
+        "a\0b",
+    ):
+        for config, key in (
+            ({"judge": {"parts": {"x": {"judge": {"cache": outside}}}}}, "judge.parts.x.judge.cache"),
+            ({"cassette": {"mode": "fill", "path": outside}}, "cassette.path"),
+        ):
+            with pytest.raises(ConfigError) as e:
+                refuse_unnamed(config, config, {}, home)
+            assert str(e.value).startswith(f"{key}={outside}{why}")
+            refuse_unnamed(config, config, {key: outside}, home)
+            assert len(needed_overrides(config, (), home)) == 1
+    for harmless in (
+        {"judge": {"cache": f"{home}/verdicts.sqlite"}},
+        {"judge": {"cache": "~/.cache/agentgrpo/verdicts.sqlite"}},
+        {"judge": {"cache": None}},
+        {"cassette": {"mode": "strict", "path": "x"}},
+        {"run": {"log_with": ["tensorboard"]}},
+    ):
+        refuse_unnamed(harmless, harmless, {}, home)
+        assert needed_overrides(harmless, (), home) == []
+    warm = {"judge": {"cache": "~/.cache/agentgrpo/warm_start/x"}}
+    with pytest.raises(ConfigError, match="outside of it"):
+        refuse_unnamed(warm, warm, {}, home)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "localhost", "127.0.0.1:8000", "box:6333", "api.example.org/v1"])

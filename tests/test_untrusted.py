@@ -10,7 +10,9 @@ import yaml
 
 from agentgrpo.cli.main import main
 from agentgrpo.core.errors import DataError
-from agentgrpo.core.untrusted import refuse_endless, refuse_special_files, unframed, visible
+from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files, unframed, visible
+from tests.hostile import WAYS
+from tests.run_folders import folder
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -72,8 +74,33 @@ def test_a_run_directory_that_would_never_end_is_one_line(
     assert all(told in line for line in lines)
 
 
+def test_a_run_that_goes_on_writes_through_no_link_out_of_its_directory(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    (run / "within").symlink_to("config.yaml")
+    refuse_links_out(run)
+    (run / "metrics.jsonl").symlink_to("../mine")
+    assert main(["resume", str(run)]) == 2
+    assert capsys.readouterr().err.startswith(f"agentgrpo: {run / 'metrics.jsonl'} leads out of {run}, ")
+    assert (tmp_path / "mine").read_text() == "x"
+
+
 def test_links_to_files_and_links_that_lead_nowhere_are_no_special_files(run: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("x")
     (run / "link").symlink_to(tmp_path / "elsewhere")
     (run / "nowhere").symlink_to(tmp_path / "gone")
     refuse_special_files(run)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "metrics.jsonl", "environment.json", "eval.json"])
+def test_whatever_a_file_of_a_run_holds_it_is_shown_or_refused(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All files and verbs: tests/e2e/test_hostile.py."""
+    for number, (name, way) in enumerate(WAYS.items()):
+        run = folder(tmp_path / str(number), metrics=[{"step": 0, "reward/mean": 0.5}], environment={}, evaluation={})
+        way(run / file)
+        code = main(["show", str(run)])
+        lines = capsys.readouterr().err.splitlines()
+        assert code == 0 or (code == 2 and lines[-1].startswith("agentgrpo: ")), (name, lines)

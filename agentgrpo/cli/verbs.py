@@ -26,7 +26,7 @@ from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.durable import RunLock, write_atomic
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, ProcessError
 from agentgrpo.models.export import export_model, require_model
-from agentgrpo.models.loading import Start
+from agentgrpo.models.loading import Start, saved_start
 from agentgrpo.records.run_dir import EVAL, EVALUATED
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import refuse_unfit, session_of
@@ -50,7 +50,7 @@ from agentgrpo.run.resume import (
 from agentgrpo.run.session import examine_only, run_session
 from agentgrpo.run.settings import Settings, settings_of
 from agentgrpo.run.warm_start import WarmStart
-from agentgrpo.training.checkpoint import STATE, CheckpointStore
+from agentgrpo.training.checkpoint import CheckpointStore
 from agentgrpo.training.process_group import ProcessGroup, agree, once, only_first
 from agentgrpo.training.processes import processes
 
@@ -191,10 +191,9 @@ def _say_what(run_dir: Path, **folders: str | None) -> None:
 
 def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
     """The folder of the weights that the checkpoint's run started from, where it still holds them."""
-    state = Path(checkpoint or ".", STATE)
-    if checkpoint is None or not state.is_file():
+    start = None if checkpoint is None else saved_start(Path(checkpoint))
+    if start is None:
         return None
-    start = json.loads(state.read_bytes())["state"]["start"]
     if Start(Path(start["folder"])).state() == start:
         return str(start["folder"])
     screen.line(

@@ -9,15 +9,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.config.registry import FUNCTIONS, PROGRAMS, ROOT
+from agentgrpo.config.registry import CONNECTS, FUNCTIONS, PROGRAMS, ROOT
 from agentgrpo.core.errors import ConfigError
 
-PLACES = ("url", "urls", "base_url", "web_url", "dsn", "user_agent")
+HOSTS = ("url", "urls", "base_url", "web_url", "dsn")
+"""Keys of a node that say whom it connects to."""
+OPENED = ("allow_hosts", "allow_networks")
+"""Keys of a node that let private addresses be reached."""
+PLACES = (*HOSTS, "user_agent")
 """Keys of a node that say where it sends things, or that are sent along to anybody."""
 KEYS = ("api_key_env", "env", "dsn_env")
 """Keys of a node that name environment variables, the values of which leave this process."""
 ALWAYS = ("dsn",)
 """Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
+BOARDS = ("tensorboard",)
+"""What run.log_with may hold that only writes into the run directory."""
+SHARED = Path("~/.cache/agentgrpo")
+"""Where presets keep what was paid for."""
 FOLDERS = (("qdrant", "path"),)
 """(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
 CODE = frozenset(f"{group}.{key}" for group, kind in ROOT.items() for key in FUNCTIONS.get(kind, ()))
@@ -73,29 +81,18 @@ def refuse_unnamed_code(config: Mapping[str, Any], overrides: Mapping[str, Any])
         raise ConfigError(f"{said[0]} is code from outside; to run it, name it on this command line: {' '.join(said)}")
 
 
-def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any]) -> None:
-    """Raise ConfigError for what the command line itself must say (key -> value) and `config`, resolved, says alone: a
-    tool that would start a program, or run the policy's without a sandbox; a part that would unpickle what lies in a
-    folder; and a part that would send the value of an environment variable somewhere, unless both which and where to
-    are said."""
+def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mapping[str, Any], home: Path) -> None:
+    """Raise ConfigError for what the command line itself must say (key -> value) and the configuration of the run
+    directory `home`, resolved, says alone: what it would start, unpickle, send, connect to, or write outside of it."""
     named = _named(overrides)
-    for path, value in _programs(config):
-        if path not in named:
-            raise ConfigError(
-                f"{path}={value} lets a run directory start programs; to allow it, say so on this command line"
-            )
-    for path, value in _folders(config):
-        if path not in named:
-            raise ConfigError(
-                f"{path}={value} lets a run directory choose a folder that Qdrant unpickles, which can run code; to "
-                f"allow it, add to this command line: {override(path, value)}"
-            )
-    missing = {path: value for path, value in _secrets(config, unresolved) if path not in named}
-    for path, value in missing.items():
-        raise ConfigError(
-            f"{path}={value} lets a run directory choose where values of this environment are sent to; to allow it, "
-            f"add to this command line: {' '.join(override(*item) for item in missing.items())}"
-        )
+    missing: dict[str, tuple[Any, str]] = {}
+    for what, found in _dangers(config, unresolved, home):
+        for path, value in found:
+            if path not in named:
+                missing.setdefault(path, (value, what))
+    for path, (value, what) in missing.items():
+        said = " ".join(override(path, value) for path, (value, _) in missing.items())
+        raise ConfigError(f"{path}={value} lets a run directory {what}; to allow it, add to this command line: {said}")
 
 
 def named_code(tree: Any) -> Iterator[tuple[str, str]]:
@@ -106,13 +103,22 @@ def named_code(tree: Any) -> Iterator[tuple[str, str]]:
             yield path, value
 
 
-def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str]) -> list[str]:
-    """What must be on the command line of whoever goes on with this configuration of a run directory, as a shell takes
-    it. user_code: the names in it that lead to code from outside."""
+def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str], home: Path) -> list[str]:
+    """What must be on the command line of whoever goes on with this configuration of the run directory `home`, as a
+    shell takes it. user_code: the names in it that lead to code from outside."""
     code = [(path, name) for path, name in named_code(unresolved) if name in user_code]
-    parts = (_code(unresolved), _programs(unresolved), _folders(unresolved), _secrets(unresolved, unresolved))
-    needed = dict((*code, *chain.from_iterable(parts)))
+    parts = (found for _, found in _dangers(unresolved, unresolved, home))
+    needed = dict((*code, *_code(unresolved), *chain.from_iterable(parts)))
     return [override(path, value) for path, value in needed.items()]
+
+
+def _dangers(config: Mapping[str, Any], unresolved: Any, home: Path) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
+    """What a configuration might do by itself, and the keys with their values that would."""
+    yield "start programs", _programs(config)
+    yield "choose a folder that Qdrant unpickles, which can run code", _folders(config)
+    yield "choose where values of this environment are sent to", _secrets(config, unresolved)
+    yield "choose whom this process connects to", _connections(config, unresolved)
+    yield "choose a file outside of it that is written", _files(config, unresolved, home)
 
 
 def _named(overrides: Mapping[str, Any]) -> set[str]:
@@ -145,20 +151,54 @@ def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _secrets(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
     """(key, its value with interpolations unresolved) of all that decides what of the environment is sent where."""
     reads = any(isinstance(value, str) and "oc.env" in value for _, value in _walk(unresolved))
-    found: dict[str, Any] = {}
+    for path, node, raw in _nodes(config, unresolved):
+        places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
+        always = [k for k in ALWAYS if node.get(k) is not None]
+        yield from ((_join(path, k), _under(raw, k)) for k in ([*places, *keys] if keys else always))
+        if places and reads:
+            yield from _interpolated(raw, path)
 
-    def visit(node: Any, raw: Any, path: str) -> None:
-        if isinstance(node, Mapping):
-            places, keys = [k for k in PLACES if node.get(k)], [k for k in KEYS if node.get(k)]
-            always = [k for k in ALWAYS if node.get(k) is not None]
-            found.update({_join(path, k): _under(raw, k) for k in ([*places, *keys] if keys else always)})
-            if places and reads:
-                found.update(_interpolated(raw, path))
-        for key, inner in _items(node):
-            visit(inner, _under(raw, key), _join(path, key))
 
-    visit(config, unresolved, "")
-    yield from found.items()
+def _connections(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
+    for path, node, raw in _nodes(config, unresolved):
+        group, _, key = path.rpartition(".")
+        places = [k for k in (*HOSTS, *OPENED) if node.get(k)]
+        name = node.get("name", key if group == "tools" else None)
+        if places:
+            yield from ((_join(path, k), _under(raw, k)) for k in places)
+        elif name in CONNECTS and not any(node.get(k) for k in KEYS):  # at the address that its class has
+            yield _join(path, "name"), name
+        if path == "run" and any(board not in BOARDS for board in _listed(node.get("log_with"))):
+            yield "run.log_with", _under(raw, "log_with")
+
+
+def _files(config: Mapping[str, Any], unresolved: Any, home: Path) -> Iterator[tuple[str, Any]]:
+    for path, node, raw in _nodes(config, unresolved):
+        key = "path" if path == "cassette" and node.get("mode") == "fill" else "cache"
+        file = node.get(key)
+        if isinstance(file, str) and file and not _is_inside(file, home):
+            yield _join(path, key), _under(raw, key)
+
+
+def _is_inside(name: str, home: Path) -> bool:
+    """Whether the file lies in the run directory, or right in the folder of what all runs of this user share."""
+    try:
+        file = Path(name).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # a circle of links, nobody's home, no name at all
+        return False
+    return file.is_relative_to(home.resolve()) or file.parent == SHARED.expanduser().resolve()
+
+
+def _nodes(node: Any, raw: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """(key, node, the same with interpolations unresolved) of every mapping."""
+    if isinstance(node, Mapping):
+        yield path, node, raw
+    for key, inner in _items(node):
+        yield from _nodes(inner, _under(raw, key), _join(path, key))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -42,9 +42,9 @@ from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, v
 from agentgrpo.config.hardware import Launch
 from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, StorageError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, StorageError
 from agentgrpo.core.renamed import config_of_today
-from agentgrpo.core.untrusted import refuse_endless, refuse_special_files
+from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
@@ -112,7 +112,9 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except FileNotFoundError as e:
         raise ConfigError(f"there is no {path}; give the directory of a run, as agentgrpo train made it") from e
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as e:
+    except DataError:
+        raise
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as e:
         raise ConfigError(f"{path} cannot be read: {e}") from e
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict):
         raise ConfigError(f"{path} is no configuration; it needs the groups {', '.join(ROOT)}")
@@ -175,9 +177,10 @@ def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
 
 def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool) -> Composition:
     """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run.
-    Of user code, and of programs that its tools would start, only what the overrides name is run, and what the
-    environment holds is sent only where they say."""
+    What it may not do by itself (config.admission) the overrides must say."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
+    if resumes:
+        refuse_links_out(Path(run_dir))
     for override in parse(overrides) if resumes else ():
         if is_group(override.key_or_group) or override.key_or_group == "run.dir":
             raise ConfigError(
@@ -203,7 +206,7 @@ def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bo
         config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
         refuse_remote_code(config, by_key(overrides))
         refuse_unnamed_code(config, by_key(overrides))
-        refuse_unnamed(config, unresolved, by_key(overrides))
+        refuse_unnamed(config, unresolved, by_key(overrides), Path(run_dir))
         return _job(cfg, config, run_dir if resumes else None)
 
     return Composition(primary="resumed", make=make)

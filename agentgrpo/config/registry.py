@@ -245,3 +245,8 @@ PROGRAMS: Mapping[str, tuple[object, ...]] = {
     "sandbox": ("bubblewrap",),
 }
 """Keys of a tool that start programs of this machine, or let those of the policy out -> their values that do not."""
+
+CONNECTS: frozenset[str] = frozenset(
+    {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}
+)
+"""Names of parts that open connections, also where the configuration says no address."""

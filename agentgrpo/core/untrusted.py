@@ -3,13 +3,18 @@ print; folders and trees refused that would never end."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import AgentGrpoError, DataError
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -48,30 +53,69 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+_FILES = (".json", ".jsonl", ".safetensors", ".yaml")
 _MOST_NODES = 100_000
+_DIGITS = 300
+
+
+@contextmanager
+def damaged(where: object, kind: type[AgentGrpoError] = DataError) -> Iterator[None]:
+    """What is raised by data that is not what it should be leaves the block as an error about `where`."""
+    try:
+        yield
+    except AgentGrpoError:
+        raise
+    except Exception as e:  # of libraries, too
+        reason = next(iter(str(e).splitlines()), "")
+        raise kind(f"{where} is damaged: {type(e).__name__}: {reason}") from e
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value. Raises ValueError for what is no JSON, also for a number that no float holds; RecursionError."""
+    return json.loads(text, parse_int=_int)
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def refuse_special_files(folder: Path) -> None:
     """Raise DataError for the first entry below `folder`, links followed, that is neither a file nor a folder: reading
-    it might never end."""
+    it might never end. And for a folder that is named as a file is."""
     for path in (folder, *sorted(folder.rglob("*"))):
         try:
-            kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
+            mode = path.stat().st_mode
         except OSError:  # a link that leads nowhere, or in a circle
             continue
-        if kind is not None:
+        if (kind := _KINDS.get(stat.S_IFMT(mode))) is not None:
             raise DataError(f"{path} is {kind}; allowed are files and folders: remove it")
+        if stat.S_ISDIR(mode) and path != folder and path.suffix in _FILES:
+            raise DataError(f"{path} is a folder, and a file is needed there: remove it")
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Raise DataError for the first link below `folder` that leads out of it: whoever writes there writes elsewhere."""
+    home = os.path.realpath(folder)
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+            raise DataError(
+                f"{path} leads out of {folder}, and a run that goes on writes there; put what it leads to in its place"
+            )
 
 
 def refuse_endless(tree: object, where: object) -> None:
     """Raise DataError for a tree of more values than any configuration has, as YAML's aliases can make it: each of ten
-    lines says the line before it ten times."""
+    lines says the line before it ten times. And for a number that no float holds."""
     left, waiting = _MOST_NODES, [tree]
     while waiting:
         node = waiting.pop()
         left -= 1
         if left < 0:
             raise DataError(f"{where} has more than {_MOST_NODES} values, aliases written out; no configuration has")
+        if isinstance(node, int) and abs(node) > sys.float_info.max:
+            raise DataError(f"{where} has a number beyond {sys.float_info.max:.0e}; no setting is so large")
         if isinstance(node, Mapping):
             waiting += node.values()
         elif isinstance(node, Sequence) and not isinstance(node, str | bytes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentgrpo.core.bounded import bounded
 from agentgrpo.core.errors import ConfigError, JudgeError, boundary
 from agentgrpo.core.types import Message
 from agentgrpo.judges.llm.completer import Reply
@@ -47,7 +48,7 @@ class LocalCompleter:
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
         options: dict[str, Any] = {"local_files_only": True}
-        with loaded(self._folder, "judge.completer.path", (ValueError,)):
+        with loaded(self._folder, "judge.completer.path", passing=(OSError,)):
             tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, **options)
             model = AutoModelForCausalLM.from_pretrained(
                 self._folder, trust_remote_code=False, dtype=getattr(torch, self._dtype), **options
@@ -84,7 +85,8 @@ class LocalCompleter:
         first, *rest = [m for m in messages if m.role != "system"]
         chat = [{"role": first.role, "content": f"{system}\n\n{first.content}".strip()}]
         chat += [{"role": m.role, "content": m.content} for m in rest]
-        text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        write = partial(tokenizer.apply_chat_template, chat, add_generation_prompt=True, tokenize=False)
+        text = bounded(write, "the judge model's chat template")
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -26,7 +26,7 @@ from agentgrpo.core.durable import MANIFEST, verify_directory
 from agentgrpo.core.errors import CheckpointError, ConfigError, did_you_mean
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.training.adapters import adapter_base, has_adapter, load_adapter
-from agentgrpo.training.checkpoint import STATE, LoadedCheckpoint
+from agentgrpo.training.checkpoint import STATE, LoadedCheckpoint, read_state
 from agentgrpo.training.policy import Policy, load_policy
 from agentgrpo.training.reference import Reference
 from agentgrpo.training.remote_code import plain_config, trusted_class, trusted_config
@@ -44,7 +44,8 @@ class Start:
 
     def state(self) -> dict[str, str]:
         digest = sha256()
-        for path in sorted(f for kind in ("safetensors", "json", "py") for f in self.folder.glob(f"*.{kind}")):
+        found = (f for kind in ("safetensors", "json", "py") for f in self.folder.glob(f"*.{kind}") if f.is_file())
+        for path in sorted(found):
             digest.update(path.name.encode())
             with path.open("rb") as file:
                 while part := file.read(READ_BYTES):  # a whole model need not fit once more
@@ -55,7 +56,7 @@ class Start:
 def saved_start(checkpoint: Path) -> dict[str, str] | None:
     """The `state` of the weights that the run of a checkpoint started from; None for a model folder of other origin."""
     file = checkpoint / STATE
-    return dict(json.loads(file.read_bytes())["state"]["start"]) if file.is_file() else None
+    return dict(read_state(checkpoint)["state"]["start"]) if file.is_file() else None
 
 
 def verified(saved: Mapping[str, str], need: str) -> Path:

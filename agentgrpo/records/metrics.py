@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from agentgrpo.core.durable import append_lines, sync
 from agentgrpo.core.errors import DataError
+from agentgrpo.core.untrusted import read_json
 from agentgrpo.records.seals import SEALS, prefix
 
 METRICS = "metrics.jsonl"
@@ -49,7 +50,9 @@ class MetricsLog:
             rows = read_metrics(self._run_dir / METRICS)
             self._last_step = rows[-1]["step"] if rows else -1
         if step <= self._last_step:
-            raise ValueError(f"step {step} cannot follow step {self._last_step} in {self._run_dir / METRICS}")
+            raise DataError(
+                f"step {step} cannot follow step {self._last_step} in {self._run_dir / METRICS}; {_CUT_BACK}"
+            )
         append_lines(self._run_dir / METRICS, [_row(step, tags)])
         self._last_step = step
 
@@ -99,12 +102,18 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         if not line.endswith(b"\n"):
             raise ValueError("the row is torn")
-        row = json.loads(line)
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise ValueError("not an object with an integer 'step'")
+        row = read_json(line)
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int) or row["step"] < 0:
+            raise ValueError("not an object with an integer 'step', 0 or more")
+        if odd := [tag for tag, value in row.items() if value is not None and not _is_number(value)]:
+            raise ValueError(f"{odd[0]} is no number")
         return row
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise DataError(f"{path}:{number}: {e}; {_CUT_BACK}") from e
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def clock_offset(path: Path, step: int) -> int:

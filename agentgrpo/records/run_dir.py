@@ -28,7 +28,7 @@ import yaml
 from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import AgentGrpoError, BudgetSpent, ConfigError, DataError, did_you_mean
 from agentgrpo.core.renamed import config_of_today
-from agentgrpo.core.untrusted import refuse_endless, refuse_special_files
+from agentgrpo.core.untrusted import damaged, read_json, refuse_endless, refuse_special_files
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 from agentgrpo.records.seals import SEALS, Seal, is_whole, problems
 
@@ -115,11 +115,9 @@ class TrajectoryFile:
         """Episode id -> its seconds by stage, and "tools": those of each call; {} where none were kept. Raises
         DataError."""
         path = self.clocks_path
-        try:
-            rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        with damaged(path):
+            rows = [read_json(line) for line in path.read_text().splitlines()] if path.is_file() else []
             return {row["id"]: row for row in rows}
-        except (ValueError, KeyError, TypeError) as e:
-            raise DataError(f"{path}: {type(e).__name__}: {e}") from e
 
 
 class RunDir:
@@ -145,8 +143,9 @@ class RunDir:
         if not (self.path / CONFIG).is_file():
             return {}
         try:
-            found = yaml.safe_load((self.path / CONFIG).read_bytes())
-        except (yaml.YAMLError, UnicodeDecodeError) as e:
+            with damaged(self.path / CONFIG):
+                found = yaml.safe_load((self.path / CONFIG).read_bytes())
+        except yaml.YAMLError as e:
             raise DataError(f"{self.path / CONFIG}: {e}") from e
         refuse_endless(found, self.path / CONFIG)
         if not isinstance(found, dict):
@@ -183,8 +182,8 @@ class RunDir:
         read."""
         for folder in reversed(self.checkpoints().values()):
             try:
-                state = json.loads((folder / "trainer" / "state.json").read_bytes())["state"]
-            except (OSError, ValueError, KeyError, TypeError):
+                state = read_json((folder / "trainer" / "state.json").read_bytes())["state"]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # damaged, or being written
             if isinstance(state, dict):
                 return state
@@ -257,10 +256,8 @@ class RunDir:
         path = self.path / name
         if not path.is_file():
             return None
-        try:
-            found = json.loads(path.read_bytes())
-        except ValueError as e:
-            raise DataError(f"{path}: {e}") from e
+        with damaged(path):
+            found = read_json(path.read_bytes())
         if not isinstance(found, dict):
             raise DataError(f"{path}: a {type(found).__name__} instead of an object")
         return found

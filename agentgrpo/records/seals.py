@@ -91,7 +91,7 @@ def seals_of(run_dir: Path) -> dict[str, Seal]:
     for number, line in enumerate(lines, start=1):
         try:
             row = Seal.read(json.loads(line))
-        except (ValueError, TypeError) as e:
+        except (ValueError, TypeError, RecursionError) as e:
             raise DataError(f"{path} is damaged: row {number}: {e}") from e
         found[row.file] = row
     return found

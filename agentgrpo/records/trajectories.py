@@ -19,6 +19,7 @@ from agentgrpo.core.durable import write_each_atomic
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import Status, group_status, status_of
 from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
+from agentgrpo.core.untrusted import read_json
 
 SCHEMA_VERSION = 4
 """Raised whenever a field comes, goes, or changes its name or meaning.
@@ -280,7 +281,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = read_json(line)
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}:{number}: {e}") from e
     if not isinstance(row, dict):

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
+from agentgrpo.core.bounded import bounded
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import Message, Piece, ToolCall
@@ -48,6 +51,11 @@ _DATE = date(2024, 7, 26)
 _CLOCK = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
 
+#
+# A template is a program that came with the weights, and may loop for as long as it likes: it runs in a child process
+# (core.bounded), and what it once made is kept. Contents are no part of what it is given, so that few texts are made.
+
+
 class ChatTemplate:
     """Renders with the template of `tokenizer`, which must have one."""
 
@@ -56,6 +64,9 @@ class ChatTemplate:
         self._trusted, self._outside = trusted, outside
         template = tokenizer.chat_template
         self._template = _dated(template) if isinstance(template, str) else None  # of several, it chooses itself
+        self._made = _made_by(json.dumps([template, tokenizer.special_tokens_map]))
+        self._is_child = False
+        self._work: Callable[[], object] | None = None
 
     def encode(self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
         """The opening, ready for the policy's first token. Raises ConfigError where the template refuses or loses a
@@ -75,24 +86,59 @@ class ChatTemplate:
         return (*ids, *self._trusted.encode(text[end:]))
 
     def text(self, turns: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), opened: bool = True) -> str:
-        """What the template makes of chat-completion messages; `opened`: up to where the policy's turn begins."""
-        try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    [dict(turn) for turn in turns],
-                    tools=list(tools) or None,
-                    tokenize=False,
-                    add_generation_prompt=opened,
-                    chat_template=self._template,
-                    date_string=_DATE.strftime("%d %b %Y"),
-                )
-            )
-        except Exception as e:  # templates refuse by raising whatever they like
+        """What the template makes of chat-completion messages; `opened`: up to where the policy's turn begins. Raises
+        ConfigError where it refuses, DataError where it does not come to an end."""
+        given = json.dumps([list(turns), list(tools), opened])
+        if given not in self._made:
+            if self._is_child:
+                self._made[given] = self._make(given)
+            else:
+                self._ask(self._work or (lambda: self.text(turns, tools=tools, opened=opened)))
+        text, refusal = self._made[given]
+        if refusal is not None:
             roles = ", ".join(str(turn["role"]) for turn in turns)
             raise ConfigError(
-                f"the chat template refuses messages of roles {roles}: {e}; give roles it knows or choose another "
-                "renderer"
-            ) from e
+                f"the chat template refuses messages of roles {roles}: {refusal}; give roles it knows or choose "
+                "another renderer"
+            )
+        return text
+
+    def together(self, work: Callable[[], object]) -> None:
+        """Do `work`. All texts that it asks for are made by one child."""
+        self._work = work
+        try:
+            work()
+        finally:
+            self._work = None
+
+    def _ask(self, work: Callable[[], object]) -> None:
+        """Have the texts that `work` asks for. Raises DataError as `text` does."""
+
+        def texts() -> str:
+            self._is_child = True
+            with suppress(ConfigError):
+                work()
+            return json.dumps(self._made)
+
+        self._made |= {given: tuple(made) for given, made in json.loads(bounded(texts, "the chat template")).items()}
+
+    def _make(self, given: str) -> tuple[str, str | None]:
+        """The text, or else why there is none."""
+        turns, tools, opened = json.loads(given)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                turns,
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=opened,
+                chat_template=self._template,
+                date_string=_DATE.strftime("%d %b %Y"),
+            )
+        except MemoryError:
+            raise
+        except Exception as e:  # templates refuse by raising whatever they like
+            return "", str(e)
+        return str(text), None
 
     def _turn(self, i: int, message: Message, guarded: list[str]) -> dict[str, Any]:
         if not message.tool_calls:
@@ -132,6 +178,12 @@ class ChatTemplate:
                 f"{', '.join(m.role for m in messages)}) once and in order; it must: give roles it knows or choose "
                 "another renderer"
             )
+
+
+@lru_cache(maxsize=64)
+def _made_by(template: str) -> dict[str, tuple[str, str | None]]:
+    """What a template has made, of what it was given: for all renderers of it."""
+    return {}
 
 
 def function(tool: ToolSpec) -> dict[str, Any]:
@@ -184,6 +236,9 @@ class ChatRenderer:
         eos = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._ends, *eos)))
         self._splitter = Splitter(family.marks, added=added.get, decode=self._trusted.decode)
+        self._template.together(self._probe)
+
+    def _probe(self) -> None:
         self._system_role = self._accepts({"role": "system", "content": "probe"}, _ASK)
         self._markup = self._agreed(self._opener())
 

@@ -170,7 +170,8 @@ def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] 
             why = "go on with it, unless it is under way"
         else:
             why, more = "train 50 steps more", [f"run.max_steps={of + 50}"]
-        yield why, " ".join(["agentgrpo resume", where, *more, *needed_overrides(run.config, user_code(run.config))])
+        needed = needed_overrides(run.config, user_code(run.config), run.path)
+        yield why, " ".join(["agentgrpo resume", where, *more, *needed])
 
 
 def _first_episode(run: RunDir) -> str | None:

@@ -18,8 +18,9 @@ from agentgrpo import __version__
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
-from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.errors import CheckpointError, ConfigError, DataError
 from agentgrpo.core.stages import NoClock
+from agentgrpo.core.untrusted import damaged
 from agentgrpo.models.loading import open_policy, open_reference
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
@@ -59,9 +60,10 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     if checkpoint is None:
         torch.manual_seed(built.run.seed)  # nothing of ours draws from torch's own generator, a user's part may
     else:
-        built.guards.load_state(checkpoint.state["guards"])
-        torch.set_rng_state(checkpoint.tensors[RNG])
-        optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))
+        with damaged(checkpoint.path, CheckpointError):
+            built.guards.load_state(checkpoint.state["guards"])
+            torch.set_rng_state(checkpoint.tensors[RNG])
+            optimizer.load_state_tensors(of_optimizer(checkpoint.tensors))
     start = checkpoint.state["start"] if checkpoint else built.start.state()
     fixed = built.fixed_state(start)
     refuse_unequal(built.world, "start weights, data or tools", (start["sha256"], fixed["fingerprints"]))
@@ -95,7 +97,8 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         watch=watch,
         world=built.world,
     )
-    go_on = ["agentgrpo resume", f"'{built.run.dir}'", *needed_overrides(built.snapshot, user_code(built.snapshot))]
+    needed = needed_overrides(built.snapshot, user_code(built.snapshot), Path(built.run.dir))
+    go_on = ["agentgrpo resume", f"'{built.run.dir}'", *needed]
     return TrainingSession(parts=parts, examiner=examiner, eval_key=_eval_key(built, start), go_on=" ".join(go_on))
 
 

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.core.errors import CheckpointError
 from agentgrpo.core.stages import Clock, NoClock
 from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, RewardResult, ScoredGroup, Task
+from agentgrpo.core.untrusted import damaged
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
@@ -278,16 +280,22 @@ class Progress:
 
     @classmethod
     def restored(cls, checkpoint: LoadedCheckpoint) -> Progress:
-        """As it was when the checkpoint was saved (run.checkpoints)."""
+        """As it was when the checkpoint was saved (run.checkpoints). Raises CheckpointError where it holds no such
+        thing."""
         state = checkpoint.state
-        return cls(
-            step=checkpoint.step,
-            skipped_in_a_row=state["skipped_in_a_row"],
-            good_step=state["good_step"],
-            unproven_steps=state["unproven_steps"],
-            rollbacks=state["rollbacks"],
-            dev=state["dev"],
-            dev_step=state["dev_step"],
-            saved_step=checkpoint.step,
-            state=StepState.restored(state["carried"], checkpoint.tensors),
-        )
+        with damaged(checkpoint.path, CheckpointError):
+            steps = [state["good_step"], state["dev_step"], *state["unproven_steps"]]
+            counts = [state["skipped_in_a_row"], state["rollbacks"], *(step for step in steps if step is not None)]
+            if not all(isinstance(n, int) for n in counts) or not isinstance(state["dev"], dict):
+                raise ValueError("a step or a count is no number, or dev is no object")
+            return cls(
+                step=checkpoint.step,
+                skipped_in_a_row=state["skipped_in_a_row"],
+                good_step=state["good_step"],
+                unproven_steps=state["unproven_steps"],
+                rollbacks=state["rollbacks"],
+                dev=state["dev"],
+                dev_step=state["dev_step"],
+                saved_step=checkpoint.step,
+                state=StepState.restored(state["carried"], checkpoint.tensors),
+            )

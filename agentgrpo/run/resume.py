@@ -120,7 +120,7 @@ def next_commands(run: RunSettings, step: int) -> list[str]:
     if not last.is_dir():
         return look
     config = RunDir(Path(run.dir)).config
-    needed = needed_overrides(config, user_code(config))
+    needed = needed_overrides(config, user_code(config), Path(run.dir))
     return [*look, " ".join(["agentgrpo eval --ckpt", shlex.quote(str(last)), *needed])]
 
 

@@ -25,11 +25,15 @@ from safetensors.torch import load_file, save_file
 
 from agentgrpo.core import durable
 from agentgrpo.core.errors import CheckpointError, ConfigError
+from agentgrpo.core.untrusted import damaged, read_json
 from agentgrpo.records.metrics import PROFILE, TIMINGS, clock_offset
 from agentgrpo.records.seals import Seal
 
 TENSORS = "trainer/optimizer.safetensors"
 STATE = "trainer/state.json"
+_START = {"folder": "", "sha256": ""}
+_TEXTS = ("start", "fingerprints", "versions")
+_OBJECTS = (*_TEXTS, "config", "guards", "carried")
 _NAME = re.compile(r"step-\d{6,}")
 _TRAJECTORIES = re.compile(r"(.+)-(\d{6,})\.")
 _log = logging.getLogger(__name__)
@@ -113,8 +117,9 @@ class CheckpointStore:
         """Verify every byte, then load. Raises CheckpointError naming what is wrong."""
         if missing := sorted({STATE, TENSORS} - durable.verify_directory(path)):
             raise CheckpointError(f"{path}: a model folder without {missing[0]}; it can be evaluated, not resumed")
-        row = json.loads((path / STATE).read_bytes())
-        return LoadedCheckpoint(step=row["step"], path=path, tensors=load_file(path / TENSORS), state=row["state"])
+        row = read_state(path)
+        with damaged(path / TENSORS, CheckpointError):
+            return LoadedCheckpoint(step=row["step"], path=path, tensors=load_file(path / TENSORS), state=row["state"])
 
     def latest(self, *, strict: bool = False) -> LoadedCheckpoint:
         """The newest checkpoint that is whole and whose logs still hold what they held. A bad one is passed over with a
@@ -145,7 +150,7 @@ class CheckpointStore:
             durable.verify_directory(path, only=(STATE,))
         except CheckpointError:
             return None  # a damaged checkpoint is nobody's best
-        score = json.loads((path / STATE).read_bytes())["score"]
+        score = read_state(path)["score"]
         return None if score is None else float(score)
 
     def prune(self) -> None:
@@ -154,7 +159,7 @@ class CheckpointStore:
         if not found:
             return
         durable.verify_directory(found[0])
-        needs = json.loads((found[0] / STATE).read_bytes())["state"].get("needs", [])
+        needs = read_state(found[0])["state"].get("needs", [])
         kept = {*found[: self.keep_last], *map(self.path, needs), *([self.best()] if self.keep_best else [])}
         for path in found:
             if path not in kept:
@@ -181,6 +186,24 @@ class CheckpointStore:
             if match and int(match[2]) >= checkpoint.step + (match[1] != "train"):
                 durable.set_aside(path, orphans)
         self.prune()  # what a crash between writing and pruning left
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What STATE of a checkpoint says: {"step","score","state"}. Raises CheckpointError for what no `save` has
+    written."""
+    with damaged(path / STATE, CheckpointError):
+        row: dict[str, Any] = read_json((path / STATE).read_bytes())
+        state, score = row["state"], row["score"]
+        for key in _OBJECTS:
+            if not isinstance(state.get(key, {}), dict):
+                raise ValueError(f"{key} is no object")
+        texts = [text for key in _TEXTS for text in state.get(key, {}).values()]
+        if not all(isinstance(text, str) for text in texts) or state.get("start", _START).keys() != _START.keys():
+            raise ValueError(f"{', '.join(_TEXTS)}: not what is needed of them")
+        counts = [row["step"], *state.get("needs", [])]
+        if not all(isinstance(n, int) for n in counts) or not isinstance(score, int | float | None):
+            raise ValueError("the step, those that it needs, or the score is no number")
+    return row
 
 
 def _step_of(path: Path) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
@@ -26,7 +25,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.engines.kernels.last_layer import decoder_layers
 from agentgrpo.grpo.aggregation import token_mean
@@ -35,6 +34,7 @@ from agentgrpo.training.adapters import CONFIG as ADAPTER
 from agentgrpo.training.adapters import adapter_tensors, has_adapter, save_adapter
 from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.training.head import CHUNK_TOKENS, Head
+from agentgrpo.training.plausible import refuse_unheld_weights
 from agentgrpo.training.remote_code import trusted_class, trusted_options
 
 # --- The input embeddings, with a gradient that goes straight to the rows that were looked up.
@@ -258,6 +258,8 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
             f"model {str(path)!r} is an adapter; give a whole model: agentgrpo export --ckpt PATH --merge OUT makes one"
         )
     try:
+        if code is None:
+            refuse_unheld_weights(Path(path))
         make = AutoModelForCausalLM if code is None else trusted_class(code)
         model, loading = make.from_pretrained(
             path,
@@ -268,8 +270,10 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
             **trusted_options(code),
         )
         tokenizer = AutoTokenizer.from_pretrained(code or path, trust_remote_code=code is not None)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as e:
-        reason = next(iter(str(e).splitlines()), type(e).__name__)
+    except AgentGrpoError:
+        raise
+    except Exception as e:  # of libraries that expect the files of a model, and raise whatever comes
+        reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         raise ConfigError(
             f"model {str(path)!r} cannot be loaded: {reason} "
             f"Give a folder with config.json, safetensors and a tokenizer"

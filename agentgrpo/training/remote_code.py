@@ -15,7 +15,8 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError
+from agentgrpo.training.plausible import refuse_endless_layers
 
 _FILES = ("config.json", "tokenizer_config.json")
 
@@ -48,15 +49,18 @@ def plain_config(folder: Path) -> Any:
 
 
 @contextmanager
-def loaded(
-    folder: Path, key: str = "model.path", errors: tuple[type[Exception], ...] = (OSError, ValueError)
-) -> Iterator[None]:
-    """What transformers says of a folder that it cannot load, as a ConfigError of the setting `key`. A ValueError is
-    what it says of code that it was not allowed to run."""
+def loaded(folder: Path, key: str = "model.path", passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What transformers says of a folder that it cannot load, as a ConfigError of the setting `key`; but for errors of
+    the kinds `passing`."""
     try:
+        refuse_endless_layers(folder)
         yield
-    except errors as e:
-        reason = next(iter(str(e).splitlines()), type(e).__name__)
+    except AgentGrpoError:
+        raise
+    except passing:
+        raise
+    except Exception as e:  # it expects the files of a model, and raises whatever comes
+        reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         if "trust_remote_code" in str(e):
             reason = "it brings Python code of its own, which is not run here; give a model of transformers' own kinds"
         raise ConfigError(f"{key}={folder} cannot be loaded: {reason}") from e

@@ -145,7 +145,7 @@ def test_a_server_that_is_lost_for_good_ends_the_run_resumable(
         assert f"go on with: agentgrpo resume '{run_dir}'" in said
         assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
         server.lasts = 10**9
-        assert main(["resume", str(run_dir)]) == 0
+        assert main(["resume", str(run_dir), chosen[1]]) == 0
     found = rows(run_dir / "metrics.jsonl")
     assert ([row["step"] for row in found], max(row.get("groups/infrastructure", 0) for row in found)) == ([0, 1, 2], 0)
 

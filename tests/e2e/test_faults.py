@@ -130,7 +130,7 @@ def test_an_outage_stops_the_run_which_goes_on_when_it_is_over(
     metrics = run_dir / "metrics.jsonl"
     assert not metrics.exists() or len(rows(metrics)) < 3  # how far it came depends on how searches were batched
     searcher.fault = None
-    assert main(["resume", str(run_dir)]) == 0
+    assert main(["resume", str(run_dir), f"retriever.url='{searcher.url}'"]) == 0
     assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0, 1, 2]
 
 

@@ -126,7 +126,7 @@ def test_a_budget_stops_a_run_at_its_last_whole_step_and_a_larger_one_goes_on(
         said = capsys.readouterr().out
         assert f"\nstopped after step 1 of 3: the budget is spent: budget.per_run.money={limit}, {limit} of" in said
         assert f" budget.per_run.money={2 * limit}" in said.rstrip().splitlines()[-1]
-        needed = [a for a in live.arguments if a.startswith("judge.completer")]
+        needed = [a for a in live.arguments if a.startswith(("judge.completer", "retriever."))]
         assert main(["resume", str(run_dir), *needed, f"budget.per_run.money={limit}"]) == 11
         assert len(queries_of(live.vdb)) + len(queries_of(live.web)) - before == limit
         assert main(["resume", str(run_dir), *needed, "budget.per_run.money=1000000"]) == 0

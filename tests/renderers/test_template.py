@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core import bounded
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Message, ToolCall
-from agentgrpo.renderers.chat import ChatTemplate
-from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.renderers import chat as module
+from agentgrpo.renderers.chat import ChatRenderer, ChatTemplate
+from agentgrpo.renderers.chatml import CHATML as CHATML_FAMILY
+from agentgrpo.renderers.plain import PlainRenderer, takes_system
 from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder
 from tests.renderers.families import CHATML, LLAMA3, QWEN25_ADDED, SPECIAL, build, renderer, tokenizer
 
@@ -124,3 +127,28 @@ def test_of_several_templates_the_tokenizer_takes_the_one_for_tools() -> None:
     template = ChatTemplate(tokenizer=chat, trusted=TrustedEncoder(chat), outside=OutsideEncoder(chat))
     assert TrustedEncoder(chat).decode(template.encode((ASK,))) == "How much?"
     assert "<tools>" in TrustedEncoder(chat).decode(template.encode((ASK,), tools=[spec()]))
+
+
+LOOPS = "{% for i in range(90000) %}" * 3 + "x" + "{% endfor %}" * 3
+DOUBLED = "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}"
+
+
+@pytest.mark.parametrize("text", [LOOPS, DOUBLED, "{{ 'a' * 10**11 }}", "{{ 9**(9**9) }}"])
+def test_a_template_that_never_ends_is_refused_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not taken for one that knows no system role."""
+    monkeypatch.setattr(bounded, "CPU_S", 1)
+    chat = build(SPECIAL["chatml"], eos="<|im_end|>", added=QWEN25_ADDED, template=text)
+    with pytest.raises(DataError, match=r"^the chat template takes more than .*; give another$"):
+        takes_system(PlainRenderer(tokenizer=chat))
+    with pytest.raises(DataError, match=r"^the chat template takes more than .*; give another$"):
+        ChatRenderer(tokenizer=chat, family=CHATML_FAMILY)
+
+
+def test_one_child_makes_all_that_is_asked_for_together_and_none_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = build(SPECIAL["chatml"], eos="<|im_end|>", added=QWEN25_ADDED, template=CHATML + "{# once #}")
+    children = []
+    monkeypatch.setattr(module, "bounded", lambda work, what: children.append(what) or bounded.bounded(work, what))
+    ChatRenderer(tokenizer=chat, family=CHATML_FAMILY).open((ASK,))
+    assert len(children) == 2
+    ChatRenderer(tokenizer=chat, family=CHATML_FAMILY).open((Message(role="user", content="another text"),))
+    assert len(children) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
 from agentgrpo.config.build import takes
+from agentgrpo.core.bounded import bounded
 from agentgrpo.core.messages import MalformedCall, ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import ToolCall
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
@@ -81,10 +84,11 @@ def _by_template(tokenizer: Any, specs: Sequence[ToolSpec], found: CheckNotes) -
     messages = _messages(tokenizer, specs)
     tools = [function(spec) for spec in specs] or None
     try:
-        texts = [
-            str(tokenizer.apply_chat_template(messages[: n + 1], tools=tools, tokenize=False))
-            for n in range(len(messages))
-        ]
+        write = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False)
+        made = bounded(
+            lambda: json.dumps([write(messages[: n + 1]) for n in range(len(messages))]), "the chat template"
+        )
+        texts = [str(text) for text in json.loads(made)]
     except Exception as error:  # templates refuse by raising whatever they like
         found.facts["chat template"] = f"refuses calls and results: {' '.join(str(error).split())[:200]}"
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,7 +27,7 @@ from agentgrpo.run.session import probe_services
 from agentgrpo.run.settings import settings_of
 from agentgrpo.services.secret import nothing_is_sent
 from agentgrpo.training.canary import TOLERANCE, have_sample, is_pooled
-from agentgrpo.training.checkpoint import STATE
+from agentgrpo.training.checkpoint import STATE, read_state
 from agentgrpo.training.process_group import Alone
 
 _NOTHING = {"vdb": [Passage(id="none", text="nothing")], "web": [Passage(id="none", text="nothing")]}
@@ -137,8 +136,8 @@ class Replayed:
 
 def _other_data(run: RunDir, built: Run) -> list[str]:
     """What the run's checkpoints know to have been another: tasks, corpora, what is said of tools."""
-    saved = next((path / STATE for path in reversed(run.checkpoints().values()) if (path / STATE).is_file()), None)
-    then = {} if saved is None else json.loads(saved.read_bytes())["state"]["fingerprints"]
+    saved = next((path for path in reversed(run.checkpoints().values()) if (path / STATE).is_file()), None)
+    then = {} if saved is None else read_state(saved)["state"]["fingerprints"]
     now = built.fixed_state({})["fingerprints"]
     return [f"the {name} changed since the run" for name in sorted(then) if then[name] != now.get(name)]
 

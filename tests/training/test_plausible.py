@@ -1,0 +1,61 @@
+"""A config.json that describes more than its weights hold is refused before anything is built of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.training.plausible import refuse_endless_layers, refuse_unheld_weights
+from agentgrpo.training.policy import load_policy
+
+SMALL = {"model_type": "qwen3", "num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 16, "intermediate_size": 8}
+
+
+def folder(path: Path, config: Any) -> Path:
+    (path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    save_file({"x": torch.zeros(400_000)}, path / "model.safetensors")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is more than 1000, which no model has"),
+        ({"n_layer": 10**400}, "n_layer is more than 1000"),
+        ({"a": [{"text_config": {"num_hidden_layers": 1e9}}]}, "num_hidden_layers is more than 1000"),
+        ("[" * 100_000, r"is damaged: RecursionError: "),
+        ("[]", "is damaged: ValueError: a list instead of an object"),
+        ("\x00", "is damaged: "),
+    ],
+)
+def test_layers_that_no_model_has(tmp_path: Path, config: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        refuse_endless_layers(folder(tmp_path, config))
+
+
+def test_what_models_have_is_let_through(tmp_path: Path) -> None:
+    config = {**SMALL, "max_window_layers": 28, "max_position_embeddings": 10**6, "layer_types": ["full_attention"]}
+    refuse_unheld_weights(folder(tmp_path, config))
+    refuse_unheld_weights(tmp_path / "name of the hub")
+
+
+def test_weights_that_no_file_holds_are_not_made(tmp_path: Path) -> None:
+    """transformers would fill them with random numbers, which takes their memory, before it says that they are
+    missing."""
+    config = folder(tmp_path, {"model_type": "qwen3", "num_hidden_layers": 40})
+    with pytest.raises(ConfigError, match=r"config\.json describes [\d,]{14,} weights, .* have 1,600,\d+ bytes; give "):
+        load_policy(config)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "vocab_size", "num_attention_heads", "head_dim"])
+@pytest.mark.parametrize("value", ["x", 2.5, 0, -1, 10**9, 10**18, 10**400])
+def test_impossible_sizes_are_one_line(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as e:
+        load_policy(folder(tmp_path, {**SMALL, key: value}))
+    assert "\n" not in str(e.value)
