@@ -20,7 +20,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "none": "agentgrpo.config.build:nothing",
         "chat": "agentgrpo.rollout.demonstrations.chat:ChatFile",
         "oracle": "agentgrpo.rollout.demonstrations.oracle:Oracle",
-        "recorded": "agentgrpo.rollout.demonstrations.recorded:Recorded",
+        "recorded": "agentgrpo.rollout.demonstrations.recorded:RecordedRuns",
     },
     "model": {
         "almanac_tiny": "agentgrpo.run.warm_start:WarmStart",

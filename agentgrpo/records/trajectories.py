@@ -93,6 +93,11 @@ class TrajectoryRecord:
     """The segments, bit for bit; () where tokens were not recorded."""
 
     @property
+    def is_demonstrated(self) -> bool:
+        """Its turns were given: no policy has sampled them."""
+        return any(m["sampled"] and m["policy_version"] is None for m in self.agent["messages"])
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """Of the episode, by name."""
         return dict(self.environment["metrics"])

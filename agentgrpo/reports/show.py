@@ -52,7 +52,7 @@ def listing(path: Path) -> tuple[list[str], list[list[str]]]:
     entries it has in the end. Raises DataError for a broken file."""
     rows, entries = [], []
     for record in read_trajectories(path):
-        ungraded = "failed" if record.error else "none"
+        ungraded = "none" if record.is_demonstrated else "failed"
         grade = ungraded if record.correctness is None else f"{record.correctness:.3f}"
         kind, calls = str(record.metadata.get("kind", "")), str(len(record.agent["tools"]))
         rows.append([record.id, kind, signed(record.reward), grade, calls])

@@ -107,3 +107,14 @@ def test_demonstrations_that_have_changed_are_not_gone_on_with(
     chats.write_text(chats.read_text().replace("Castin", "Roka"))
     assert main(["resume", str(run), "run.max_steps=2"]) == 4
     assert "the demonstrations changed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_how_episodes_would_be_sampled_has_no_part_in_it(start: Path, tmp_path: Path) -> None:
+    """Neither the temperature nor what makes sampler and trainer differ, for which GRPO would correct."""
+    settings = ["rollout.temperature=1.0", "rollout.temperature=0.5", "hardware.mixed_precision=bf16"]
+    runs = [sft(start, tmp_path / str(i), "run.max_steps=1", "run.final_eval=false", s) for i, s in enumerate(settings)]
+    first = [rows(run / "metrics.jsonl")[0] for run in runs]
+    assert first[1]["loss"] == first[0]["loss"]
+    assert first[2]["loss"] == pytest.approx(first[0]["loss"], rel=1e-2)
+    assert [tag for row in first for tag in row if "correction" in tag or "logprob_gap" in tag] == []

@@ -105,7 +105,7 @@ def _records(
             f"{file.name}: nothing was recorded to replay ({error['kind']}: {error['message']}); choose another "
             "--episode or --file"
         )
-    if any(m["sampled"] and m["policy_version"] is None for r in recorded for m in r.agent["messages"]):
+    if any(r.is_demonstrated for r in recorded):
         raise ConfigError(
             f"{file.name} holds demonstrations, which no policy has sampled: there is nothing to replay; choose "
             "another --file, such as eval-end-greedy"

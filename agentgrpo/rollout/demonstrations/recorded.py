@@ -28,7 +28,7 @@ class Found(NamedTuple):
         return f"{self.path}:{self.record.id}"
 
 
-class Recorded:
+class RecordedRuns:
     """The episodes in the trajectory files of `runs` whose names match `files`: train-* are those of training,
     eval-end-sampled those of an evaluation. min_reward: the least that an episode must have got. best: of each group
     only the best, the first of several that are equally good."""

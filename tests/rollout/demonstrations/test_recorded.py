@@ -1,4 +1,4 @@
-"""Recorded episodes as demonstrations: which ones, and that they are what was recorded."""
+"""RecordedRuns episodes as demonstrations: which ones, and that they are what was recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentgrpo.core.types import Branch, Episode, RewardResult, ScoredGroup, Seg
 from agentgrpo.records.seals import seal
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rollout.demonstrations.base import demonstrated
-from agentgrpo.rollout.demonstrations.recorded import Recorded
+from agentgrpo.rollout.demonstrations.recorded import RecordedRuns
 from tests import builders
 from tests.renderers import families
 from tests.rollout.demonstrations.test_chat import policy
@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Path:
 
 def names(run: Path, **chosen: Any) -> list[str]:
     """Of the episodes that are chosen."""
-    shown = Recorded(runs=(str(run),), **chosen).by(policy(RENDERER, run), RolloutSettings())
+    shown = RecordedRuns(runs=(str(run),), **chosen).by(policy(RENDERER, run), RolloutSettings())
     return [task.id.rpartition(":")[2] for task in shown.tasks]
 
 
@@ -86,7 +86,7 @@ def test_they_are_chosen_by_reward(run: Path, chosen: dict[str, Any], expected: 
 
 
 def test_their_tokens_are_those_that_were_recorded(run: Path) -> None:
-    shown = Recorded(runs=(str(run),), best=True).by(policy(RENDERER, run), RolloutSettings())
+    shown = RecordedRuns(runs=(str(run),), best=True).by(policy(RENDERER, run), RolloutSettings())
     groups = asyncio.run(shown.show(shown.tasks))
     task = builders.task("Who is a?", "Castin", id="a")
     assert groups[0].episodes[0].branches == demonstrated(episode(task, 1)).branches
@@ -95,14 +95,14 @@ def test_their_tokens_are_those_that_were_recorded(run: Path) -> None:
 
 
 def test_another_tokenizer_is_refused(run: Path) -> None:
-    source = Recorded(runs=(str(run),))
+    source = RecordedRuns(runs=(str(run),))
     with pytest.raises(ConfigError, match=r"train-000000.jsonl, episode a/0: its token ids say something else"):
         source.by(policy(families.renderer("llama3"), run), RolloutSettings())
 
 
 def test_what_does_not_fit_is_left_out(run: Path) -> None:
     with pytest.raises(DataError, match="5 of 5 recorded episodes are longer than 8 tokens"):
-        Recorded(runs=(str(run),)).by(policy(RENDERER, run, room=8), RolloutSettings())
+        RecordedRuns(runs=(str(run),)).by(policy(RENDERER, run, room=8), RolloutSettings())
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_what_does_not_fit_is_left_out(run: Path) -> None:
 )
 def test_runs_without_them_are_refused(run: Path, chosen: dict[str, Any], why: str) -> None:
     with pytest.raises((ConfigError, DataError), match=why):
-        Recorded(**{"runs": (str(run),), **chosen})
+        RecordedRuns(**{"runs": (str(run),), **chosen})
 
 
 def test_nothing_is_learned_from_a_damaged_file(run: Path) -> None:
     path = run / "trajectories" / "train-000000.jsonl"
     path.write_bytes(path.read_bytes().replace(b"0.9", b"9.9"))
     with pytest.raises(DataError, match="nothing is learned from a damaged run"):
-        Recorded(runs=(str(run),))
+        RecordedRuns(runs=(str(run),))
