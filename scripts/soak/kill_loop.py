@@ -65,6 +65,8 @@ COMMON = [
 PRICES = {"vdb": 0.001, "web": 0.015, "judge": 0.002}
 PROBE = "Is 1 + 1 equal to 2?"
 """What a judge model is asked whenever a process begins, which is not counted."""
+OUTSIDE = ("judge.completer.", "judge.cache=", "cassette.path=", "retriever.")
+"""Settings that a run directory may not decide: what is connected to, and files elsewhere."""
 AT_ONCE = 8
 """Calls of one kind that are under way at most."""
 SHORTER = 0.6
@@ -142,7 +144,7 @@ def began(home: Path) -> Path:
 def survive(settings: Sequence[str], home: Path, next_moment: Callable[[], Moment], kills: Kills) -> list[Life]:
     """Train, kill, resume, kill ... until the run has reached its end."""
     run_dir, lives, left = home / "run", list[Life](), min(kills.per_run, kills.most - kills.count)
-    needed = [setting for setting in settings if setting.startswith("judge.completer.")]
+    needed = [setting for setting in settings if setting.startswith(OUTSIDE)]
     began(home)
     while True:
         is_begun = (run_dir / "config.yaml").exists()

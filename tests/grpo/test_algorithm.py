@@ -88,6 +88,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "aggregation": "token_mean",
         "kl_coef": 0.001,
     },
+    "sft": {"loss": "reinforce", "aggregation": "token_mean", "kl_coef": 0.0, "correction": "none"},
+    "raft": {
+        "loss": "reinforce",
+        "advantage": "accepted",
+        "aggregation": "token_mean",
+        "kl_coef": 0.0,
+        "correction": "none",
+    },
 }
 """What differs from it."""
 PUBLISHED: dict[str, dict[str, float | None]] = {

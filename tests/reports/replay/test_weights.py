@@ -28,7 +28,7 @@ def kept_run(tmp_path: Path, *steps: int, skipped: Mapping[int, Mapping[str, flo
         folder = tmp_path / "checkpoints" / f"step-{step:06d}"
         (folder / "trainer").mkdir(parents=True)
         (folder / "config.json").write_text("{}")
-        state = {"state": {"start": Start(tmp_path / "start").state()}}
+        state = {"step": 0, "score": None, "state": {"start": Start(tmp_path / "start").state()}}
         (folder / "trainer" / "state.json").write_text(json.dumps(state))
     rows = [{"step": step, **(skipped or {}).get(step, {})} for step in range(10)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
