@@ -299,7 +299,11 @@ def test_a_damaged_file_is_said_and_what_comes_before_it_shown(tmp_path: Path) -
         ("eval-end-greedy", 1, True),
     ]
     assert blocks["overview"]["runs"][0]["damage"] == [f"{run}/eval.json: a list instead of an object"]
-    starts = [f"{torn}:3: ", f"{inner}:2: KeyError: 'role'", f"{run}/trajectories/train-000003.timings.jsonl is damaged: "]
+    starts = [
+        f"{torn}:3: ",
+        f"{inner}:2: KeyError: 'role'",
+        f"{run}/trajectories/train-000003.timings.jsonl is damaged: ",
+    ]
     starts.append(f"{run}/eval.json: ")
     assert [line.startswith(start) for line, start in zip(damage, starts, strict=True)] == [True] * 4
 
