@@ -44,6 +44,9 @@ connection that ends just before something is to come through it goes unnoticed.
 _GLOO_CONNECTS = 5
 """Times its timeout is what gloo waits for a connection: with PATIENCE_S a worker whose sender dies while they connect
 would be held up for five minutes."""
+CONNECT_S = 10.0
+"""For a worker to reach the sender, who listens before any is told to call; torch tries twice. A worker that comes too
+late finds nobody."""
 FAREWELL_S = 2.0
 """For workers to say what they have failed with."""
 POLL_S = 0.02
@@ -241,8 +244,10 @@ def _report(store: Any, rank: int, failure: str) -> None:
 
 
 def _store(host: str, port: int, *, is_master: bool) -> Any:
-    timeout = timedelta(seconds=PATIENCE_S)
-    return dist.TCPStore(host, port, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
+    timeout = timedelta(seconds=CONNECT_S)
+    store = dist.TCPStore(host, port, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
+    store.set_timeout(timedelta(seconds=PATIENCE_S))
+    return store
 
 
 def _tensor(number: int) -> str:

@@ -216,6 +216,20 @@ def test_a_transfer_that_is_given_up_ends_with_its_workers(
     assert [worker.tensors for worker in workers] == [{}] * joined
 
 
+def test_a_worker_that_calls_too_late_does_not_wait_for_long(
+    folder: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "CONNECT_S", 0.3)
+    sent = sending(folder)
+    sent.give_up()
+    assert isinstance(failure(threads.submit(sent.run), 30), GivenUp)
+    call = sent.call
+    del sent
+    worker = Worker()
+    assert failure(threads.submit(worker.agentgrpo_receive, **call), 30) is None  # of the 60 that it waits for a tensor
+    assert worker.tensors == {}
+
+
 def test_workers_that_never_call_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PATIENCE_S", 0.2)
     with pytest.raises(TransferError, match=r"0 of its 2 workers have called 127\.0\.0\.1 port \d+ within 0\.2 s"):
