@@ -154,8 +154,8 @@ async def _mismatched(
         for other, answer in pairs:
             try:
                 found.append((await judge.grade(other, [answer]))[0].score if answer else 0.0)
-            except EpisodeError:
-                found.append(None)
+            except EpisodeError as e:  # without references there is nothing to be mistaken for
+                found.append(0.0 if e.kind == "no_reference" else None)
         return found
 
     grades = await share(world, list(zip(others, answers, strict=True)), graded)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import DataError, JudgeError
+from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
+from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.judges.base import Grade
 from agentgrpo.records.screen import Screen
-from agentgrpo.run.evaluate import Evaluation, Scorecard, compare
+from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare
 from agentgrpo.run.report import _relative, report
+from agentgrpo.training.process_group import Alone
+from tests import builders
 
 
 def card(correct: list[float], rounds: list[float], *failed: int) -> Scorecard:
@@ -54,6 +60,21 @@ def test_an_outage_is_neither_a_mistake_nor_thrift() -> None:
         "baseline": {"correctness": 0.5, "reward": 0.5},
         "trained": {"correctness": 0.46, "reward": 0.46},
     }
+
+
+class Down(ExactMatch):
+    async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+        raise JudgeError("no verdict", kind="timeout")
+
+
+async def test_a_task_without_references_fails_no_judge() -> None:
+    """Its environment says what an answer is worth; there is nothing that it could be mistaken for."""
+    tasks = [replace(builders.task(id=f"t{i}"), references=()) for i in range(4)]
+    groups = [
+        ScoredGroup(group=builders.group(builders.episode(task, answer="Castin")), rewards=(None,)) for task in tasks
+    ]
+    assert await _mismatched(ExactMatch(), groups, Alone()) == ([0.0] * 4, set())
+    assert await _mismatched(Down(), groups, Alone()) == ([0.0] * 4, {task.id for task in tasks})
 
 
 def test_a_task_that_failed_on_either_side_leaves_both() -> None:
