@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from agentgrpo.cli.main import main
 
@@ -92,6 +93,14 @@ def train_well(good_start: Path, tmp_path: Path) -> Run:
 def run_from(start: Path, run_dir: Path, *overrides: str, code: int = 0) -> Path:
     arguments = ["model=path", f"model.path='{start}'", f"run.dir='{run_dir}'"]
     assert main(["train", *SMALL_WORLD, *arguments, *overrides]) == code
+    return run_dir
+
+
+def run_once(start: Path, tmp_path_factory: pytest.TempPathFactory, *overrides: str) -> Path:
+    """`run_from` for all tests of a module: the threads of torch, which a run sets, are what they were."""
+    threads = torch.get_num_threads()
+    run_dir = run_from(start, tmp_path_factory.mktemp("once") / "run", *overrides)
+    torch.set_num_threads(threads)
     return run_dir
 
 

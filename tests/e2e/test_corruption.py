@@ -10,13 +10,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from agentgrpo.core.errors import AgentGrpoError, CheckpointError
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.training.checkpoint import CheckpointStore
-from tests.e2e.conftest import run_from
+from tests.e2e.conftest import run_once
 
 SHORT = [
     "run.max_steps=2",
@@ -32,10 +31,7 @@ CLOCKS = ("timings.jsonl", "profile.jsonl")
 
 @pytest.fixture(scope="module")
 def once(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    threads = torch.get_num_threads()
-    run_dir = run_from(start, tmp_path_factory.mktemp("once") / "run", *SHORT, *STEP)
-    torch.set_num_threads(threads)
-    return run_dir
+    return run_once(start, tmp_path_factory, *SHORT, *STEP)
 
 
 def corrupt(path: Path, chance: random.Random) -> str:

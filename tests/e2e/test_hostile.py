@@ -9,20 +9,12 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.e2e.conftest import run_from
+from tests.e2e.conftest import run_once
+from tests.e2e.test_corruption import SHORT
 from tests.hostile import WAYS, answer, sign
 
-SHORT = [
-    "run.max_steps=2",
-    "run.checkpoint_every=1",
-    "run.eval_every=0",
-    "run.eval.tasks=4",
-    "run.eval.samples_per_task=2",
-    "rollout.tasks_per_step=2",
-    "rollout.group_size=2",
-]
+STEP = ["rollout.tasks_per_step=2", "rollout.group_size=2"]
 CHECKPOINT = "checkpoints/step-000002"
 READERS = {
     "show": ["show", "RUN"],
@@ -52,11 +44,9 @@ WEIGHTS = (
 
 @pytest.fixture(scope="module")
 def once(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    threads = torch.get_num_threads()
-    run = run_from(start, tmp_path_factory.mktemp("once") / "run", *SHORT)
+    run = run_once(start, tmp_path_factory, *SHORT, *STEP)
     for name in ("stopped.json", "evaluated.json"):  # of runs that were stopped, or evaluated apart
         (run / name).write_text('{"step": 1, "max_steps": 2, "reason": "x", "raised": "", "ckpt": null}\n')
-    torch.set_num_threads(threads)
     return run
 
 

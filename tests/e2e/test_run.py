@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
-from tests.e2e.conftest import SMALL_WORLD, Run, rows, run_from
+from tests.e2e.conftest import SMALL_WORLD, Run, rows, run_once
 
 SHORT = ["run.max_steps=4", "run.checkpoint_every=2", "run.eval_every=2", "run.eval_tasks=8", "run.eval.tasks=20"]
 STEP = ["rollout.tasks_per_step=4", "rollout.group_size=4"]
@@ -20,10 +19,7 @@ STEP = ["rollout.tasks_per_step=4", "rollout.group_size=4"]
 
 @pytest.fixture(scope="module")
 def once(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    threads = torch.get_num_threads()
-    run_dir = run_from(start, tmp_path_factory.mktemp("once") / "run", *SHORT, *STEP)
-    torch.set_num_threads(threads)
-    return run_dir
+    return run_once(start, tmp_path_factory, *SHORT, *STEP)
 
 
 @pytest.fixture

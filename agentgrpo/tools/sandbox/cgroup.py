@@ -122,9 +122,9 @@ def _can_divide(folder: Path) -> bool:
         if set(_NEEDED) <= set((folder / "cgroup.controllers").read_text(encoding="ascii").split()):
             enabled.write_text(" ".join(f"+{name}" for name in _NEEDED), encoding="ascii")
             return True
+        return False
     except OSError:  # it is not ours, or holds processes itself
-        pass
-    return False
+        return False
 
 
 def _is_bounded(folder: Path) -> bool:
