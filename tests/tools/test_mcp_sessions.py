@@ -202,19 +202,20 @@ async def test_as_many_are_kept_ready_as_were_used_at_once(workspaces: Workspace
 
 
 async def test_no_more_than_max_sessions_at_once(workspaces: Workspaces) -> None:
-    most = 0
+    counts: list[int] = []
+    two = asyncio.Barrier(2)
     async with made(command=raw("answers"), max_sessions=2) as toolset:
 
         async def episode(i: int) -> int:
-            nonlocal most
             async with opened(workspaces, str(i)) as workspace:
                 pid = await pid_of(toolset, workspace)
-                most = max(most, len(servers("answers")))
-                await asyncio.sleep(0.05)
+                counts.append(len(servers("answers")))
+                await two.wait()
                 return pid
 
-        pids = await asyncio.gather(*map(episode, range(7)))
-    assert (len(set(pids)), most) == (7, 2)
+        async with asyncio.timeout(60):
+            pids = await asyncio.gather(*map(episode, range(8)))
+    assert (len(set(pids)), max(counts)) == (8, 2)
 
 
 async def test_two_servers_never_wait_for_each_other(workspaces: Workspaces) -> None:
@@ -237,20 +238,21 @@ async def test_two_servers_never_wait_for_each_other(workspaces: Workspaces) -> 
 
 async def test_waiting_for_a_session_takes_nothing_of_a_call_s_time(workspaces: Workspaces) -> None:
     """Neither of its deadline nor of the slots that the calls of those who have a session need."""
+    timeout_s = 2.0
+    others = [asyncio.Event() for _ in range(2)]
     async with made(command=raw("answers"), max_sessions=1) as toolset:
-        box = Toolbox({"act": toolset.tools[0]}, count_tokens=len, timeout_s=0.5, retries=0, max_concurrent=1)
+        box = Toolbox({"act": toolset.tools[0]}, count_tokens=len, timeout_s=timeout_s, retries=0, max_concurrent=1)
 
         async def episode(i: int) -> list[Outcome]:
             async with opened(workspaces, str(i)) as workspace:
-                outcomes = []
-                for turn in range(2):
-                    _, record = await box.call(ToolCall(name="act", arguments={}), workspace, turn=turn)
-                    outcomes.append(record.outcome)
-                    await asyncio.sleep(0.4)
-                assert record.seconds < 0.5
-                return outcomes
+                _, first = await box.call(ToolCall(name="act", arguments={}), workspace, turn=0)
+                if not others[i].is_set():
+                    others[1 - i].set()
+                    await asyncio.sleep(1.25 * timeout_s)
+                _, second = await box.call(ToolCall(name="act", arguments={}), workspace, turn=1)
+                return [first.outcome, second.outcome]
 
-        assert await asyncio.gather(*map(episode, range(4))) == [[Outcome.SUCCESS] * 2] * 4
+        assert await asyncio.gather(episode(0), episode(1)) == [[Outcome.SUCCESS] * 2] * 2
 
 
 # --- what ends before its time
