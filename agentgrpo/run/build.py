@@ -47,6 +47,7 @@ from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.demonstrations.base import Source
 from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.run.cold_start import cold_started
 from agentgrpo.run.equipment import Equipment, build_part
 from agentgrpo.run.examine import Examiner, first
 from agentgrpo.run.guards import Guards
@@ -254,30 +255,43 @@ def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> E
 def prepare_start(inputs: Inputs) -> Start:
     """The model to start from, warm-started first where the configuration says so, which takes minutes. Call it outside
     of any event loop."""
+    model = inputs.settings.model
+    if isinstance(model, WarmStart):
+        return Start(in_turn(inputs.world, partial(model.folder, **_teaching(inputs))))
+    fetch = partial(fetched_folder, model.path, model.revision, tell=inputs.screen.line)
+    start = Start(in_turn(inputs.world, fetch))
+    refuse_other_shape(start.folder, model.shape, trust_remote_code=model.trust_remote_code)
+    if not model.cold_start.demonstrations:
+        return start
+    teach = partial(cold_started, start, model.cold_start, hardware=inputs.hardware, **_teaching(inputs))
+    return Start(in_turn(inputs.world, teach))
+
+
+def _teaching(inputs: Inputs) -> dict[str, Any]:
+    """What a warm or cold start needs of a run: its demonstrations and what they are shown in."""
     settings = inputs.settings
-    model, chosen = settings.model, settings.environment.tree
-    if isinstance(model, ModelPath):
-        fetch = partial(fetched_folder, model.path, model.revision, tell=inputs.screen.line)
-        folder = in_turn(inputs.world, fetch)
-        refuse_other_shape(folder, model.shape, trust_remote_code=model.trust_remote_code)
-        return Start(folder)
     if not isinstance(inputs.dataset, DemonstratedDataset):
+        is_tiny = isinstance(settings.model, WarmStart)
         raise ConfigError(
             f"model={settings.tree['model']['name']} learns from demonstrations, and task={settings.task.name} has "
-            "none; give a model that can do without: model=path model.path=FOLDER"
+            "none; "
+            + (
+                "give a model that can do without: model=path model.path=FOLDER"
+                if is_tiny
+                else "set model.cold_start.demonstrations=0, or show it your own first: agentgrpo sft "
+                "demonstrations=chat"
+            )
         )
-    writing = {key: node for key, node in chosen.items() if key not in FROZEN}
-    make = partial(
-        model.folder,
-        dataset=inputs.dataset,
-        make_renderer=partial(build_renderer, inputs, describes=False),
-        make_runner=partial(_demonstrating, inputs),
-        teaches=inputs.format,
-        environment_key=repr([writing, *(settings.tree[group] for group in ("tools", "retriever")), versions()]),
-        seed=inputs.run.seed,
-        progress=show_stages(inputs.screen),
-    )
-    return Start(in_turn(inputs.world, make))
+    writing = {key: node for key, node in settings.environment.tree.items() if key not in FROZEN}
+    return {
+        "dataset": inputs.dataset,
+        "make_renderer": partial(build_renderer, inputs, describes=False),
+        "make_runner": partial(_demonstrating, inputs),
+        "teaches": inputs.format,
+        "environment_key": repr([writing, *(settings.tree[group] for group in ("tools", "retriever")), versions()]),
+        "seed": inputs.run.seed,
+        "progress": show_stages(inputs.screen),
+    }
 
 
 def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> Run:

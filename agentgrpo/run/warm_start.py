@@ -11,11 +11,8 @@ determines it; whoever comes second, also at the same time from another process,
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -28,8 +25,8 @@ from transformers import PreTrainedTokenizerBase
 
 import agentgrpo
 from agentgrpo.config.settings import LoraSettings
-from agentgrpo.core.durable import atomic_directory, ensure_directory, sweep_leftovers, verify_directory
-from agentgrpo.core.errors import CheckpointError, ConfigError
+from agentgrpo.core.cache import default_cache, made_once
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Branch, Episode, Passage
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
@@ -40,7 +37,6 @@ from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 
-CACHE_VARIABLE = "AGENTGRPO_CACHE"
 SOURCES = (
     "core/types.py",
     "core/messages.py",
@@ -124,20 +120,7 @@ class WarmStart:
     def key(self, demonstration_fingerprint: str, environment_key: str, seed: int) -> str:
         """Name of the result in the cache: a hash of everything that determines it."""
         made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
-        parts = (
-            made_with,
-            demonstration_fingerprint,
-            environment_key,
-            seed,
-            torch.__version__,
-            transformers.__version__,
-        )
-        digest = blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12)
-        package = Path(agentgrpo.__file__).parent
-        for part in SOURCES:
-            for path in sorted((package / part).rglob("*.py")) or [package / part]:
-                digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
-        return digest.hexdigest()
+        return key_of(made_with, demonstration_fingerprint, environment_key, seed)
 
     def folder(
         self,
@@ -163,13 +146,10 @@ class WarmStart:
             / "warm_start"
             / self.key(dataset.demonstration_fingerprint, environment_key, seed)
         )
-        model = home / "model"
-        with _alone(home):
-            if not _is_whole(model):
-                sweep_leftovers(home)
-                with atomic_directory(model) as directory:
-                    self._make(directory, dataset, make_renderer, make_runner, teaches, seed, progress or _silent)
-        return model
+        return made_once(
+            home,
+            lambda folder: self._make(folder, dataset, make_renderer, make_runner, teaches, seed, progress or _silent),
+        )
 
     def _make(
         self,
@@ -255,6 +235,17 @@ class WarmStart:
         return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights), phase=phase)
 
 
+def key_of(*parts: object) -> str:
+    """Hash of JSON values, of the libraries' versions, and of the sources that determine what is made of them."""
+    given = (*parts, torch.__version__, transformers.__version__)
+    digest = blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=12)
+    package = Path(agentgrpo.__file__).parent
+    for part in SOURCES:
+        for path in sorted((package / part).rglob("*.py")) or [package / part]:
+            digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_runner: MakeRunner) -> list[Episode]:
     """One episode per task of the world, in order, by its demonstrators. An infrastructure failure raises."""
     demonstrators = {task.id: world.demonstrator(task) for task in world.tasks}
@@ -276,27 +267,6 @@ def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator]) ->
         return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
 
     return ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script)
-
-
-def default_cache() -> Path:
-    """$AGENTGRPO_CACHE, or ~/.cache/agentgrpo."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "agentgrpo").expanduser()
-
-
-def _is_whole(directory: Path) -> bool:
-    try:
-        return bool(verify_directory(directory))
-    except CheckpointError:
-        return False
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Waits until no other process is at work in `home`; the kernel frees the lock of one that died."""
-    ensure_directory(home)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _silent(stage: str, done: int, total: int) -> None:

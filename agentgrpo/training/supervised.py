@@ -1,4 +1,4 @@
-"""Supervised warm start: one pass of weighted next-token prediction over written-out episodes.
+"""Supervised training for a start: weighted next-token prediction over written-out episodes.
 
 Rows of about the same length are padded on the right and go through the model's own causal forward, without a mask: no
 real token can see the padding. (Measured against the packed forward of `attention`: rows of one bucket share no prompt
@@ -73,26 +73,33 @@ def train_supervised(
     seed: int,
     tokens_per_batch: int = 1024,
     lr: float = 3e-3,
-    muon_lr: float = 0.012,
+    muon_lr: float | None = 0.012,
+    epochs: int = 1,
     warmup_steps: int = 20,
     decay_fraction: float = 0.6,
     max_grad_norm: float = 1.0,
     on_step: Callable[[SupervisedStep], None] | None = None,
 ) -> SupervisedMetrics:
-    """One epoch, phase after phase, a function of weights, samples and `seed` alone.
+    """`epochs` times all samples, phase after phase, a function of weights, samples and `seed` alone.
 
-    Muon (`muon_lr`) for the hidden matrices, AdamW (`lr`) for embeddings and norms. Both rates rise over
+    Muon (`muon_lr`) for the hidden matrices, AdamW (`lr`) for embeddings and norms; with muon_lr=None AdamW for all,
+    as a trained model takes it. What is frozen stays. Both rates rise over
     `warmup_steps`, stay, and fall linearly to 0 over the last `decay_fraction` of the steps. tokens_per_batch: rows
     times the longest row. Samples without a weighted token are left out. Raises DataError where none is left,
     TrainingError naming the step for a loss or gradient norm that is not finite (that step is not taken).
     """
-    _check(tokens_per_batch, lr, muon_lr, warmup_steps, decay_fraction, max_grad_norm)
+    _check(tokens_per_batch, lr, muon_lr, epochs, warmup_steps, decay_fraction, max_grad_norm)
     used = [s for s in samples if any(s.weights[1:])]
     if not used:
         raise DataError("no sample has a weighted token after its first; give at least one")
     rng = random.Random(seed)
     phases = sorted({s.phase for s in used})
-    batches = [b for p in phases for b in _bucketed([s for s in used if s.phase == p], tokens_per_batch, rng)]
+    batches = [
+        batch
+        for phase in phases
+        for _ in range(epochs)
+        for batch in _bucketed([s for s in used if s.phase == phase], tokens_per_batch, rng)
+    ]
     optimizers = _optimizers(policy, lr, muon_lr)
     losses: list[float] = []
     num_tokens = 0
@@ -167,16 +174,18 @@ def _bucketed(
     return batches
 
 
-def _optimizers(policy: Policy, lr: float, muon_lr: float) -> list[torch.optim.Optimizer]:
+def _optimizers(policy: Policy, lr: float, muon_lr: float | None) -> list[torch.optim.Optimizer]:
     model = policy.model
     embeddings = {id(m.weight) for m in (model.get_input_embeddings(), model.get_output_embeddings())}
     trained = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
-    others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
-    return [
-        Muon([{"params": hidden, "peak_lr": muon_lr}], lr=muon_lr),
-        torch.optim.AdamW([{"params": others, "peak_lr": lr}], lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
+    hidden = [p for p in trained if muon_lr is not None and p.ndim == 2 and id(p) not in embeddings]
+    by_muon = {id(p) for p in hidden}
+    others = [p for p in trained if id(p) not in by_muon]
+    found: list[torch.optim.Optimizer] = []
+    if muon_lr is not None:
+        found.append(Muon([{"params": hidden, "peak_lr": muon_lr}], lr=muon_lr))
+    groups = [{"params": others, "peak_lr": lr}]
+    return [*found, torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)]
 
 
 def _lr_scale(step: int, total_steps: int, warmup_steps: int, decay_fraction: float) -> float:
@@ -185,12 +194,19 @@ def _lr_scale(step: int, total_steps: int, warmup_steps: int, decay_fraction: fl
 
 
 def _check(
-    tokens_per_batch: int, lr: float, muon_lr: float, warmup_steps: int, decay_fraction: float, max_grad_norm: float
+    tokens_per_batch: int,
+    lr: float,
+    muon_lr: float | None,
+    epochs: int,
+    warmup_steps: int,
+    decay_fraction: float,
+    max_grad_norm: float,
 ) -> None:
     for name, given, allowed, ok in (
         ("tokens_per_batch", tokens_per_batch, "a whole number >= 1", tokens_per_batch >= 1),
         ("lr", lr, "a finite number > 0", 0 < lr < math.inf),
-        ("muon_lr", muon_lr, "a finite number > 0", 0 < muon_lr < math.inf),
+        ("muon_lr", muon_lr, "a finite number > 0, or None", muon_lr is None or 0 < muon_lr < math.inf),
+        ("epochs", epochs, "a whole number >= 1", epochs >= 1),
         ("warmup_steps", warmup_steps, "a whole number >= 0", warmup_steps >= 0),
         ("decay_fraction", decay_fraction, "0 < decay_fraction <= 1", 0 < decay_fraction <= 1),
         ("max_grad_norm", max_grad_norm, "a number > 0", max_grad_norm > 0),

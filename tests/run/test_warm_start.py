@@ -17,7 +17,7 @@ from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrieval.embedded import embedded
 from agentgrpo.retrieval.rerank import LexicalReranker
-from agentgrpo.run.warm_start import WarmStart, default_cache, demonstrate
+from agentgrpo.run.warm_start import WarmStart, demonstrate
 from agentgrpo.worlds.almanac.dataset import Almanac
 from agentgrpo.worlds.almanac.world import thesaurus
 from agentgrpo.worlds.diary.dataset import Diaries
@@ -211,14 +211,6 @@ def test_everything_that_matters_is_in_the_key() -> None:
 def test_what_trains_afterwards_does_not() -> None:
     other = WarmStart(lora=LoraSettings(rank=4), freeze=("head",))
     assert other.key("data", "environment", 0) == WarmStart().key("data", "environment", 0)
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AGENTGRPO_CACHE", str(tmp_path / "a b"))
-    assert default_cache() == tmp_path / "a b"
-    monkeypatch.delenv("AGENTGRPO_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache() == tmp_path / ".cache" / "agentgrpo"
 
 
 def test_refused_settings() -> None:

@@ -12,7 +12,7 @@ from agentgrpo.tasks.base import Demonstrator, Language, split_of
 from agentgrpo.tasks.generated import drawn, habits_of, hash_of
 from agentgrpo.worlds.almanac.world import Pool
 from agentgrpo.worlds.workshop.demonstrator import Careless, WorkshopHabits, WorkshopOracle
-from agentgrpo.worlds.workshop.world import Problem, beginning, draw_problem, items, kinds
+from agentgrpo.worlds.workshop.world import Kind, Problem, beginning, draw_problem, items, kinds_of
 
 LANGUAGE = Language(
     answer="Final Answer: ",
@@ -28,16 +28,19 @@ LANGUAGE = Language(
 """ReAct with arguments as JSON: what is the same in every call is one token, what is chosen is another."""
 
 
+KINDS = ("left", "more", "stock", "convert", "boxes", "none", "price", "cost", "ship", "moved", "pair", "note")
+
+
 class Workshop:
-    """Problems of twelve kinds (kinds.json), dealt in turn, so that the first n tasks of a split are balanced. Every
-    problem has names, numbers and files of its own, drawn for each `world_seed`; the names of the splits are of
+    """Problems of the kinds `asked` (kinds.json), dealt in turn, so that the first n tasks of a split are balanced.
+    Every problem has names, numbers and files of its own, drawn for each `world_seed`; the names of the splits are of
     disjoint pools, so no thing of dev or test ever occurs in training.
 
     `Task.metadata`: kind; files {name: text} of the episode's workspace (tables, one row a line, and note.txt);
     milestones (texts that tool results must show on the way to the answer); ideal_calls {tool: number}.
 
-    Demonstrations are drawn from the train pool and do not depend on `world_seed`; a kind comes as often as its
-    `turns` say. `habits`: see demonstrator.Habits. Raises ConfigError."""
+    Demonstrations are of the kinds `shown`, drawn from the train pool, and do not depend on `world_seed`; a kind comes
+    as often as its `turns` say. `habits`: see demonstrator.WorkshopHabits. Raises ConfigError."""
 
     language = LANGUAGE
 
@@ -48,17 +51,20 @@ class Workshop:
         train_tasks: int = 6000,
         dev_tasks: int = 240,
         test_tasks: int = 960,
+        asked: Sequence[str] = KINDS,
+        shown: Sequence[str] = KINDS,
         habits: Mapping[str, float] | None = None,
     ) -> None:
         sizes: dict[Pool, int] = {"train": train_tasks, "dev": dev_tasks, "test": test_tasks}
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name}_tasks={size}; at least 1 is allowed")
+        dealt, self._shown = kinds_of(asked, "task.asked"), kinds_of(shown, "task.shown")
         self.habits = habits_of(WorkshopHabits, habits or {})
         self._problems: dict[str, Problem] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}
         for pool, size in sizes.items():
-            for index, kind in enumerate(islice(cycle(kinds().values()), size)):
+            for index, kind in enumerate(islice(cycle(dealt), size)):
                 task_id = f"workshop-{world_seed}-{pool}-{index}-{kind.name}"
                 self._problems[task_id] = draw_problem(kind, pool, world_seed, pool, index)
             self._splits[pool] = tuple(
@@ -72,7 +78,9 @@ class Workshop:
     def demonstration_fingerprint(self) -> str:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
-        return hash_of(repr(self.habits), items("train"), *([p.name, p.read_text(encoding="utf-8")] for p in here))
+        shown = [kind.name for kind in self._shown]
+        sources = [[p.name, p.read_text(encoding="utf-8")] for p in here]
+        return hash_of(repr(self.habits), shown, items("train"), *sources)
 
     def split(self, name: str) -> Sequence[Task]:
         return split_of(self._splits, name)
@@ -90,7 +98,7 @@ class Workshop:
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Bench]:
         """World i is the same whatever `count` is."""
         for index in range(count):
-            yield Bench(index, tasks_per_world, self.habits)
+            yield Bench(index, tasks_per_world, self._shown, self.habits)
 
 
 class Bench:
@@ -98,9 +106,9 @@ class Bench:
 
     phase = 0
 
-    def __init__(self, number: int, num_tasks: int, habits: WorkshopHabits) -> None:
+    def __init__(self, number: int, num_tasks: int, shown: Sequence[Kind], habits: WorkshopHabits) -> None:
         name = f"demonstration-{number}"
-        turns = [kind for kind in kinds().values() for _ in range(kind.turns)]
+        turns = [kind for kind in shown for _ in range(kind.turns)]
         self._problems = {
             f"{name}-{index}-{kind.name}": draw_problem(kind, "train", name, index)
             for index, kind in enumerate(islice(cycle(turns), num_tasks))

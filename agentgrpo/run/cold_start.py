@@ -1,0 +1,73 @@
+"""The cold start: a published model learns from demonstrations how the episodes of its task set are written.
+
+    model folder -> [Episode] of the real environment, in the model's own format -> supervised epochs -> folder
+
+Only what a policy would have sampled is learned, all of it with the same weight. The folder is kept in the cache under
+a hash of everything that determines it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from agentgrpo.config.hardware import Hardware
+from agentgrpo.config.settings import ColdStartSettings
+from agentgrpo.core.cache import default_cache, made_once
+from agentgrpo.core.types import Branch
+from agentgrpo.models.loading import Start, open_policy
+from agentgrpo.run.warm_start import Demonstrated, MakeRenderer, MakeRunner, Progress, demonstrate, key_of
+from agentgrpo.training.adapters import freeze
+from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
+
+WARMUP_STEPS = 5
+
+
+def cold_started(
+    base: Start,
+    settings: ColdStartSettings,
+    *,
+    dataset: Demonstrated,
+    make_renderer: MakeRenderer,
+    make_runner: MakeRunner,
+    environment_key: str,
+    teaches: str | None,
+    hardware: Hardware,
+    seed: int,
+    progress: Progress,
+) -> Path:
+    """A transformers folder with the model in `base`, trained; from the cache or made now. Call it outside of any event
+    loop. `seed` draws the order of training; for the other arguments see WarmStart.folder."""
+    key = key_of(asdict(settings), base.state()["sha256"], dataset.demonstration_fingerprint, environment_key, seed)
+
+    def make(folder: Path) -> None:
+        policy = open_policy(base.folder, hardware)
+        renderer = make_renderer(policy.tokenizer)
+        progress("demonstrations", 0, settings.demonstrations)
+        [world] = dataset.demonstration_worlds(1, settings.demonstrations)
+        episodes = demonstrate(world, renderer, make_runner)
+        freeze(policy.model, settings.freeze)
+
+        def on_step(step: SupervisedStep) -> None:
+            progress("cold start", step.step, step.total_steps)
+
+        train_supervised(
+            policy,
+            [_weigh(branch) for episode in episodes for branch in episode.branches],
+            seed=seed,
+            tokens_per_batch=settings.tokens_per_batch,
+            lr=settings.lr,
+            muon_lr=None,
+            epochs=settings.epochs,
+            warmup_steps=WARMUP_STEPS,
+            on_step=on_step,
+        )
+        policy.knows_format = teaches
+        policy.save(folder)
+
+    return made_once(default_cache() / "cold_start" / key, make)
+
+
+def _weigh(branch: Branch) -> WeightedSample:
+    weights = [float(segment.sampled) for segment in branch.segments for _ in segment.token_ids]
+    return WeightedSample(token_ids=branch.token_ids, weights=tuple(weights))
