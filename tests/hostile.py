@@ -22,6 +22,8 @@ from agentgrpo.core.durable import MANIFEST, _manifest_bytes
 from agentgrpo.training.checkpoint import STATE
 
 WAIT_S = 60.0
+REFUSED_S = 10.0
+"""CPU seconds within which a refusal must come."""
 MEMORY = 4 * 2**30
 _NUMBER = re.compile(r"(?<=[:\[ ])-?\d+(?:\.\d+)?(?:e-?\d+)?(?=[,\]}\s])")
 
@@ -105,12 +107,15 @@ class Said(NamedTuple):
     code: int | None
     """None: it did not end."""
     lines: list[str]
+    cpu_s: float
+    """Of it and its children."""
 
     @property
     def is_answer(self) -> bool:
-        """Whether it works, or is refused in one line, after warnings of files that are damaged, and with the exit code
-        of a refusal. 1: a replay that differs."""
-        refused = self.code in range(2, 12) and self.lines[-1:] and self.lines[-1].startswith("agentgrpo: ")
+        """Whether it works, or is refused soon and in one line, after warnings of files that are damaged, and with the
+        exit code of a refusal. 1: a replay that differs."""
+        said = self.code in range(2, 12) and self.lines[-1:] and self.lines[-1].startswith("agentgrpo: ")
+        refused = said and self.cpu_s < REFUSED_S
         is_known = not any(line.startswith("Traceback ") for line in self.lines)
         return is_known and (self.code in (0, 1) or bool(refused))
 
@@ -118,12 +123,19 @@ class Said(NamedTuple):
 def answer(argv: Sequence[str], said: Path) -> Said:
     """Of `agentgrpo ARGV`; what it prints on stderr goes through the file `said`."""
     child = get_context("fork").Process(target=_main, args=(argv, said))
+    before = _cpu_s_of_children()
     child.start()
     child.join(WAIT_S)
     code = child.exitcode
     child.kill()
     child.join()
-    return Said(code, said.read_text("utf-8", "replace").splitlines())
+    return Said(code, said.read_text("utf-8", "replace").splitlines(), _cpu_s_of_children() - before)
+
+
+def _cpu_s_of_children() -> float:
+    """Of all that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _main(argv: Sequence[str], said: Path) -> None:

@@ -2,13 +2,13 @@
 
     model folder -> [Episode] of the real environment, in the model's own format -> supervised epochs -> folder
 
-Only what a policy would have sampled is learned, all of it with the same weight. The folder is kept in the cache under
-a hash of everything that determines it.
+Only what a policy would have sampled is learned, all of it with the same weight, in float32. The folder is kept in the
+cache under a hash of everything that determines it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from agentgrpo.config.hardware import Hardware
@@ -41,7 +41,7 @@ def cold_started(
     key = key_of(asdict(settings), base.state()["sha256"], dataset.demonstration_fingerprint, environment_key, seed)
 
     def make(folder: Path) -> None:
-        policy = open_policy(base.folder, hardware)
+        policy = open_policy(base.folder, replace(hardware, dtype="float32"))
         renderer = make_renderer(policy.tokenizer)
         progress("demonstrations", 0, settings.demonstrations)
         [world] = dataset.demonstration_worlds(1, settings.demonstrations)
