@@ -38,7 +38,9 @@ def cold_started(
 ) -> Path:
     """A transformers folder with the model in `base`, trained; from the cache or made now. Call it outside of any event
     loop. `seed` draws the order of training; for the other arguments see WarmStart.folder."""
-    key = key_of(asdict(settings), base.state()["sha256"], dataset.demonstration_fingerprint, environment_key, seed)
+    made_by = Path(__file__).read_text("utf-8")
+    start = base.state()["sha256"]
+    key = key_of(asdict(settings), made_by, start, dataset.demonstration_fingerprint, environment_key, seed)
 
     def make(folder: Path) -> None:
         policy = open_policy(base.folder, replace(hardware, dtype="float32"))
