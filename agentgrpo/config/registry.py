@@ -11,6 +11,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "task": {
         "almanac": "agentgrpo.worlds.almanac.dataset:Almanac",
         "diary": "agentgrpo.worlds.diary.dataset:Diaries",
+        "glossary": "agentgrpo.worlds.glossary.dataset:Glossary",
         "jsonl": "agentgrpo.tasks.jsonl:jsonl",
         "memory_files": "agentgrpo.tasks.memory_files.dataset:MemoryFiles",
         "questions": "agentgrpo.tasks.questions.dataset:questions",

@@ -1,0 +1,1 @@
+"""Questions about the nouns of WordNet, real text that comes as a Debian package."""

@@ -1,0 +1,184 @@
+"""The task set over WordNet: which word means something, what kind of thing a word names, and both in a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from agentgrpo.core.chance import generator
+from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.messages import ParsedTurn
+from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.tasks.base import Demonstrator, Language, split_of
+from agentgrpo.tasks.generated import drawn, hash_of
+from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
+from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, next_turn
+
+Kind = Literal["word", "kind", "both"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_QUESTIONS: Mapping[Kind, str] = {
+    "word": "Which word means: {meaning}?",
+    "kind": "What kind of thing is a {word}?",
+    "both": "What kind of thing is this: {meaning}?",
+}
+_SHARES = {"train": 0.8, "dev": 0.05, "test": 0.15}
+
+
+class _Question(NamedTuple):
+    kind: Kind
+    noun: Noun
+
+    def task(self, task_id: str) -> Task:
+        noun = self.noun
+        supporting = [
+            f"{noun.word}-{of}" for of, needed in (("word", "word both"), ("kind", "kind both")) if self.kind in needed
+        ]
+        return Task(
+            id=task_id,
+            messages=(Message(role="user", content=_QUESTIONS[self.kind].format(**noun._asdict())),),
+            references=(noun.word if self.kind == "word" else noun.kind,),
+            metadata={"kind": self.kind, "supporting": supporting, "ideal_calls": {"search": len(supporting)}},
+            data_source="glossary",
+        )
+
+
+class Glossary:
+    """Questions of the kinds `asked` about WordNet's nouns, dealt in turn. A noun belongs to one split, so nothing that
+    is asked in dev or test is ever asked in training; all splits are searched in the one corpus.
+
+    For each noun the corpus has a passage that says what it means, and another that says what kind of thing it is:
+    `both` takes two searches, and the second cannot be written before the first is answered. Demonstrations are of the
+    kinds `shown`. `Task.metadata`: kind; supporting (passage ids, in order); ideal_calls. Raises DataError,
+    ConfigError."""
+
+    language = Language(answer="Final Answer: ")
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        nouns: int = 6000,
+        world_seed: int = 0,
+        asked: Sequence[str] = KINDS,
+        shown: Sequence[str] = KINDS,
+    ) -> None:
+        """path: the folder of WordNet's database. nouns: at most so many, drawn by `world_seed`."""
+        if nouns < 40:
+            raise ConfigError(f"task.nouns={nouns}; at least 40 are needed")
+        asked_kinds, self._shown = _kinds(asked, "task.asked"), _kinds(shown, "task.shown")
+        found = read_nouns(Path(path).expanduser())
+        rng = generator("glossary", world_seed)
+        chosen = rng.sample(found, min(nouns, len(found)))
+        self._questions: dict[str, _Question] = {}
+        self._splits: dict[str, tuple[Task, ...]] = {}
+        self._nouns: dict[str, list[Noun]] = {}
+        begin = 0
+        for name, share in _SHARES.items():
+            end = begin + round(share * len(chosen))
+            self._nouns[name] = chosen[begin:end]
+            dealt = {
+                f"glossary-{world_seed}-{name}-{index}-{kind}": _Question(kind, noun)
+                for index, (noun, kind) in enumerate(zip(chosen[begin:end], cycle(asked_kinds), strict=False))
+            }
+            self._questions |= dealt
+            self._splits[name] = tuple(question.task(task_id) for task_id, question in dealt.items())
+            begin = end
+        self._corpora = {"vdb": _passages(chosen)}
+        self.fingerprint = hash_of(
+            [[p.id, p.title, p.text] for p in self._corpora["vdb"]],
+            [[n, [[t.id, t.question, t.references] for t in tasks]] for n, tasks in self._splits.items()],
+        )
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        return hash_of(self.fingerprint, self._shown, Path(__file__).read_text("utf-8"))
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._corpora
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def oracle(self, task: Task) -> Demonstrator:
+        return GlossaryOracle(drawn(self._questions, task))
+
+    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[_Shelf]:
+        """Of the training nouns, in the whole corpus. World i is the same whatever `count` is."""
+        for index in range(count):
+            nouns = generator("glossary demonstration", index).sample(
+                self._nouns["train"], min(tasks_per_world, len(self._nouns["train"]))
+            )
+            yield _Shelf(f"demonstration-{index}", nouns, self._shown, self._corpora)
+
+
+class _Shelf:
+    """One demonstration world (tasks.base.DemonstrationWorld)."""
+
+    phase = 0
+
+    def __init__(
+        self, name: str, nouns: Sequence[Noun], shown: Sequence[Kind], corpora: Mapping[str, Sequence[Passage]]
+    ) -> None:
+        self._corpora = corpora
+        self._questions = {
+            f"{name}-{index}-{kind}": _Question(kind, noun)
+            for index, (noun, kind) in enumerate(zip(nouns, cycle(shown), strict=False))
+        }
+        self.tasks: Sequence[Task] = tuple(q.task(task_id) for task_id, q in self._questions.items())
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._corpora
+
+    def demonstrator(self, task: Task) -> Demonstrator:
+        return GlossaryOracle(self._questions[task.id])
+
+
+class GlossaryOracle:
+    """Searches for what the question says, then for the word that was found. It reads what it is shown, and says that
+    it does not know where the passage is not there."""
+
+    def __init__(self, question: _Question) -> None:
+        self._question = question
+
+    def act(self, context: str) -> ParsedTurn:
+        return next_turn(self._script(), context)
+
+    def _script(self) -> Script:
+        kind, noun = self._question
+        word = noun.word
+        if kind != "kind":
+            observed = yield call("search", query=noun.meaning)
+            found = re.search(rf"^\[\d+\] (\w+): {re.escape(noun.meaning)}$", observed, re.MULTILINE)
+            if found is None or kind == "word":
+                return answer("unknown" if found is None else found[1])
+            word = found[1]
+        observed = yield call("search", query=f"{word} is a kind of")
+        found = re.search(rf"^\[\d+\] {word} is a kind of (\w+)$", observed, re.MULTILINE)
+        return answer("unknown" if found is None else found[1])
+
+
+def _kinds(names: Sequence[str], setting: str) -> tuple[Kind, ...]:
+    for name in names:
+        if name not in KINDS:
+            raise ConfigError(f"{setting} has {name!r}; {', '.join(KINDS)} are allowed.{did_you_mean(name, KINDS)}")
+    if not names:
+        raise ConfigError(f"{setting}=[]; name at least one of {', '.join(KINDS)}")
+    return tuple(kind for name in names for kind in KINDS if kind == name)
+
+
+def _passages(nouns: Sequence[Noun]) -> tuple[Passage, ...]:
+    return tuple(
+        passage
+        for noun in nouns
+        for passage in (
+            Passage(id=f"{noun.word}-word", title=noun.word, text=noun.meaning),
+            Passage(id=f"{noun.word}-kind", text=f"{noun.word} is a kind of {noun.kind}"),
+        )
+    )
