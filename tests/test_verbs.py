@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,9 @@ from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.errors import BudgetSpent
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
+from agentgrpo.run.diagnostics import Unwatched
 from agentgrpo.run.parts import Progress
+from agentgrpo.run.resume import noting_stop
 from agentgrpo.training.process_group import Alone
 
 
@@ -22,12 +22,12 @@ def ended(run_dir: Path, *, screen: str = "plain", error: Exception | None = Non
     (run_dir / "checkpoints" / "step-000002").mkdir(parents=True)
     (run_dir / "config.yaml").write_text(config)
     run = RunSettings(dir=str(run_dir), max_steps=2, screen=screen)
-    parts: Any = SimpleNamespace(run=run, world=Alone(), screen=Screen(screen))
     progress = Progress()
-    with verbs._ending(parts, progress):
+    with noting_stop(run_dir, Alone(), progress, run.max_steps):
         progress.step = 2
         if error is not None:
             raise error
+    verbs._finish(run, None, Alone(), Screen(screen), Unwatched(), None, progress.step)
     return run_dir
 
 

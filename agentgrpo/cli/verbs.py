@@ -18,8 +18,9 @@ import transformers
 import yaml
 
 from agentgrpo.cli.jobs import report
+from agentgrpo.cli.main import configs_dir
 from agentgrpo.config.build import PartNode, build_node
-from agentgrpo.config.compose import SNAPSHOT
+from agentgrpo.config.compose import SNAPSHOT, read_preset
 from agentgrpo.config.hardware import Hardware, Launch
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.commands import Command, VerbResult
@@ -27,15 +28,17 @@ from agentgrpo.core.durable import RunLock, write_atomic
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, ProcessError
 from agentgrpo.models.export import export_model, require_model
 from agentgrpo.models.loading import Start, saved_start
-from agentgrpo.records.run_dir import EVAL, EVALUATED
+from agentgrpo.records.run_dir import EVAL, EVALUATED, RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.assembly import refuse_unfit, session_of
+from agentgrpo.run.baselines import Baselines
 from agentgrpo.run.build import build_run, load_inputs, prepare_start, run_of
+from agentgrpo.run.cpu_seconds import is_trained, trained_cpu_s
 from agentgrpo.run.diagnostics import Diagnostics, Watch
 from agentgrpo.run.drift import refuse_drift, refuse_other_settings
 from agentgrpo.run.evaluate import Verdict
 from agentgrpo.run.examine import Examiner
-from agentgrpo.run.parts import Parts, Progress
+from agentgrpo.run.parts import Progress
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
     RestoreOnRefusal,
@@ -63,6 +66,7 @@ def train(config: Config, command: Command) -> VerbResult:
         if command.verb == "sft" and settings.demonstrations.name == "none":
             raise ConfigError("sft imitates demonstrations, and demonstrations=none; choose oracle, chat or recorded")
         refuse_unfit(settings)
+        baselines = _baselines(settings, command, world)
         engine = settings.engine
         if engine.says("trainable") is False:  # known before a warm start
             raise ConfigError(
@@ -70,47 +74,48 @@ def train(config: Config, command: Command) -> VerbResult:
             )
         once(world, lambda: _begin(settings.run, command))
         screen.line(f"run directory: {settings.run.dir}")
-        built = run_of(settings, command.snapshot, screen, world)
-        session, progress = session_of(built, None, watch), Progress()
-        with _ending(session.parts, progress):
-            return _verb_result(asyncio.run(run_session(session, progress)))
+        result, step = _train_new(settings, command, world, screen, watch)
+        return _finish(settings.run, baselines, world, screen, watch, result, step)
 
 
 def resume(config: Config, command: Command) -> VerbResult:
     """`agentgrpo resume RUN`: go on from the newest valid checkpoint, bit-exactly."""
     with _run_directory(config, command) as (settings, command, world, screen, watch):
         run, run_dir = settings.run, Path(settings.run.dir)
+        baselines = _baselines(settings, command, world)
+        finish = partial(_finish, run, baselines, world, screen, watch)
         store = CheckpointStore(run_dir=run_dir, keep_last=run.keep_last, keep_best=run.keep_best)
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: keep_configuration(run_dir, command.snapshot))
-            built = run_of(settings, command.snapshot, screen, world)
-            session, progress = session_of(built, None, watch), Progress()
-            with _ending(session.parts, progress):
-                return _verb_result(asyncio.run(run_session(session, progress)))
+            return finish(*_train_new(settings, command, world, screen, watch))
         checkpoint = newest_checkpoint(store, world)
         now = yaml.safe_load(command.snapshot)
         refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
-        if (result := once(world, lambda: kept_result(run, checkpoint.step, now))) is not None:
+        if (result := once(world, partial(kept_result, run, checkpoint.step, now))) is not None:
             more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
             screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
-            report_result(screen, result)
-            return _verb_result(result)
+            if run.eval.baselines:  # which it may not have been asked for before
+                keep_configuration(run_dir, command.snapshot)
+            return finish(result, checkpoint.step)
         built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
         for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
             screen.line(f"note: {note}")
-        if once(world, lambda: rewind(run, store, checkpoint, command.snapshot)) and not run.final_eval:
+        if once(world, partial(rewind, run, store, checkpoint, command.snapshot)) and not run.final_eval:
             screen.line(
                 f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false makes "
                 f"no other: it is kept in {run_dir / 'orphans'}"
             )
         screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
-        if checkpoint.step >= run.max_steps:
+        if is_trained(run, checkpoint.step, trained_cpu_s(run_dir)):
             todo = ", and its end weights are evaluated" if run.final_eval else ""
             screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
         session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
-        with _ending(session.parts, progress):
-            return _verb_result(asyncio.run(run_session(session, progress)))
+        with noting_stop(run_dir, world, progress, run.max_steps):
+            result = asyncio.run(run_session(session, progress))
+        step = progress.step
+        del built, session, progress, checkpoint  # the models of baselines need the room
+        return finish(result, step)
 
 
 def evaluate(config: Config, command: Command) -> VerbResult:
@@ -203,18 +208,39 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
     return None
 
 
-@contextmanager
-def _ending(parts: Parts, progress: Progress) -> Iterator[None]:
-    """Around a training: why it was stopped is noted in its directory, what comes next is said."""
-    run = parts.run
-    with noting_stop(Path(run.dir), parts.world, progress, run.max_steps):
-        yield
+def _train_new(
+    settings: Settings, command: Command, world: ProcessGroup, screen: Screen, watch: Watch
+) -> tuple[dict[str, Any] | None, int]:
+    """A run from its first step to what it comes to: eval.json's content, and its steps."""
+    built = run_of(settings, command.snapshot, screen, world)
+    session, progress = session_of(built, None, watch), Progress()
+    with noting_stop(Path(settings.run.dir), world, progress, settings.run.max_steps):
+        return asyncio.run(run_session(session, progress)), progress.step
+
+
+def _baselines(settings: Settings, command: Command, world: ProcessGroup) -> Baselines | None:
+    """Those that the run is to have beside it. Raises ConfigError."""
+    if not settings.run.eval.baselines:
+        return None
+    return Baselines(settings, command.snapshot, world, partial(read_preset, configs_dir()))
+
+
+def _finish(
+    run: RunSettings,
+    baselines: Baselines | None,
+    world: ProcessGroup,
+    screen: Screen,
+    watch: Watch,
+    result: dict[str, Any] | None,
+    step: int,
+) -> VerbResult:
+    """What follows the last of `step` steps: baselines, the tables, what comes next. result: eval.json's content."""
+    if result is not None:
+        if baselines is not None:
+            result = baselines.train(step, screen=screen, watch=watch)
+        report_result(screen, result, once(world, lambda: RunDir(Path(run.dir)).metrics()))
     if run.screen != "quiet":
-        parts.screen.line(f"next: {'; '.join(next_commands(run, progress.step))}")
-
-
-def _verb_result(result: Mapping[str, Any] | None) -> VerbResult:
-    """Of a training that came to `result`, eval.json's content."""
+        screen.line(f"next: {'; '.join(next_commands(run, step))}")
     return VerbResult(objective=result["sampled"]["trained"]["reward"] if result else None)
 
 

@@ -135,6 +135,15 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def read_preset(configs: Path, group: str, name: str) -> dict[str, Any]:
+    """What group=name says, with the presets of its group that it builds upon. For a job that is under way, where Hydra
+    composes nothing else."""
+    own = yaml.safe_load((configs / group / f"{name}.yaml").read_text("utf-8"))
+    layers = own.pop("defaults", ["_self_"])
+    merged = OmegaConf.merge(*(own if layer == "_self_" else read_preset(configs, group, layer) for layer in layers))
+    return cast(dict[str, Any], OmegaConf.to_container(merged))
+
+
 # --- running
 
 

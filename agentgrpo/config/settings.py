@@ -32,6 +32,10 @@ class EvalSettings:
     """Price of one call by its name, for the metric `cost` of what is asked for, paid or replayed. A name that is not
     here has its price in budget.prices, where there are any, else the agent's own (environments.base.Figures.prices);
     the same for every reward preset, so that runs compare."""
+    baselines: bool = False
+    """Train two other policies from the start weights, each for the CPU seconds that training has taken, and evaluate
+    them on the same tasks: one on the task set's demonstrations, one by rejection sampling. Three runs instead of one,
+    each with the whole of budget.per_run."""
 
     def __post_init__(self) -> None:
         check("run.eval", self)
@@ -46,6 +50,9 @@ class RunSettings:
     seed: int = 0
     max_steps: Count = 150
     """Optimizer updates; skipped steps count."""
+    max_cpu_s: Positive | None = None
+    """Training ends with the first step that has come to so many CPU seconds (of the first process and the programs
+    that it started), or at max_steps; null = no limit. Two equal runs may then end at different steps."""
     checkpoint_every: CountOrZero = 25
     """Steps between checkpoints; 0 = none (then the run cannot be resumed)."""
     keep_last: Count = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentgrpo.config.admission import needed_overrides
@@ -16,7 +16,7 @@ from agentgrpo.records.run_dir import RunDir, stop_sentence
 from agentgrpo.records.screen import LEARNING, OUTCOME, Screen, clock
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.reports.recorded import figures_of
-from agentgrpo.run.report import report_mode, verdict_line
+from agentgrpo.run.report import closing_lines, report_mode
 
 CURVES_BESIDE = ("dev/reward", "policy/kl")
 """Of LEARNING; beside the outcome and what the policy does."""
@@ -43,7 +43,7 @@ def overview(screen: Screen, run: RunDir) -> None:
         )
         screen.text("\n".join(curve_lines(curves, width=screen.width, has_unicode=screen.has_unicode)))
     if result is not None:
-        _evaluation(screen, run, result)
+        _evaluation(screen, run, rows, result)
     _time(screen, run)
     screen.text("")
     for line in [*_failures(rows, result), _checkpoints(run)]:
@@ -54,12 +54,13 @@ def overview(screen: Screen, run: RunDir) -> None:
         screen.text(command, indent=4)
 
 
-def _evaluation(screen: Screen, run: RunDir, result: Mapping[str, Any]) -> None:
+def _evaluation(screen: Screen, run: RunDir, rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
     screen.text("")
     try:
         if "figures" in result:  # or it is of an older version, which had none
             report_mode(screen, result, "greedy")
-        screen.line(verdict_line(result))
+        for line in closing_lines(result, rows):
+            screen.line(line)
     except (KeyError, TypeError) as e:
         raise DataError(f"{run.path / 'eval.json'}: {type(e).__name__}: {e}; evaluate again: agentgrpo eval") from e
 

@@ -97,9 +97,14 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         watch=watch,
         world=built.world,
     )
-    needed = needed_overrides(built.snapshot, user_code(built.snapshot), Path(built.run.dir))
-    go_on = ["agentgrpo resume", f"'{built.run.dir}'", *needed]
-    return TrainingSession(parts=parts, examiner=examiner, eval_key=_eval_key(built, start), go_on=" ".join(go_on))
+    go_on = resume_command(built.snapshot, built.run.dir)
+    return TrainingSession(parts=parts, examiner=examiner, eval_key=_eval_key(built, start), go_on=go_on)
+
+
+def resume_command(snapshot: Mapping[str, Any], run_dir: str) -> str:
+    """The command line that goes on with a run. snapshot: its configuration, interpolations unresolved."""
+    needed = needed_overrides(snapshot, user_code(snapshot), Path(run_dir))
+    return " ".join(["agentgrpo resume", f"'{run_dir}'", *needed])
 
 
 def _without_void_evaluations(built: Run) -> RunSettings:
@@ -233,5 +238,6 @@ def _card(built: Run, step: int, tags: Mapping[str, float]) -> str:
 
 def _eval_key(built: Run, start: Mapping[str, Any]) -> str:
     """Of what an evaluation of the start weights depends on."""
-    of = [start["sha256"], built.dataset.fingerprint, built.settings.tree["run"]["eval"], built.run.seed]
+    evaluated = {key: value for key, value in built.settings.tree["run"]["eval"].items() if key != "baselines"}
+    of = [start["sha256"], built.dataset.fingerprint, evaluated, built.run.seed]
     return sha256(repr(of).encode()).hexdigest()

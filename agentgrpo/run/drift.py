@@ -19,6 +19,8 @@ SOFT = (
     "run.watchdog_s",
     "run.max_loop_lag_s",
     "run.max_steps",
+    "run.max_cpu_s",
+    "run.eval.baselines",
     "run.final_eval",
     "run.eval_every",
     "run.eval_tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -37,17 +38,24 @@ class Verdict(StrEnum):
 
 
 def paired_difference(
-    baseline: Sequence[float], trained: Sequence[float], *, resamples: int = 2000, seed: int = 0
+    baseline: Sequence[float],
+    trained: Sequence[float],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> tuple[float, float, float]:
-    """(mean, low, high) of trained − baseline over tasks, with the 95 % percentile interval of a bootstrap over tasks
-    (Efron & Tibshirani 1993, ch. 13). Rows pair up by position. Raises ValueError for unequal or no rows."""
+    """(mean, low, high) of trained − baseline over tasks, with the percentile interval of a bootstrap over tasks (Efron
+    & Tibshirani 1993, ch. 13), which holds `level` of the draws. Rows pair up by position. Raises ValueError for
+    unequal or no rows."""
     if len(baseline) != len(trained) or not baseline:
         raise ValueError(
             f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}"
         )
     difference = np.asarray(trained, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
     draws = np.random.default_rng(seed).integers(0, len(difference), size=(resamples, len(difference)))
-    low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
+    tail = 50 * (1 - level)
+    low, high = np.percentile(difference[draws].mean(axis=1), [tail, 100 - tail])
     return float(difference.mean()), float(low), float(high)
 
 
@@ -246,6 +254,28 @@ def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
     }
 
 
+FEWEST = 20
+"""Tasks of a kind that may be said to have fallen."""
+
+
+def measured(card: Scorecard, before: Scorecard, after: Scorecard, *, figures: Figures, note: str) -> dict[str, Any]:
+    """Of a baseline, greedy: its headline figures over the `n` tasks on which neither it nor a policy failed, and by
+    kind of task; `gain`: the trained policy's quality beyond its own, [mean, low, high], paired by task."""
+    failed = {*before.failed, *after.failed, *card.failed}
+    card, trained = card.without(failed), after.without(failed)
+
+    def headline(means: Mapping[str, float]) -> dict[str, float]:
+        return {metric: means[metric] for metric in figures.headline}
+
+    return {
+        **headline(card.means()),
+        "n": len(card.task_ids),
+        "gain": compare(card, trained)[figures.quality],
+        "note": note,
+        "kinds": {kind: headline(card.means_of(kind)) for kind in sorted(set(card.kinds)) if kind},
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Both policies, greedy and sampled, and what follows from it; `to_json` is eval.json."""
@@ -263,8 +293,8 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
-        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `baselines`,
-        where there are some: see `_measured`."""
+        it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
+        `_fell`. `baselines`, where there are some: see `measured`."""
         quality, spending = self.figures.quality, self.figures.spending
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
@@ -305,27 +335,36 @@ class Evaluation:
             "reason": reason,
             "n": kept["greedy"],
             **modes,
+            "fell": [row for mode in modes for row in self._fell(mode)],
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": self.figures.to_json(),
         }
 
     def _measured(self, name: str) -> dict[str, Any]:
-        """The headline figures of a baseline over the `n` greedy tasks on which neither it nor a policy failed, and by
-        kind of task; `gain`: the trained policy's quality beyond its own, [mean, low, high], paired by task."""
-        failed = {*self.baseline["greedy"].failed, *self.trained["greedy"].failed, *self.baselines[name].failed}
-        card, trained = self.baselines[name].without(failed), self.trained["greedy"].without(failed)
+        policies, note = (self.baseline["greedy"], self.trained["greedy"]), self.notes.get(name, "")
+        return measured(self.baselines[name], *policies, figures=self.figures, note=note)
 
-        def headline(means: Mapping[str, float]) -> dict[str, float]:
-            return {metric: means[metric] for metric in self.figures.headline}
-
-        return {
-            **headline(card.means()),
-            "n": len(card.task_ids),
-            "gain": compare(card, trained)[self.figures.quality],
-            "note": self.notes.get(name, ""),
-            "kinds": {kind: headline(card.means_of(kind)) for kind in sorted(set(card.kinds)) if kind},
-        }
+    def _fell(self, mode: str) -> list[dict[str, Any]]:
+        """The kinds of task whose quality fell beyond noise. The interval is corrected for their number (Bonferroni):
+        with K kinds it holds 1 − 0.05 / K of the draws, so that the more there are, the more each must have fallen. Of
+        a handful of tasks a bootstrap knows too little: kinds of fewer than FEWEST are left out."""
+        failed = {*self.baseline[mode].failed, *self.trained[mode].failed}
+        before, after = self.baseline[mode].without(failed), self.trained[mode].without(failed)
+        count = Counter(after.kinds)
+        kinds = sorted(kind for kind, n in count.items() if kind and n >= FEWEST)
+        found = []
+        for kind in kinds:
+            rows = [
+                [v for v, k in zip(c.metrics[self.figures.quality], c.kinds, strict=True) if k == kind]
+                for c in (before, after)
+            ]
+            difference = paired_difference(*rows, resamples=2000 * len(kinds), level=1 - 0.05 / len(kinds))
+            if difference[2] < 0:
+                found.append(
+                    {"kind": kind, "mode": mode, "n": count[kind], "kinds": len(kinds), "difference": list(difference)}
+                )
+        return found
 
     def _over_all(self, card: Scorecard) -> dict[str, float]:
         """Quality and reward over all tasks: of a failed episode both are 0. What it would have spent nobody knows, so

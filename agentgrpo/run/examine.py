@@ -156,27 +156,21 @@ class Examiner:
     def kept_scorecards(self, name: str, key: str) -> dict[str, Scorecard] | None:
         """What `keep_scorecards` wrote under the same `key` (which says what was evaluated), or None. Raises DataError
         where it is damaged."""
-        path = self.run_dir / f"eval-{name}.json"
+        path = scorecards_path(self.run_dir, name)
         if not path.is_file():
             return None
-        known = seals_of(self.run_dir).get(path.name)
-        if known is not None and (problem := known.problem(self.run_dir)) is not None:
-            raise DataError(problem)
-        try:
-            row = json.loads(path.read_bytes())
-            cards = {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()}
-            found = cards if row["key"] == key else None
-        except (ValueError, KeyError, TypeError) as e:
-            raise DataError(f"{path} is damaged: {type(e).__name__}: {e}") from e
-        if known is None and found is not None:  # it was made after the checkpoint that the run goes on from
+        found, cards = read_scorecards(self.run_dir, name)
+        if found != key:
+            return None
+        if path.name not in seals_of(self.run_dir):  # it was made after the checkpoint that the run goes on from
             seal(self.run_dir, *(self._trajectories(f"eval-{name}-{mode}") for mode in MODES), path)
-        return found
+        return cards
 
-    async def keep_scorecards(self, name: str, key: str) -> dict[str, Scorecard]:
+    async def keep_scorecards(self, name: str, key: str, *, step: int = 0) -> dict[str, Scorecard]:
         """`scorecards`, written to `eval-<name>.json`."""
-        cards = await self.scorecards(name)
+        cards = await self.scorecards(name, step=step)
         row = {"key": key, "cards": {mode: card.to_json() for mode, card in cards.items()}}
-        path = self.run_dir / f"eval-{name}.json"
+        path = scorecards_path(self.run_dir, name)
 
         def write() -> None:
             write_atomic(path, json.dumps(row).encode())
@@ -225,6 +219,26 @@ class Examiner:
         text = signed(result).encode()
         once(self.world, lambda: write_atomic(self.run_dir / EVAL, text))
         return evaluation
+
+
+def scorecards_path(run_dir: Path, name: str) -> Path:
+    return run_dir / f"eval-{name}.json"
+
+
+def read_scorecards(run_dir: Path, name: str) -> tuple[str, dict[str, Scorecard]]:
+    """The key and, by mode, the scorecards that `keep_scorecards` wrote. Raises DataError where they are damaged, or
+    were never written."""
+    path = scorecards_path(run_dir, name)
+    known = seals_of(run_dir).get(path.name)
+    if known is not None and (problem := known.problem(run_dir)) is not None:
+        raise DataError(problem)
+    try:
+        row = json.loads(path.read_bytes())
+        return str(row["key"]), {mode: Scorecard.from_json(card) for mode, card in row["cards"].items()}
+    except FileNotFoundError as e:
+        raise DataError(f"{path} is missing, which has the scores by task; evaluate again, in a new run") from e
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise DataError(f"{path} is damaged: {type(e).__name__}: {e}") from e
 
 
 def spent(card: Scorecard, column: str) -> dict[str, float]:

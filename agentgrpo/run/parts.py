@@ -250,6 +250,8 @@ class Progress:
 
     step: int = 0
     """Steps done, skipped ones included."""
+    cpu_s: float = 0.0
+    """CPU seconds that they took: a clock, which no checkpoint holds (run.cpu_seconds)."""
     skipped_in_a_row: int = 0
     dev: dict[str, float] = field(default_factory=dict)
     """Tags of the last dev evaluation, of the weights that step `dev_step` begins with; they go into its row."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentgrpo.core.types import ScoredGroup
 from agentgrpo.records.screen import Screen
+from agentgrpo.run.plateau import plateau_line
+
+_NAMES = {"sft": "sft_oracle"}
+"""Of baselines in tables, where that is another one."""
 
 
-def report(screen: Screen, result: dict[str, Any]) -> None:
-    """Print eval.json's content: a table per mode, the kinds of questions, the verdict."""
+def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Print eval.json's content: a table per mode, the kinds of questions, the verdict. rows: of metrics.jsonl, where
+    it is of a run."""
     figures = result["figures"]
     for mode in ("greedy", "sampled"):
         report_mode(screen, result, mode)
@@ -27,7 +32,21 @@ def report(screen: Screen, result: dict[str, Any]) -> None:
     _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):
         _report_failures(screen, mode, result[mode], figures["quality"])
-    screen.line(verdict_line(result))
+    for line in closing_lines(result, rows):
+        screen.line(line)
+
+
+def closing_lines(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Below the tables: what fell, since when nothing was learned, and the verdict."""
+    for row in result.get("fell", ()):
+        mean, low, high = row["difference"]
+        level = f"{100 - 5 / row['kinds']:.3g} % interval [{low:+.3f}, {high:+.3f}]"
+        of = f"{row['n']} tasks, {row['kinds']} kinds" if row["kinds"] > 1 else f"{row['n']} tasks"
+        quality = result["figures"]["quality"].replace("_", " ")
+        yield f"fell: {row['kind']}, {row['mode']}: {quality} {mean:+.3f}, {level} ({of})"
+    if line := plateau_line(rows):
+        yield line
+    yield verdict_line(result)
 
 
 def verdict_line(result: Mapping[str, Any]) -> str:
@@ -36,7 +55,10 @@ def verdict_line(result: Mapping[str, Any]) -> str:
 
 def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
     """The headline figures before and after, in one table."""
-    oracle, figures = result.get("oracle"), result["figures"]
+    figures = result["figures"]
+    trained = {name: row[mode] for name, row in result.get("baselines", {}).items() if mode in row}
+    beside = {"oracle": result["oracle"]} if "oracle" in result else {}
+    beside |= {_NAMES.get(name, name): means for name, means in trained.items()}
     rows = []
     for name in dict.fromkeys((*figures["headline"], "reward")):
         before, after = result[mode]["baseline"][name], result[mode]["trained"][name]
@@ -44,18 +66,17 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
         is_share = name == figures["quality"] and figures.get("is_graded", True)
         change = f"{(after - before) * 100:+.1f} points" if is_share else _relative(before, after)
         interval = f"[{low:+.3f}, {high:+.3f}]"
-        rows.append(
-            [name, f"{before:.3f}", f"{after:.3f}", change, interval] + ([f"{oracle[name]:.3f}"] if oracle else [])
-        )
+        others = [f"{means[name]:.3f}" for means in beside.values()]
+        rows.append([name, f"{before:.3f}", f"{after:.3f}", change, interval, *others])
     screen.table(
         f"held-out test, {result['n']} tasks, {mode}",
-        ["metric", "before", "after", "change", "95 % interval"] + (["oracle"] if oracle else []),
+        ["metric", "before", "after", "change", "95 % interval", *beside],
         rows,
     )
 
 
 def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
-    """The policies and what needs no training in one table, and what its figures mean."""
+    """The policies and what they are held against in one table, and what its figures mean."""
     baselines, figures = result.get("baselines", {}), result["figures"]
     if not baselines:
         return
@@ -66,14 +87,14 @@ def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:
     for name, row in baselines.items():
         mean, low, high = row["gain"]
         gain = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-        rows.append([name, *(f"{row[column]:.3f}" for column in headline), gain])
+        rows.append([_NAMES.get(name, name), *(f"{row[column]:.3f}" for column in headline), gain])
     screen.table(
-        "beside what needs no training, greedy, the same tasks",
+        "beside baselines, greedy, the same tasks",
         ["", *headline, f"{quality} gained on it"],
         rows,
     )
     for note in dict.fromkeys(row["note"] for row in baselines.values() if row["note"]):
-        names = ", ".join(name for name, row in baselines.items() if row["note"] == note)
+        names = ", ".join(_NAMES.get(name, name) for name, row in baselines.items() if row["note"] == note)
         screen.line(f"note: {names}: {note}")
 
 

@@ -24,6 +24,8 @@ from agentgrpo.records.metrics import METRICS
 from agentgrpo.records.run_dir import CONFIG, EVAL, EVALUATED, TRAJECTORIES, RunDir, forget_stop, write_stop
 from agentgrpo.records.seals import problems
 from agentgrpo.records.trajectories import read_summary
+from agentgrpo.run.cpu_seconds import is_trained, trained_cpu_s
+from agentgrpo.run.examine import scorecards_path
 from agentgrpo.run.parts import Progress
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from agentgrpo.training.process_group import ProcessGroup, agree
@@ -72,13 +74,15 @@ def keep_configuration(run_dir: Path, snapshot: str, *, until: str | None = None
 _CHANGES_NOTHING = ("run.", "guards.")
 """Of a run that is over; but for _CHANGES_RESULTS."""
 _CHANGES_RESULTS = ("run.eval.", "run.seed")
+_ADDS = "run.eval.baselines"
+"""Changes no result that there is."""
 
 
 def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """eval.json's content where it is of the weights after `step` steps, the last, and of the settings in `config`;
     None where something is left to do."""
     run_dir = RunDir(Path(run.dir))
-    if step < run.max_steps or not run.final_eval:
+    if not (run.final_eval and is_trained(run, step, trained_cpu_s(run_dir.path))):
         return None
     try:
         result = run_dir.evaluation
@@ -88,7 +92,7 @@ def kept_result(run: RunSettings, step: int, config: Mapping[str, Any]) -> dict[
         before, now = flatten(run_dir.config), flatten(config)
     except DataError:  # damaged, or of another version
         return None
-    differ = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    differ = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)} - {_ADDS}
     is_same = all(key.startswith(_CHANGES_NOTHING) and not key.startswith(_CHANGES_RESULTS) for key in differ)
     return dict(result) if is_same else None
 
@@ -97,12 +101,14 @@ def give_up_result(run: RunSettings, step: int) -> bool:
     """The run goes on after `step` steps. Where there will be another evaluation, or other weights, what there is goes
     to orphans/ with its episodes, so that it is never taken for that of the end; whether there was one."""
     run_dir = Path(run.dir)
-    if not run.final_eval and step >= run.max_steps:  # nothing comes that it would not be of
+    is_over = is_trained(run, step, trained_cpu_s(run_dir))
+    if not run.final_eval and is_over:  # nothing comes that it would not be of
         return False
     had_result = (run_dir / EVAL).is_file()
     set_result_aside(run_dir)
-    if step < run.max_steps:
-        for path in sorted((run_dir / TRAJECTORIES).glob("eval-end-*.jsonl")):  # with their clocks
+    if not is_over:
+        cards = [path for path in (scorecards_path(run_dir, "end"),) if path.is_file()]
+        for path in [*cards, *sorted((run_dir / TRAJECTORIES).glob("eval-end-*.jsonl"))]:  # with their clocks
             set_aside(path, run_dir / "orphans")
     return had_result
 

@@ -71,7 +71,8 @@ async def run_session(session: TrainingSession, progress: Progress) -> dict[str,
             await train(parts, progress, ctx)
             if initial is not None:
                 phase = "the evaluation of the end weights"
-                final = await ctx.do(phase, examiner.scorecards("end", step=progress.step))
+                end_key = f"{session.eval_key} after {progress.step} steps"
+                final = await ctx.do(phase, examiner.keep_scorecards("end", end_key, step=progress.step))
                 result = (await ctx.do(phase, examiner.compare(initial, final))).to_json()
     except BudgetSpent as e:
         raise BudgetSpent(f"{e}; the run stops at its last whole step; {go_on} {e.raised}", e.raised) from e
@@ -82,8 +83,6 @@ async def run_session(session: TrainingSession, progress: Progress) -> dict[str,
         parts.trackers.close()
     _note_unrecorded(parts.screen, parts.meter)
     report_profile(parts.screen, read_metrics(Path(parts.run.dir) / PROFILE) if parts.run.profile else ())
-    if result is not None:
-        report(parts.screen, result)
     return result
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 
 from agentgrpo.core.errors import (
     GuardHalt,
@@ -35,14 +36,15 @@ from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import keep_trainable, refuse_failures, score_groups
 from agentgrpo.run.checkpoints import is_due, judge_checkpoints, roll_back, save
 from agentgrpo.run.context import RunContext
+from agentgrpo.run.cpu_seconds import CPU, cpu_seconds, is_trained, trained_cpu_s
 from agentgrpo.run.learning import less_truncated, less_zero_variance, spread, what_stays, with_kl_penalty
 from agentgrpo.run.parts import Parts, Progress, StepState, to_replay, with_weights
-from agentgrpo.run.recording import record_groups, record_seconds, record_step
+from agentgrpo.run.recording import note_seconds, record_groups, record_seconds, record_step
 from agentgrpo.run.rollouts import Rollout, Rollouts, bill_since, counted, taking
 from agentgrpo.services.asking import asking_step
 from agentgrpo.tasks.order import Rates
 from agentgrpo.training.canary import is_pooled, refuse_stale_weights
-from agentgrpo.training.process_group import share
+from agentgrpo.training.process_group import once, share
 
 SYNC_SHARE = 0.5
 """Of run.grace_s, for servers to take new weights after a stop request; the rest is for the checkpoint."""
@@ -172,7 +174,7 @@ async def sync(parts: Parts, ctx: RunContext, version: int) -> dict[str, float]:
 
 
 async def finish_step(
-    parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts, tags: dict[str, float]
+    parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts, tags: dict[str, float], *, began_cpu_s: float
 ) -> None:
     """What every step ends with, skipped or not: its weights go to the engine, its tags into the records. Between its
     update and its record the weights are ahead of the files, and no checkpoint may be taken: what fails there (a stale
@@ -190,6 +192,9 @@ async def finish_step(
     guarded = parts.guards.close(step, tags)
     judge_checkpoints(parts, progress, step, tags)
     tags |= guarded.tags
+    step_cpu_s = cpu_seconds() - began_cpu_s
+    note_seconds(parts, step, {CPU: step_cpu_s})
+    progress.cpu_s += step_cpu_s
     record_step(parts, progress, tags, guarded.lines)
     if error := guarded.halt or lost:
         raise error
@@ -209,23 +214,25 @@ async def between_steps(parts: Parts, progress: Progress, ctx: RunContext) -> No
 
 
 async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
-    """From `progress` to run.max_steps. Raises Preempted after a signal, TrainingError when a guard says so; either
-    way a checkpoint of the last whole step is left behind."""
-    parts.screen.stage("training", parts.run.max_steps)
+    """From `progress` to run.max_steps or run.max_cpu_s. Raises Preempted after a signal, TrainingError when a guard
+    says so; either way a checkpoint of the last whole step is left behind."""
+    parts.screen.stage("training", parts.run.max_steps if parts.run.max_cpu_s is None else None)
     parts.screen.advance(progress.step)
+    progress.cpu_s = once(parts.world, lambda: trained_cpu_s(Path(parts.run.dir)))
     parts.clock.lap()  # what came before belongs to no step
     rollouts = Rollouts(parts, ctx, partial(demonstrate if parts.demonstrations else roll_out, parts))
     try:
         await begin_again(parts, progress, ctx, rollouts)
         await between_steps(parts, progress, ctx)
-        while progress.step < parts.run.max_steps:
+        while not _is_over(parts, progress):
+            began_cpu_s = cpu_seconds()
             with parts.watch.step(f"step {progress.step}"):
                 try:
                     tags = await train_step(parts, progress, ctx, rollouts)
                     progress.skipped_in_a_row = 0
                 except (TimeoutError, TrainingError) as e:
                     tags = await give_up(parts, progress, rollouts, e)
-                await finish_step(parts, progress, ctx, rollouts, tags)
+                await finish_step(parts, progress, ctx, rollouts, tags, began_cpu_s=began_cpu_s)
             with parts.watch.step(f"what follows step {progress.step - 1}"):
                 await between_steps(parts, progress, ctx)
     except BaseException:
@@ -263,7 +270,7 @@ async def give_up(parts: Parts, progress: Progress, rollouts: Rollouts, error: E
 async def begin_again(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rollouts) -> None:
     """In a run that is resumed: roll out again what had been begun early, with the weights it was sampled from."""
     step, sampler = progress.step, progress.state.sampler
-    if sampler is None or step >= parts.run.max_steps:
+    if sampler is None or _is_over(parts, progress):
         return
     with with_weights(parts.trainer.policy, sampler):
         await sync(parts, ctx, step - 1)
@@ -278,6 +285,13 @@ async def leave(parts: Parts, progress: Progress, ctx: RunContext, rollouts: Rol
     await rollouts.close()
     if parts.run.checkpoint_every and progress.saved_step != progress.step and not progress.is_unrecorded:
         save(parts, progress, ctx)
+
+
+def _is_over(parts: Parts, progress: Progress) -> bool:
+    """Whether the next step is not done any more, which with several processes the clock of the first one says."""
+    if parts.run.max_cpu_s is None:
+        return progress.step >= parts.run.max_steps
+    return once(parts.world, lambda: is_trained(parts.run, progress.step, progress.cpu_s))
 
 
 def _ids(groups: Sequence[ScoredGroup]) -> set[str]:

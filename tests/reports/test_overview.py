@@ -278,3 +278,25 @@ assert not {{"torch", "hydra", "transformers"}} & set(sys.modules)
     root = configs_dir().parent
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_baselines_what_fell_and_a_plateau_are_said_with_the_verdict(run: Path) -> None:
+    learned = [
+        {"step": s, "groups/informative": 0.1 if s >= 60 else 0.7, "reward/mean": 0.8 + s % 2 / 10} for s in range(90)
+    ]
+    found = result()
+    found["fell"] = [{"kind": "hq", "mode": "sampled", "n": 40, "kinds": 4, "difference": [-0.25, -0.5, -0.125]}]
+    trained = found["greedy"]["trained"]
+    found["baselines"] = {"last_k": {}, "sft": {"greedy": dict.fromkeys(trained, 0.125), "sampled": {}}}
+    a_run(run, metrics_jsonl=learned, eval_json=found)
+    lines = shown(run, 120)
+    head = next(line for line in lines if "before" in line)
+    assert "sft_oracle" in head
+    assert "last_k" not in head
+    assert any("0.125" in line for line in lines if "correctness" in line)
+    at = next(i for i, line in enumerate(lines) if line.startswith("fell: "))
+    assert lines[at : at + 2] == [
+        "fell: hq, sampled: correctness -0.250, 98.8 % interval [-0.500, -0.125] (40 tasks, 4 kinds)",
+        "note: zero-variance groups 90 % since step 60; run.max_steps=70 would have shown the same",
+    ]
+    assert lines[at + 2].startswith("verdict: PASS")

@@ -21,6 +21,14 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_tasks() -> None:
     assert 0.017 < many[2] - 0.5 < 0.027
 
 
+def test_a_higher_level_gives_a_wider_interval() -> None:
+    values = [0.0, 1.0, 0.5, -1.0] * 25
+    _, low, high = paired_difference([0.0] * 100, values)
+    _, lower, higher = paired_difference([0.0] * 100, values, level=0.999)
+    # 3.29 standard errors in place of 1.96
+    assert 1.5 < (higher - lower) / (high - low) < 1.9
+
+
 def test_it_is_paired() -> None:
     # the same values in another order: unpaired means are equal, paired differences are not constant
     assert paired_difference([0.0, 1.0] * 50, [1.0, 0.0] * 50)[1] < -0.1

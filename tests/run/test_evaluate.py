@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -18,7 +19,7 @@ from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import Grade
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare
-from agentgrpo.run.report import _relative, report
+from agentgrpo.run.report import _relative, closing_lines, report
 from agentgrpo.training.process_group import Alone
 from tests import builders
 
@@ -192,6 +193,7 @@ def test_a_search_environments_eval_json_and_report() -> None:
         "n": 4,
         "greedy": mode,
         "sampled": mode,
+        "fell": [],
         "oracle": after,
         "figures": {
             "headline": ["correctness", "search_rounds", "web_searches", "vdb_searches", "rerank_calls", "cost"],
@@ -253,3 +255,40 @@ def test_an_outage_is_said_in_the_report() -> None:
         "4, failed = wrong, correctness is 1.000 before and 0.500 after"
         for mode in ("greedy", "sampled")
     ]
+
+
+def by_kind(right: dict[str, list[float]]) -> Scorecard:
+    values = [value for row in right.values() for value in row]
+    return replace(card(values, [1.0] * len(values)), kinds=tuple(kind for kind, row in right.items() for _ in row))
+
+
+def test_a_kind_of_task_that_fell_is_named_in_both_modes() -> None:
+    before = by_kind({"hq": [1.0] * 30, "born": [1.0, 0.0] * 15, "": [1.0] * 30})
+    after = by_kind({"hq": [1.0] * 20 + [0.0] * 10, "born": [0.0, 1.0] * 15, "": [0.0] * 30})
+    result = evaluation(before, after).to_json()
+    assert [(row["kind"], row["mode"], row["n"], row["kinds"]) for row in result["fell"]] == [
+        ("hq", "greedy", 30, 2),
+        ("hq", "sampled", 30, 2),
+    ]
+    [mean, low, high] = result["fell"][0]["difference"]
+    assert (mean, low < mean < high < 0) == (-1 / 3, True)
+    assert next(closing_lines(result, [])) == (
+        f"fell: hq, greedy: correctness -0.333, 97.5 % interval [{low:+.3f}, {high:+.3f}] (30 tasks, 2 kinds)"
+    )
+    assert evaluation(after, before).to_json()["fell"] == []
+
+
+def test_of_a_handful_of_tasks_nobody_says_that_they_fell() -> None:
+    result = evaluation(by_kind({"hq": [1.0] * 19}), by_kind({"hq": [0.0] * 19}))
+    assert result.to_json()["fell"] == []
+
+
+def test_noise_alone_hardly_ever_lets_a_kind_fall() -> None:
+    """Forty evaluations of the same policy, twice, with eight kinds of task; uncorrected, six of them name one."""
+    draws, named = np.random.default_rng(0), 0
+    for _ in range(40):
+        chances = draws.uniform(0.2, 0.95, size=(8, 25))
+        twice = [draws.random(chances.shape) < chances for _ in range(2)]
+        cards = [by_kind({f"k{i}": list(map(float, row)) for i, row in enumerate(values)}) for values in twice]
+        named += bool(evaluation(*cards)._fell("greedy"))
+    assert named <= 3

@@ -35,7 +35,9 @@ def kept(run_dir: Path, *, step: int = 4, task: str = "almanac", final_eval: boo
     return kept_result(settings, step, {"task": {"name": task}, "run": {**CONFIG["run"], **run}})
 
 
-@pytest.mark.parametrize("run", [{}, {"dir": "moved"}, {"screen": "quiet"}, {"max_steps": 3}])
+@pytest.mark.parametrize(
+    "run", [{}, {"dir": "moved"}, {"screen": "quiet"}, {"max_steps": 3}, {"eval": {"k": 1, "baselines": True}}]
+)
 def test_the_same_run_has_its_result(run: dict[str, Any], tmp_path: Path) -> None:
     assert kept(finished(tmp_path), **run) == RESULT
 
@@ -84,3 +86,13 @@ def test_an_evaluation_in_the_place_of_another_sets_its_result_aside_whatever_th
     for _ in range(2):
         set_result_aside(tmp_path)
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("eval.json")] == ["orphans/eval.json"]
+
+
+@pytest.mark.parametrize(("limit", "is_kept"), [(5.0, True), (5.5, False)])
+def test_a_run_that_has_used_up_its_cpu_seconds_is_finished(limit: float, is_kept: bool, tmp_path: Path) -> None:
+    rows = [{"step": step, "time/cpu": 1.25} for step in range(4)]
+    (finished(tmp_path) / "timings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = RunSettings(dir=str(tmp_path), max_steps=9, max_cpu_s=limit)
+    assert (kept_result(run, 4, CONFIG) is not None) is is_kept
+    give_up_result(run, 4)
+    assert (tmp_path / "trajectories" / "eval-end-sampled.jsonl").exists() is is_kept

@@ -215,7 +215,7 @@ async def test_an_environment_without_baselines_is_left_as_it_was(tmp_path: Path
         baselines = EnvironmentDefaults.baselines
 
     result = await compared(tmp_path, Plain(ClozeReader()))
-    assert list(result) == ["verdict", "reason", "n", "greedy", "sampled", "figures", "sha256"]
+    assert list(result) == ["verdict", "reason", "n", "greedy", "sampled", "fell", "figures", "sha256"]
     names = [p.name for p in sorted((tmp_path / "trajectories").iterdir()) if "timings" not in p.name]
     assert names == ["eval-end-greedy.jsonl", "eval-end-sampled.jsonl"]
 
@@ -242,7 +242,7 @@ async def test_the_report_has_them_in_one_table_with_the_policies(tmp_path: Path
     out = io.StringIO()
     report(Screen("quiet", Console(file=out, width=200, highlight=False)), result)
     lines = out.getvalue().splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("beside what needs no training"))
+    at = next(i for i, line in enumerate(lines) if line.startswith("beside baselines"))
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines[at:] if line.startswith("│")]
     assert [row[0] for row in cells] == ["before", "after", *NAMES]
     assert cells[1] == ["after", "0.500", "4.000", "0.694", "1.000", "0.500", "0.010", ""]

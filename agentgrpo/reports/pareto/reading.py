@@ -18,7 +18,7 @@ from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.recorded import MODES, RecordedEvaluation, read_recorded
 from agentgrpo.run.drift import SOFT, SOFT_GROUPS
 
-_OWN = ({*SOFT} - {"run.max_steps"}) | {"run.seed", "counterfactual.name"}
+_OWN = ({*SOFT} - {"run.max_steps", "run.max_cpu_s"}) | {"run.seed", "counterfactual.name"}
 """Keys that make no other setting of two runs."""
 _INSIDE = ("checkpoints", "trajectories", "tensorboard", "sync", "orphans")
 """Folders of a run that hold no run."""
