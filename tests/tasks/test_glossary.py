@@ -17,6 +17,7 @@ from agentgrpo.worlds.glossary.dataset import Glossary
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
 
 LETTERS = "abcdefghij"
+ASKED = ["word", "kind", "both"]
 
 
 def synset(offset: int, words: list[str], gloss: str, above: int | None = None) -> str:
@@ -59,7 +60,7 @@ def test_what_a_line_says_and_which_are_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_of_test_is_asked_in_training_and_all_is_in_the_corpus(folder: Path) -> None:
-    glossary = Glossary(path=str(folder))
+    glossary = Glossary(path=str(folder), asked=ASKED)
     assert isinstance(glossary, DemonstratedDataset)
     tasks = {name: glossary.split(name) for name in ("train", "dev", "test")}
     assert [len(of_split) for of_split in tasks.values()] == [48, 3, 9]
@@ -72,8 +73,8 @@ def test_nothing_of_test_is_asked_in_training_and_all_is_in_the_corpus(folder: P
         last = passages[task.metadata["supporting"][-1]]
         assert task.references[0] in f"{last.title}: {last.text}"
     assert [t.metadata["kind"] for t in tasks["test"]] == ["word", "kind", "both"] * 3
-    assert Glossary(path=str(folder), world_seed=1).split("test") != tasks["test"]
-    assert Glossary(path=str(folder)).fingerprint == glossary.fingerprint
+    assert Glossary(path=str(folder), asked=ASKED, world_seed=1).split("test") != tasks["test"]
+    assert Glossary(path=str(folder), asked=ASKED).fingerprint == glossary.fingerprint
 
 
 async def done(by: Demonstrator, task: Task, tool: SearchTool) -> tuple[str | None, int]:
@@ -88,8 +89,32 @@ async def done(by: Demonstrator, task: Task, tool: SearchTool) -> tuple[str | No
     return turn.answer, calls
 
 
+def chained(folder: Path) -> Path:
+    """A noun of each kind is itself a kind: nounaa is a kinda, and thingaa a nounaa."""
+    lines = [
+        synset(5000 + i, [f"thing{a}{b}"], f"a part of what is called {a} and {b}", 1000 + i)
+        for i, (a, b) in enumerate((a, b) for a in LETTERS[:6] for b in LETTERS)
+    ]
+    with (folder / "data.noun").open("a") as file:
+        file.writelines(lines)
+    return folder
+
+
+async def test_the_kind_of_a_kind_is_asked_where_the_corpus_says_it(folder: Path) -> None:
+    glossary = Glossary(path=str(chained(folder)), asked=["above"])
+    tool = SearchTool(retrievers=embedded(corpora=glossary.corpora(), mode="fused"), top_k=2)
+    nouns = {noun.word: noun.kind for noun in read_nouns(folder)}
+    tasks = glossary.split("test")
+    assert tasks
+    for task in tasks:
+        first, second = (of.removesuffix("-kind") for of in task.metadata["supporting"])
+        assert (nouns[first], nouns[second]) == (second, task.references[0])
+        assert await done(glossary.oracle(task), task, tool) == (task.references[0], 2)
+    assert Glossary(path=str(folder), asked=["word", "above", "above"]).split("test")
+
+
 async def test_the_oracle_answers_everything_from_what_it_finds(folder: Path) -> None:
-    glossary = Glossary(path=str(folder))
+    glossary = Glossary(path=str(folder), asked=ASKED)
     tool = SearchTool(retrievers=embedded(corpora=glossary.corpora(), mode="fused"), top_k=2)
     for task in glossary.split("test"):
         wanted = (task.references[0], task.metadata["ideal_calls"]["search"])
@@ -99,20 +124,21 @@ async def test_the_oracle_answers_everything_from_what_it_finds(folder: Path) ->
 
 
 def test_demonstrations_are_of_what_is_shown_and_of_training_alone(folder: Path) -> None:
-    glossary = Glossary(path=str(folder), shown=["word", "kind"])
+    glossary = Glossary(path=str(folder), asked=ASKED, shown=["word", "kind"])
     [world] = glossary.demonstration_worlds(1, 20)
     assert [t.metadata["kind"] for t in world.tasks] == ["word", "kind"] * 10
     of_training = {t.metadata["supporting"][0].partition("-")[0] for t in glossary.split("train")}
     assert {t.metadata["supporting"][0].partition("-")[0] for t in world.tasks} <= of_training
-    assert Glossary(path=str(folder)).demonstration_fingerprint != glossary.demonstration_fingerprint
+    other = Glossary(path=str(folder), shown=["word"])
+    assert other.demonstration_fingerprint != glossary.demonstration_fingerprint
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"nouns": 3}, "task.nouns=3; at least 40 are needed"),
-        ({"asked": ["words"]}, r"task.asked has 'words'; word, kind, both are allowed\. Did you mean 'word'\?"),
-        ({"shown": []}, r"task.shown=\[\]; name at least one of word, kind, both"),
+        ({"asked": ["words"]}, r"task.asked has 'words'; word, kind, above, both are allowed\. Did you mean 'word'\?"),
+        ({"shown": []}, r"task.shown=\[\]; name at least one of word, kind, above, both"),
     ],
 )
 def test_refused(given: dict[str, object], said: str, folder: Path) -> None:

@@ -1,10 +1,11 @@
-"""The task set over WordNet: which word means something, what kind of thing a word names, and both in a row."""
+"""The task set over WordNet: which word means something, what kind of thing a word names, and two of these in a row."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -17,11 +18,12 @@ from agentgrpo.tasks.generated import drawn, hash_of
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
 from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, next_turn
 
-Kind = Literal["word", "kind", "both"]
+Kind = Literal["word", "kind", "above", "both"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _QUESTIONS: Mapping[Kind, str] = {
     "word": "Which word means: {meaning}?",
     "kind": "What kind of thing is a {word}?",
+    "above": "Any {word} is a kind of thing. What kind of thing is that?",
     "both": "What kind of thing is this: {meaning}?",
 }
 _SHARES = {"train": 0.8, "dev": 0.05, "test": 0.15}
@@ -30,19 +32,37 @@ _SHARES = {"train": 0.8, "dev": 0.05, "test": 0.15}
 class _Question(NamedTuple):
     kind: Kind
     noun: Noun
+    above: str | None
+    """The kind of its kind, where the corpus says it."""
 
     def task(self, task_id: str) -> Task:
         noun = self.noun
-        supporting = [
-            f"{noun.word}-{of}" for of, needed in (("word", "word both"), ("kind", "kind both")) if self.kind in needed
-        ]
+        supporting = {
+            "word": [f"{noun.word}-word"],
+            "kind": [f"{noun.word}-kind"],
+            "above": [f"{noun.word}-kind", f"{noun.kind}-kind"],
+            "both": [f"{noun.word}-word", f"{noun.word}-kind"],
+        }[self.kind]
+        answer = {"word": noun.word, "above": self.above or ""}.get(self.kind, noun.kind)
         return Task(
             id=task_id,
             messages=(Message(role="user", content=_QUESTIONS[self.kind].format(**noun._asdict())),),
-            references=(noun.word if self.kind == "word" else noun.kind,),
+            references=(answer,),
             metadata={"kind": self.kind, "supporting": supporting, "ideal_calls": {"search": len(supporting)}},
             data_source="glossary",
         )
+
+
+def _deal(nouns: Sequence[Noun], kinds: Sequence[Kind], kind_of: Mapping[str, str]) -> Iterator[_Question]:
+    """`kinds` in turn, each of the next noun that it can be asked of, until one has none. A noun comes once."""
+    asked_twice = deque(noun for noun in nouns if noun.kind in kind_of)
+    others = deque(noun for noun in nouns if noun.kind not in kind_of)
+    for kind in cycle(kinds):
+        left = asked_twice if kind == "above" else others or asked_twice
+        if not left:
+            return
+        noun = left.popleft()
+        yield _Question(kind, noun, kind_of.get(noun.kind))
 
 
 class Glossary:
@@ -50,8 +70,8 @@ class Glossary:
     is asked in dev or test is ever asked in training; all splits are searched in the one corpus.
 
     For each noun the corpus has a passage that says what it means, and another that says what kind of thing it is:
-    `both` takes two searches, and the second cannot be written before the first is answered. Demonstrations are of the
-    kinds `shown`. `Task.metadata`: kind; supporting (passage ids, in order); ideal_calls. Raises DataError,
+    `above` and `both` take two searches, and the second cannot be written before the first is answered. Demonstrations
+    are of the kinds `shown`. `Task.metadata`: kind; supporting (passage ids, in order); ideal_calls. Raises DataError,
     ConfigError."""
 
     language = Language(answer="Final Answer: ")
@@ -75,13 +95,14 @@ class Glossary:
         self._questions: dict[str, _Question] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}
         self._nouns: dict[str, list[Noun]] = {}
+        self._kind_of = {noun.word: noun.kind for noun in chosen}
         begin = 0
         for name, share in _SHARES.items():
             end = begin + round(share * len(chosen))
             self._nouns[name] = chosen[begin:end]
             dealt = {
-                f"glossary-{world_seed}-{name}-{index}-{kind}": _Question(kind, noun)
-                for index, (noun, kind) in enumerate(zip(chosen[begin:end], cycle(asked_kinds), strict=False))
+                f"glossary-{world_seed}-{name}-{index}-{question.kind}": question
+                for index, question in enumerate(_deal(chosen[begin:end], asked_kinds, self._kind_of))
             }
             self._questions |= dealt
             self._splits[name] = tuple(question.task(task_id) for task_id, question in dealt.items())
@@ -112,10 +133,9 @@ class Glossary:
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[_Shelf]:
         """Of the training nouns, in the whole corpus. World i is the same whatever `count` is."""
         for index in range(count):
-            nouns = generator("glossary demonstration", index).sample(
-                self._nouns["train"], min(tasks_per_world, len(self._nouns["train"]))
-            )
-            yield _Shelf(f"demonstration-{index}", nouns, self._shown, self._corpora)
+            nouns = generator("glossary demonstration", index).sample(self._nouns["train"], len(self._nouns["train"]))
+            questions = islice(_deal(nouns, self._shown, self._kind_of), tasks_per_world)
+            yield _Shelf(f"demonstration-{index}", questions, self._corpora)
 
 
 class _Shelf:
@@ -123,14 +143,9 @@ class _Shelf:
 
     phase = 0
 
-    def __init__(
-        self, name: str, nouns: Sequence[Noun], shown: Sequence[Kind], corpora: Mapping[str, Sequence[Passage]]
-    ) -> None:
+    def __init__(self, name: str, questions: Iterable[_Question], corpora: Mapping[str, Sequence[Passage]]) -> None:
         self._corpora = corpora
-        self._questions = {
-            f"{name}-{index}-{kind}": _Question(kind, noun)
-            for index, (noun, kind) in enumerate(zip(nouns, cycle(shown), strict=False))
-        }
+        self._questions = {f"{name}-{index}-{q.kind}": q for index, q in enumerate(questions)}
         self.tasks: Sequence[Task] = tuple(q.task(task_id) for task_id, q in self._questions.items())
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
@@ -151,17 +166,21 @@ class GlossaryOracle:
         return next_turn(self._script(), context)
 
     def _script(self) -> Script:
-        kind, noun = self._question
-        word = noun.word
-        if kind != "kind":
+        kind, noun, _ = self._question
+        word: str | None = noun.word
+        if kind in ("word", "both"):
             observed = yield call("search", query=noun.meaning)
-            found = re.search(rf"^\[\d+\] (\w+): {re.escape(noun.meaning)}$", observed, re.MULTILINE)
-            if found is None or kind == "word":
-                return answer("unknown" if found is None else found[1])
-            word = found[1]
-        observed = yield call("search", query=f"{word} is a kind of")
-        found = re.search(rf"^\[\d+\] {word} is a kind of (\w+)$", observed, re.MULTILINE)
-        return answer("unknown" if found is None else found[1])
+            word = _read(rf"(\w+): {re.escape(noun.meaning)}", observed)
+        for _ in range({"word": 0, "above": 2}.get(kind, 1)):
+            if word is not None:
+                observed = yield call("search", query=f"{word} is a kind of")
+                word = _read(rf"{word} is a kind of (\w+)", observed)
+        return answer(word or "unknown")
+
+
+def _read(row: str, observed: str) -> str | None:
+    found = re.search(rf"^\[\d+\] {row}$", observed, re.MULTILINE)
+    return None if found is None else found[1]
 
 
 def _kinds(names: Sequence[str], setting: str) -> tuple[Kind, ...]:
