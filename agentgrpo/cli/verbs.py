@@ -50,7 +50,7 @@ from agentgrpo.run.resume import (
     rewind,
     set_result_aside,
 )
-from agentgrpo.run.session import examine_only, run_session
+from agentgrpo.run.session import TrainingSession, examine_only, run_session
 from agentgrpo.run.settings import Settings, settings_of
 from agentgrpo.run.warm_start import WarmStart
 from agentgrpo.training.checkpoint import CheckpointStore
@@ -74,8 +74,11 @@ def train(config: Config, command: Command) -> VerbResult:
             )
         once(world, lambda: _begin(settings.run, command))
         screen.line(f"run directory: {settings.run.dir}")
-        result, step = _train_new(settings, command, world, screen, watch)
-        return _finish(settings.run, baselines, world, screen, watch, result, step)
+        session, progress = _new_session(settings, command, world, screen, watch)
+        with noting_stop(Path(settings.run.dir), world, progress, settings.run.max_steps):
+            result = asyncio.run(run_session(session, progress))
+        del session  # the models of baselines need the room
+        return _finish(settings.run, baselines, world, screen, watch, result, progress.step)
 
 
 def resume(config: Config, command: Command) -> VerbResult:
@@ -88,34 +91,35 @@ def resume(config: Config, command: Command) -> VerbResult:
         if once(world, lambda: not store.candidates() and not (run_dir / "metrics.jsonl").exists()):
             screen.line(f"{run.dir} was stopped before its first checkpoint: it begins now, at step 0")
             once(world, lambda: keep_configuration(run_dir, command.snapshot))
-            return finish(*_train_new(settings, command, world, screen, watch))
-        checkpoint = newest_checkpoint(store, world)
-        now = yaml.safe_load(command.snapshot)
-        refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
-        if (result := once(world, partial(kept_result, run, checkpoint.step, now))) is not None:
-            more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
-            screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
-            if run.eval.baselines:  # which it may not have been asked for before
-                keep_configuration(run_dir, command.snapshot)
-            return finish(result, checkpoint.step)
-        built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
-        for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
-            screen.line(f"note: {note}")
-        if once(world, partial(rewind, run, store, checkpoint, command.snapshot)) and not run.final_eval:
-            screen.line(
-                f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false makes "
-                f"no other: it is kept in {run_dir / 'orphans'}"
-            )
-        screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
-        if is_trained(run, checkpoint.step, trained_cpu_s(run_dir)):
-            todo = ", and its end weights are evaluated" if run.final_eval else ""
-            screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
-        session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
+            session, progress = _new_session(settings, command, world, screen, watch)
+        else:
+            checkpoint = newest_checkpoint(store, world)
+            now = yaml.safe_load(command.snapshot)
+            refuse_other_settings(checkpoint.state["config"], now)  # before anything is built
+            if (result := once(world, partial(kept_result, run, checkpoint.step, now))) is not None:
+                more = f"run.max_steps={checkpoint.step + 50} adds 50 steps"
+                screen.line(f"{run.dir} is finished: all {checkpoint.step} steps are trained and evaluated; {more}")
+                if run.eval.baselines:  # which it may not have been asked for before
+                    keep_configuration(run_dir, command.snapshot)
+                return finish(result, checkpoint.step)
+            built = run_of(settings, command.snapshot, screen, world, weights=checkpoint.path)
+            for note in refuse_drift(checkpoint.state, built.fixed_state(checkpoint.state["start"])):
+                screen.line(f"note: {note}")
+            if once(world, partial(rewind, run, store, checkpoint, command.snapshot)) and not run.final_eval:
+                screen.line(
+                    f"note: its evaluation was of the weights after step {checkpoint.step}, and run.final_eval=false "
+                    f"makes no other: it is kept in {run_dir / 'orphans'}"
+                )
+            screen.line(f"resumed {run.dir} after step {checkpoint.step} of {run.max_steps}")
+            if is_trained(run, checkpoint.step, trained_cpu_s(run_dir)):
+                todo = ", and its end weights are evaluated" if run.final_eval else ""
+                screen.line(f"nothing is left to train{todo}; run.max_steps={checkpoint.step + 50} would add 50 steps")
+            session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
+            del built, checkpoint
         with noting_stop(run_dir, world, progress, run.max_steps):
             result = asyncio.run(run_session(session, progress))
-        step = progress.step
-        del built, session, progress, checkpoint  # the models of baselines need the room
-        return finish(result, step)
+        del session  # the models of baselines need the room
+        return finish(result, progress.step)
 
 
 def evaluate(config: Config, command: Command) -> VerbResult:
@@ -208,14 +212,12 @@ def _start_of(checkpoint: str | None, screen: Screen) -> str | None:
     return None
 
 
-def _train_new(
+def _new_session(
     settings: Settings, command: Command, world: ProcessGroup, screen: Screen, watch: Watch
-) -> tuple[dict[str, Any] | None, int]:
-    """A run from its first step to what it comes to: eval.json's content, and its steps."""
+) -> tuple[TrainingSession, Progress]:
+    """Of a run at its first step."""
     built = run_of(settings, command.snapshot, screen, world)
-    session, progress = session_of(built, None, watch), Progress()
-    with noting_stop(Path(settings.run.dir), world, progress, settings.run.max_steps):
-        return asyncio.run(run_session(session, progress)), progress.step
+    return session_of(built, None, watch), Progress()
 
 
 def _baselines(settings: Settings, command: Command, world: ProcessGroup) -> Baselines | None:

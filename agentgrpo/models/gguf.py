@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -170,10 +169,11 @@ def _verify(path: str, file: Path, sha256: str | None) -> None:
 
 
 def _convert(path: str, file: Path, folder: Path) -> None:
-    given: dict[str, Any] = {"gguf_file": file.name}
     try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **given)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     except Exception as e:  # whatever the library stumbles over in the file
         reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         raise ConfigError(f"model.path={path}: transformers cannot read {file.name} ({reason})") from e

@@ -156,6 +156,7 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     # 3 calls, 2 of them successful; 1 invalid call and a format error; no answer
     "react": (1.0, -0.1 - 0.3, -0.3),
     "tools": (1.0 + 0.2 * 2 / 3 - 3 * 0.1, -0.1 - 0.3, -0.3),
+    "calls": (1.0 - 3 * 0.05, -0.1 - 0.3, -0.3),
     # what the environment paid, whatever the judge says
     "environment": (0.25, -0.5, 0.0),
     # answer + format + tools
@@ -216,7 +217,7 @@ def fits(name: str, metrics: frozenset[str]) -> bool:
 
 def test_which_presets_fit_which_environment() -> None:
     assert [name for name in ALL if not fits(name, SEARCHING)] == ["environment", *MEMORY]
-    for_tools = ["artist", "correctness", "react", "search_r1", "sparse_final_only", "tools"]
+    for_tools = ["artist", "calls", "correctness", "react", "search_r1", "sparse_final_only", "tools"]
     assert [name for name in ALL if fits(name, CALLING)] == for_tools
     whatever = {"correctness", "search_r1", "sparse_final_only", "artist"}
     assert {name for name in ALL if fits(name, REMEMBERING)} == {*MEMORY, *whatever}

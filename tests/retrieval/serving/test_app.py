@@ -404,10 +404,10 @@ async def test_a_line_for_many_requests_and_none_for_one(capfd: pytest.CaptureFi
 
 
 async def _until_refused(url: str) -> None:
-    """Nothing is asked on the connections that are still taken in."""
+    """Nothing is asked on the connections that are still taken in. One that waits while the port is closed is reset."""
     host, port = url.removeprefix("http://").split(":")
     async with asyncio.timeout(60):
-        with suppress(ConnectionRefusedError):
+        with suppress(ConnectionRefusedError, ConnectionResetError):
             while True:
                 _, writer = await asyncio.open_connection(host, int(port))
                 writer.transport.abort()
