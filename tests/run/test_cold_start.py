@@ -55,7 +55,13 @@ def test_it_is_made_once_and_leaves_what_is_frozen(folder: Path, capsys: pytest.
     assert cold() == [start]
 
 
-@pytest.mark.parametrize("other", ["run.seed=1", "model.cold_start.lr=0.001", "task.shown=[rows]"])
+OTHERS = (
+    "run.seed=1",
+    *(pytest.param(o, marks=pytest.mark.slow) for o in ("model.cold_start.lr=0.001", "task.shown=[rows]")),
+)
+
+
+@pytest.mark.parametrize("other", OTHERS)
 def test_what_it_depends_on(other: str) -> None:
     for settings in ([], [other]):
         assert main(["train", *SETTINGS, *settings, f"run.dir=r{len(settings)}", "run.screen=quiet"]) == 0
