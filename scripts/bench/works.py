@@ -65,8 +65,8 @@ SMOLLM2 = Work(
     tasks=2,
     group_size=16,
     turns=2,
-    least_tokens=12,
-    most_tokens=28,
+    least_tokens=22,
+    most_tokens=32,
     prompt_tokens=48,
     tool_tokens=8,
 )

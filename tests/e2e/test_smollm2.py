@@ -26,4 +26,4 @@ def test_it_knows_the_format_after_its_cold_start_and_goes_on(monkeypatch: pytes
     greedy = json.loads(Path("r/eval.json").read_text())["greedy"]["kinds"]
     for kind in ("rows", "none"):  # what was shown
         assert greedy[kind]["baseline"]["success"] == 1.0
-    assert rows(Path("r/metrics.jsonl"))[-1]["policy/logprob_gap_max"] < 1e-3
+    assert rows(Path("r/metrics.jsonl"))[0]["policy/logprob_gap_max"] < 1e-3
