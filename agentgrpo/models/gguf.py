@@ -54,7 +54,6 @@ def converted_folder(path: str, sha256: str | None = None) -> Path:
 def converted(path: str, sha256: str | None = None, *, tell: Callable[[str], None]) -> Path:
     """The transformers folder, from the cache or made now, which `tell` is told before. sha256: what the GGUF file must
     have. Raises ConfigError where the file cannot be had, is another one, or is no model that transformers reads."""
-
     home = _home(path, sha256)
 
     def make(folder: Path) -> None:

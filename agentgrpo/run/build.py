@@ -271,16 +271,14 @@ def _teaching(inputs: Inputs) -> dict[str, Any]:
     """What a warm or cold start needs of a run: its demonstrations and what they are shown in."""
     settings = inputs.settings
     if not isinstance(inputs.dataset, DemonstratedDataset):
-        is_tiny = isinstance(settings.model, WarmStart)
+        remedy = (
+            "give a model that can do without: model=path model.path=FOLDER"
+            if isinstance(settings.model, WarmStart)
+            else "set model.cold_start.demonstrations=0, or show it your own first: agentgrpo sft demonstrations=chat"
+        )
         raise ConfigError(
             f"model={settings.tree['model']['name']} learns from demonstrations, and task={settings.task.name} has "
-            "none; "
-            + (
-                "give a model that can do without: model=path model.path=FOLDER"
-                if is_tiny
-                else "set model.cold_start.demonstrations=0, or show it your own first: agentgrpo sft "
-                "demonstrations=chat"
-            )
+            f"none; {remedy}"
         )
     writing = {key: node for key, node in settings.environment.tree.items() if key not in FROZEN}
     return {

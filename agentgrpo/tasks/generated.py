@@ -1,10 +1,10 @@
-"""What the embedded worlds have in common: habits of their demonstrators by name, what a task was made from, and
-a hash of what makes them up."""
+"""What generated task sets have in common: habits of their demonstrators and kinds of tasks by name, what a task was
+made from, and a hash of what makes them up."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -21,6 +21,15 @@ def habits_of(kind: type[H], given: Mapping[str, float]) -> H:
         if name not in allowed:
             raise ConfigError(f"habits.{name}; {', '.join(allowed)} are allowed.{did_you_mean(name, allowed)}")
     return kind(**given)
+
+
+def refuse_other_kinds(names: Sequence[str], allowed: Collection[str], setting: str) -> None:
+    """Raise ConfigError, which names `setting`, where `names` has none, or one that is not allowed."""
+    for name in names:
+        if name not in allowed:
+            raise ConfigError(f"{setting} has {name!r}; {', '.join(allowed)} are allowed.{did_you_mean(name, allowed)}")
+    if not names:
+        raise ConfigError(f"{setting}=[]; name at least one of {', '.join(allowed)}")
 
 
 def hash_of(*parts: object) -> str:

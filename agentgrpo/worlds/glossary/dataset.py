@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from agentgrpo.core.chance import generator
-from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Message, Passage, Task
 from agentgrpo.tasks.base import Demonstrator, Language, split_of
-from agentgrpo.tasks.generated import drawn, hash_of
+from agentgrpo.tasks.generated import drawn, hash_of, refuse_other_kinds
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
 from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, next_turn
 
@@ -88,7 +88,9 @@ class Glossary:
         """path: the folder of WordNet's database. nouns: at most so many, drawn by `world_seed`."""
         if nouns < 40:
             raise ConfigError(f"task.nouns={nouns}; at least 40 are needed")
-        asked_kinds, self._shown = _kinds(asked, "task.asked"), _kinds(shown, "task.shown")
+        refuse_other_kinds(asked, KINDS, "task.asked")
+        refuse_other_kinds(shown, KINDS, "task.shown")
+        self._shown = cast(Sequence[Kind], shown)
         found = read_nouns(Path(path).expanduser())
         rng = generator("glossary", world_seed)
         chosen = rng.sample(found, min(nouns, len(found)))
@@ -102,7 +104,7 @@ class Glossary:
             self._nouns[name] = chosen[begin:end]
             dealt = {
                 f"glossary-{world_seed}-{name}-{index}-{question.kind}": question
-                for index, question in enumerate(_deal(chosen[begin:end], asked_kinds, self._kind_of))
+                for index, question in enumerate(_deal(chosen[begin:end], cast(Sequence[Kind], asked), self._kind_of))
             }
             self._questions |= dealt
             self._splits[name] = tuple(question.task(task_id) for task_id, question in dealt.items())
@@ -181,15 +183,6 @@ class GlossaryOracle:
 def _read(row: str, observed: str) -> str | None:
     found = re.search(rf"^\[\d+\] {row}$", observed, re.MULTILINE)
     return None if found is None else found[1]
-
-
-def _kinds(names: Sequence[str], setting: str) -> tuple[Kind, ...]:
-    for name in names:
-        if name not in KINDS:
-            raise ConfigError(f"{setting} has {name!r}; {', '.join(KINDS)} are allowed.{did_you_mean(name, KINDS)}")
-    if not names:
-        raise ConfigError(f"{setting}=[]; name at least one of {', '.join(KINDS)}")
-    return tuple(kind for name in names for kind in KINDS if kind == name)
 
 
 def _passages(nouns: Sequence[Noun]) -> tuple[Passage, ...]:

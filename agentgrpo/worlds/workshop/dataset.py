@@ -9,10 +9,10 @@ from pathlib import Path
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import Demonstrator, Language, split_of
-from agentgrpo.tasks.generated import drawn, habits_of, hash_of
+from agentgrpo.tasks.generated import drawn, habits_of, hash_of, refuse_other_kinds
 from agentgrpo.worlds.almanac.world import Pool
 from agentgrpo.worlds.workshop.demonstrator import Careless, WorkshopHabits, WorkshopOracle
-from agentgrpo.worlds.workshop.world import Kind, Problem, beginning, draw_problem, items, kinds_of
+from agentgrpo.worlds.workshop.world import Kind, Problem, beginning, draw_problem, items, kinds
 
 LANGUAGE = Language(
     answer="Final Answer: ",
@@ -59,7 +59,9 @@ class Workshop:
         for name, size in sizes.items():
             if size < 1:
                 raise ConfigError(f"{name}_tasks={size}; at least 1 is allowed")
-        dealt, self._shown = kinds_of(asked, "task.asked"), kinds_of(shown, "task.shown")
+        refuse_other_kinds(asked, kinds(), "task.asked")
+        refuse_other_kinds(shown, kinds(), "task.shown")
+        dealt, self._shown = ([kinds()[name] for name in names] for names in (asked, shown))
         self.habits = habits_of(WorkshopHabits, habits or {})
         self._problems: dict[str, Problem] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}

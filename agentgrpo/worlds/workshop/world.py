@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 
 from agentgrpo.core.chance import generator
-from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Message, Task
 from agentgrpo.worlds.almanac import world as almanac
 from agentgrpo.worlds.almanac.world import Pool
@@ -115,16 +114,6 @@ def kinds() -> Mapping[str, Kind]:
     """By name, in a fixed order."""
     rows = json.loads((Path(__file__).parent / "kinds.json").read_text(encoding="utf-8"))
     return {name: Kind(name=name, **row) for name, row in rows.items()}
-
-
-def kinds_of(names: Sequence[str], setting: str) -> tuple[Kind, ...]:
-    """In the order of `names`, as often as they stand there. Raises ConfigError, which names `setting`."""
-    for name in names:
-        if name not in kinds():
-            raise ConfigError(f"{setting} has {name!r}; {', '.join(kinds())} are allowed.{did_you_mean(name, kinds())}")
-    if not names:
-        raise ConfigError(f"{setting}=[]; name at least one of {', '.join(kinds())}")
-    return tuple(kinds()[name] for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
