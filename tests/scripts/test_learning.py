@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -152,7 +151,9 @@ def test_a_seed_that_has_ended_is_not_run_again(tmp_path: Path, monkeypatch: pyt
         "mean_reward": [[0.5, 0.5], [0.5, 0.5]],
         "cpu_s_to": [[0.5, 1.0, 3.0]],
     }
-    json.dumps(learning.summary(first))
+    assert learning.table(learning.summary(first)).row_count == 5
+    alone = {side: runs[:1] for side, runs in first.items()}
+    assert learning.table(learning.summary(alone)).row_count == 4
 
 
 @pytest.mark.parametrize(
