@@ -3,14 +3,15 @@
     run -> smoothed over WINDOW steps -> per step: mean over seeds, and a band of two standard errors of it
 
 - The sides agree at a step where the mean of one lies in the band of the other.
-- The seconds to a reward are those to the end of the first step at which a side's mean is that high.
+- The seconds to a reward are read off the line between the first step at which a side's mean is that high and the one
+  before: whole steps would say more of their length than of the sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -41,7 +42,13 @@ class Curve:
 
     def seconds_to(self, reward: float) -> float | None:
         """None = it was never reached."""
-        return next((s for mean, s in zip(self.mean, self.cpu_s, strict=True) if mean >= reward), None)
+        points = list(zip(self.mean, self.cpu_s, strict=True))
+        if points[0][0] >= reward:
+            return points[0][1]
+        for (low, began), (high, ended) in pairwise(points):
+            if high >= reward:
+                return began + (ended - began) * (reward - low) / (high - low)
+        return None
 
 
 def smooth(values: Sequence[float]) -> list[float]:

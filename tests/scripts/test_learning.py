@@ -115,8 +115,8 @@ def test_the_sides_agree_where_the_wider_band_holds_the_other_mean() -> None:
 def test_seconds_are_compared_at_rewards_that_both_have_learned_to_reach() -> None:
     slow, quick = flat(0.1, 0.3, 0.6, 0.7), flat(0.2, 0.6, 0.9, 0.8)
     assert levels(slow, quick) == [0.25, 0.5, 0.7]
-    assert [slow.seconds_to(level) for level in (0.25, 0.5, 0.7)] == [2.0, 3.0, 4.0]
-    assert quick.seconds_to(0.7) == 3.0
+    assert [slow.seconds_to(level) for level in (0.1, 0.2, 0.45, 0.7)] == pytest.approx([1.0, 1.5, 2.5, 4.0])
+    assert quick.seconds_to(0.7) == pytest.approx(2 + 1 / 3)
     assert slow.seconds_to(0.75) is None
     assert levels(flat(0.6, 0.9), flat(0.1, 0.8)) == [0.75, 0.8]
 
