@@ -185,6 +185,7 @@ def compared(before: Scorecard, after: Scorecard) -> str:
     return f"{result['verdict']}: {result['reason']}"
 
 
+@pytest.mark.slow
 async def test_scripted_policies() -> None:
     """The oracle solves everything with the fewest calls; who always calls pays more for the same and does not pass;
     who never calls is right where no tool is needed, and fails."""
