@@ -179,6 +179,7 @@ def compared(before: Scorecard, after: Scorecard) -> str:
         trained={"greedy": after, "sampled": after},
         oracle=None,
         margin=0.02,
+        criterion="thrift",
         min_discrimination=0.15,
     )
     result = evaluation.to_json()
