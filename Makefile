@@ -29,7 +29,7 @@ train-llm: .venv/ready-llm ## A real chat model learns to use a calculator; ARGS
 	$(PY) -m agentgrpo train experiment=smollm2 $(ARGS)
 
 # Three workers for two cores: a test that waits for a process, a server or a time limit leaves its core to another.
-test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, six minutes on two cores
+test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, five minutes on two cores
 	$(PYTEST) -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
