@@ -6,7 +6,7 @@ SmolLM2-135M after the cold start of experiment=smollm2, problems of two operati
 runs first (`agentgrpo train`), then TRL's GRPOTrainer with `tools=[calculator]`, from the same weights, over the tasks
 that ours has drawn, with the settings of ours (peer_learning.py). TRL has glibc told to keep big blocks, with which it
 is quicker. A seed that has ended is not run again: .bench/learning has a file of steps per side and seed, the figure
-and learning.json. An hour on one core.
+and learning.json; remove it to begin anew, as after any change of the settings below. An hour on one core.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def summary(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> dict[s
     return {
         "seeds": len(runs[SIDES[0]]),
         "curves": {side: asdict(found) for side, found in zip(SIDES, curves, strict=True)},
-        "agreement": agreement(*curves),
+        "agreement": agreement(*curves, mutual=False),
+        "mutual_agreement": agreement(*curves, mutual=True),
         "cpu_s_per_step": [fmean(row["cpu_s"] for row in rows) for rows in every],
         "sampled_per_step": [fmean(row["sampled"] for row in rows) for rows in every],
         "mean_reward": [[fmean(row["reward"] for row in run) for run in runs[side]] for side in SIDES],
@@ -159,7 +160,8 @@ def table(found: Mapping[str, Any]) -> Table:
         shown.add_row(name, f"{ours:.1f}", f"{theirs:.1f}", f"{theirs / ours:.2f}")
     shown.add_row("tokens sampled a step", *(f"{tokens:.0f}" for tokens in found["sampled_per_step"]), "")
     if found["seeds"] > 1:  # without a band nothing lies in it
-        shown.add_row("steps at which they agree", f"{found['agreement']:.0%}", "", "")
+        agreed, mutually = found["agreement"], found["mutual_agreement"]
+        shown.add_row("steps at which they agree", f"{agreed:.0%}", f"mutually {mutually:.0%}", "")
     rewards = (", ".join(f"{reward:.3f}" for reward in of_seeds) for of_seeds in found["mean_reward"])
     shown.add_row("mean reward of all steps, by seed", *rewards, "")
     return shown

@@ -2,7 +2,7 @@
 
     run -> smoothed over WINDOW steps -> per step: mean over seeds, and a band of two standard errors of it
 
-- The sides agree at a step where the mean of one lies in the band of the other.
+- The sides agree at a step where the mean of one lies in the band of the other, mutually where that of each does.
 - The seconds to a reward are read off the line between the first step at which a side's mean is that high and the one
   before: whole steps would say more of their length than of the sides.
 """
@@ -68,11 +68,12 @@ def curve(runs: Sequence[Run]) -> Curve:
     )
 
 
-def agreement(a: Curve, b: Curve) -> float:
+def agreement(a: Curve, b: Curve, *, mutual: bool) -> float:
     """The share of steps at which the sides agree."""
+    enough = min if mutual else max
     pairs = zip(a.mean, a.half, b.mean, b.half, strict=True)
     # 1e-9: a difference as wide as the band lies in it, whatever the rounding
-    return fmean(abs(x - y) <= max(wide_x, wide_y) + 1e-9 for x, wide_x, y, wide_y in pairs)
+    return fmean(abs(x - y) <= enough(wide_x, wide_y) + 1e-9 for x, wide_x, y, wide_y in pairs)
 
 
 def levels(a: Curve, b: Curve) -> list[float]:

@@ -105,11 +105,11 @@ def test_a_single_seed_has_no_band() -> None:
     assert curve([[one_step(0.25)]]).half == [0.0]
 
 
-def test_the_sides_agree_where_the_wider_band_holds_the_other_mean() -> None:
-    ours = flat(0.1, 0.2, 0.3, 0.4, half=0.1)
-    assert agreement(ours, flat(0.1, 0.3, 0.45, 0.6)) == 0.5
-    assert agreement(flat(0.1, 0.3, 0.45, 0.6), ours) == 0.5
-    assert agreement(ours, ours) == 1.0
+def test_the_sides_agree_where_a_mean_lies_in_the_band_of_the_other() -> None:
+    wide, narrow = flat(0.1, 0.2, 0.3, 0.4, half=0.1), flat(0.1, 0.3, 0.45, 0.6, half=0.01)
+    assert agreement(wide, narrow, mutual=False) == agreement(narrow, wide, mutual=False) == 0.5
+    assert agreement(wide, narrow, mutual=True) == agreement(narrow, wide, mutual=True) == 0.25
+    assert agreement(wide, wide, mutual=True) == 1.0
 
 
 def test_seconds_are_compared_at_rewards_that_both_have_learned_to_reach() -> None:
@@ -146,6 +146,7 @@ def test_a_seed_that_has_ended_is_not_run_again(tmp_path: Path, monkeypatch: pyt
             "TRL": {"mean": [0.5], "half": [0.0], "cpu_s": [3.0]},
         },
         "agreement": 1.0,
+        "mutual_agreement": 1.0,
         "cpu_s_per_step": [1.0, 3.0],
         "sampled_per_step": [7.0, 7.0],
         "mean_reward": [[0.5, 0.5], [0.5, 0.5]],
