@@ -50,7 +50,9 @@ def interrupting(episode: Episode) -> float:
 
 
 def interrupting_at_once(episode: Episode) -> float:
-    signal.raise_signal(signal.SIGINT)
+    if not CALLS:
+        CALLS.append(episode.task.id)
+        signal.raise_signal(signal.SIGINT)
     return 0.0
 
 
@@ -146,6 +148,7 @@ def test_ctrl_c_before_there_is_anything_to_go_on_with(train: Train, *, in_a_loo
     def call() -> RunDir:
         return train(rewards=[interrupting_at_once], questions=[{"question": "who?", "answers": ["I"]}] * 20)
 
+    CALLS.clear()
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(awaited(call)) if in_a_loop else call()
     assert [*Path("runs").rglob("*")] == []
