@@ -54,6 +54,12 @@ def train(
     if rewards and "reward" not in chosen:
         words.append("~reward.terms")
     words += [f"+{word}" for word in _terms(rewards)]
+    if of_program := [function.__name__ for function in rewards if function.__module__ == "__main__"]:
+        print(
+            f"agentgrpo: note: {', '.join(of_program)} of the program itself, where the command line finds nothing: go "
+            "on with agentgrpo.resume(run, rewards=...), or put it into a module of its own before the run",
+            file=sys.stderr,
+        )
     words += _settings(**{"model.path": model, "run.max_steps": steps})
     with _data(run_dir, questions=questions, corpus=corpus) as data:
         return _run("train", *words, *data)
@@ -149,12 +155,6 @@ def _terms(rewards: Sequence[Callable[..., Any]]) -> list[str]:
         if name in words:
             raise ConfigError(f"rewards has two of the name {name}, by which the records tell them apart; rename one")
         words[name] = f"reward.terms.{name}.name={module}:{name}"
-        if module == "__main__":
-            print(
-                f"agentgrpo: note: {name} is in no module that the command line could import; to go on from there, put "
-                f"it into a file of its own. Here: agentgrpo.resume(run, rewards=[{name}])",
-                file=sys.stderr,
-            )
     return [*words.values()]
 
 

@@ -181,14 +181,16 @@ def test_the_newest_checkpoint_is_evaluated_with_the_functions_it_was_trained_wi
     assert [episode.reward for episode in evaluation.episodes("eval-end-sampled")] == [1.0, 0.0] * 2
 
 
-def test_a_function_of_a_script_is_found_there_alone(
+def test_a_function_of_a_program_is_found_there_alone(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "even", even, raising=False)
     monkeypatch.setattr(even, "__module__", "__main__")
     run = train()
     assert run.config["reward"]["terms"] == {"even": {"name": "__main__:even"}}
-    assert "agentgrpo: note: even is in no module that the command line could import;" in capsys.readouterr().err
+    assert "agentgrpo: note: even of the program itself, where the command line finds" in capsys.readouterr().err
+    assert len(agentgrpo.resume(run, rewards=[even], overrides=["run.max_steps=2"]).metrics()) == 2
+    assert capsys.readouterr().err == ""
 
 
 # --- What goes wrong is raised, and leaves nothing.
