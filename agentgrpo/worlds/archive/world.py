@@ -136,7 +136,7 @@ class ArchiveQuestion:
 
 
 def relations_of(kind: str) -> tuple[tuple[str, ...], int]:
-    """ "maker+founder&" -> (("maker", "founder"), 2): the relations of a chain, first hop first, and how many chains."""
+    """ "maker+founder&" -> (("maker", "founder"), 2): the relations of a chain, first hop first; how many chains."""
     return tuple(kind.removesuffix("&").split("+")), 2 if kind.endswith("&") else 1
 
 
