@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help train train-llm test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
-.PHONY: bench bench-peer bench-ours bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
+.PHONY: bench bench-peer bench-ours bench-learning bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
 
@@ -29,7 +29,7 @@ train-llm: .venv/ready-llm ## A real chat model learns to use a calculator; ARGS
 	$(PY) -m agentgrpo train experiment=smollm2 $(ARGS)
 
 # Three workers for two cores: a test that waits for a process, a server or a time limit leaves its core to another.
-test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, six minutes on two cores
+test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, five minutes on two cores
 	$(PYTEST) -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
@@ -74,6 +74,9 @@ bench-peer: .venv/ready .bench/peer/ready ## Against TRL on the same work, two h
 
 bench-ours: .venv/ready ## Ours alone, against the peer's runs in bench.json
 	$(BENCH)/compare.py --only-ours $(ARGS)
+
+bench-learning: .venv/ready-bench .venv/ready-llm .bench/peer/ready ## A real model learns here and with TRL, an hour on one core; ARGS="--seeds 1 --steps 4"
+	$(BENCH)/learning.py $(ARGS)
 
 bench-floor: .venv/ready ## The rollout against the model's own forward and the hardware
 	$(BENCH)/floor.py $(ARGS)

@@ -156,7 +156,10 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-LENGTHY = {"README", "algorithms", "cluster", "doctor", "judges", "own-documents", "supervised", "tools"}
+LENGTHY = {
+    *("README", "algorithms", "cluster", "doctor", "environments", "judges", "own-documents", "read-a-run", "rewards"),
+    *("supervised", "tools"),
+}
 """Pages with more trainings than a commit waits for; the other pages show the same verbs."""
 
 

@@ -290,14 +290,15 @@ def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str]
 
     hydra.main reads sys.argv, and lets errors out instead of printing them under HYDRA_FULL_ERROR. It composes twice,
     the first time to know whether this is a sweep; where nothing can make it one, composing once does."""
+    own, searched = _own_presets(argv)
     saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["agentgrpo", *argv], "1"
     try:
-        if any(text.startswith("-") or "hydra" in text for text in argv):
+        if any(text.startswith("-") or "hydra" in text for text in own):
             hydra.main(config_path=str(configs), config_name=name, version_base="1.3")(job)()
         else:
             with hydra.initialize_config_dir(str(configs), job_name="agentgrpo", version_base="1.3"):
-                cfg = hydra.compose(name, [*argv], return_hydra_config=True)
+                cfg = hydra.compose(name, [*own, *searched], return_hydra_config=True)
                 HydraConfig.instance().set_config(cfg)
                 with flag_override(cfg, ["struct", "readonly"], [False, False]):
                     del cfg["hydra"]
@@ -311,6 +312,16 @@ def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str]
         os.environ.pop("HYDRA_FULL_ERROR")
         if saved is not None:
             os.environ["HYDRA_FULL_ERROR"] = saved
+
+
+def _own_presets(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(argv without --config-dir DIR, the override that says the same)."""
+    if argv.count("--config-dir") != 1 or argv[-1] == "--config-dir":
+        return [*argv], []
+    at = argv.index("--config-dir")
+    folder = Path(argv[at + 1]).resolve()
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return [*argv[:at], *argv[at + 2 :]], [f"hydra.searchpath=['file://{quoted}']"]
 
 
 def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Path) -> ConfigError:

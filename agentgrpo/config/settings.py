@@ -15,6 +15,9 @@ from agentgrpo.core.errors import ConfigError
 AtLeastTwo = Annotated[int, Ge(2)]
 
 
+Criterion = Literal["quality", "thrift", "cost", "pareto"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
     """The `run.eval` node: how policies are compared on held-out tasks."""
@@ -24,6 +27,9 @@ class EvalSettings:
     samples_per_task: Count = 1
     """Episodes per task at `temperature` (pass@k needs several)."""
     temperature: PositiveOrZero = 1.0
+    criterion: Criterion = "quality"
+    """What a PASS takes (run.evaluate.verdict): quality = it is higher; thrift = fewer calls at equal quality; cost =
+    calls that cost less at equal quality; pareto = one of quality and calls is better, the other not worse."""
     margin: PositiveOrZero = 0.02
     """Largest loss of correctness that still counts as "not lower" (non-inferiority)."""
     min_discrimination: float = 0.05

@@ -263,7 +263,14 @@ def prepare_start(inputs: Inputs) -> Start:
     refuse_other_shape(start.folder, model.shape, trust_remote_code=model.trust_remote_code)
     if not model.cold_start.demonstrations:
         return start
-    teach = partial(cold_started, start, model.cold_start, hardware=inputs.hardware, **_teaching(inputs))
+    teach = partial(
+        cold_started,
+        start,
+        model.cold_start,
+        renderer=model.renderer,
+        hardware=inputs.hardware,
+        **_teaching(inputs),
+    )
     return Start(in_turn(inputs.world, teach))
 
 

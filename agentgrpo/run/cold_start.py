@@ -28,6 +28,7 @@ def cold_started(
     settings: ColdStartSettings,
     *,
     dataset: Demonstrated,
+    renderer: str,
     make_renderer: MakeRenderer,
     make_runner: MakeRunner,
     environment_key: str,
@@ -37,10 +38,11 @@ def cold_started(
     progress: Progress,
 ) -> Path:
     """A transformers folder with the model in `base`, trained; from the cache or made now. Call it outside of any event
-    loop. `seed` draws the order of training; for the other arguments see WarmStart.folder."""
+    loop. `renderer`: the format that is taught, as model.renderer names it. `seed` draws the order of training; for the
+    other arguments see WarmStart.folder."""
     made_by = Path(__file__).read_text("utf-8")
     start = base.state()["sha256"]
-    key = key_of(asdict(settings), made_by, start, dataset.demonstration_fingerprint, environment_key, seed)
+    key = key_of(asdict(settings), made_by, start, renderer, dataset.demonstration_fingerprint, environment_key, seed)
 
     def make(folder: Path) -> None:
         policy = open_policy(base.folder, replace(hardware, dtype="float32"))

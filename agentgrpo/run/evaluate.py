@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgrpo.config.settings import RolloutSettings
+from agentgrpo.config.settings import Criterion, RolloutSettings
 from agentgrpo.core.errors import DataError, EpisodeError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
@@ -65,19 +65,29 @@ def verdict(
     *,
     quality: str,
     spending: str,
+    criterion: Criterion,
     margin: float,
     min_discrimination: float,
+    fell: Sequence[str] = (),
 ) -> tuple[Verdict, str]:
-    """PASS iff `spending` is lower and `quality` is not, both beyond noise, and quality means something.
+    """PASS iff the trained policy is better by `criterion`, beyond noise, and quality means something.
 
-    `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline. `discrimination` is
-    (mean, low, high) of the trained policy's quality minus the grade the same judge gives its answers against *other*
-    tasks' references: a judge that likes everything, or a policy that is never right, cannot pass whatever it saves.
-    None where no judge graded the quality.
+        quality   `quality` is higher
+        thrift    `spending` is lower and `quality` is not
+        cost      the same of what the calls cost
+        pareto    `quality` is higher or `spending` lower, and the other one not worse
+
+    FAIL iff one that the criterion looks at is worse beyond noise: quality in all of them, and what is spent in all but
+    the first. `difference` maps a metric, such as those two, to (mean, low, high) of trained − baseline; not lower =
+    low is at least -margin. `discrimination` is (mean, low, high) of the trained policy's quality minus the grade the
+    same judge gives its answers against *other* tasks' references: a judge that likes everything, or a policy that is
+    never right, cannot pass whatever it saves. None where no judge graded the quality. `fell`: kinds of task whose
+    quality fell beyond noise; with any of them nothing passes.
     """
-    _, spent_low, spent_high = difference[spending]
+    watched = "cost" if criterion == "cost" else spending
+    _, spent_low, spent_high = (0.0, 0.0, 0.0) if criterion == "quality" else difference[watched]
     _, right_low, right_high = difference[quality]
-    right, spent = quality.replace("_", " "), spending.replace("_", " ")
+    right, spent = quality.replace("_", " "), watched.replace("_", " ")
     if right_high < 0 or spent_low > 0:
         return Verdict.FAIL, f"{right} fell" if right_high < 0 else f"{spent} rose"
     if discrimination and discrimination[1] < min_discrimination:
@@ -85,11 +95,21 @@ def verdict(
             "the policy's answers are graded hardly better than answers to other questions: it is hardly ever right, "
             "or the judge likes everything"
         )
-    if spent_high >= 0:
-        return Verdict.INCONCLUSIVE, f"{spent} are not lower beyond the interval's noise"
+    rose, saved = right_low > 0, spent_high < 0
+    is_or_are = "is" if criterion == "cost" else "are"
+    if criterion == "quality" and not rose:
+        return Verdict.INCONCLUSIVE, f"{right} is not higher beyond the interval's noise"
+    if criterion == "pareto" and not (rose or saved):
+        return Verdict.INCONCLUSIVE, f"neither is {right} higher nor are {spent} lower, beyond the intervals' noise"
+    if criterion in ("thrift", "cost") and not saved:
+        return Verdict.INCONCLUSIVE, f"{spent} {is_or_are} not lower beyond the interval's noise"
     if right_low < -margin:
         return Verdict.INCONCLUSIVE, f"a loss of {right} of more than {margin:g} cannot be ruled out"
-    return Verdict.PASS, f"fewer {spent}, {right} not lower"
+    if fell:
+        return Verdict.INCONCLUSIVE, f"{right} fell in tasks of the kind {' and '.join(fell)}"
+    less = f"{'less' if criterion == 'cost' else 'fewer'} {spent}"
+    gains = [f"{right} is higher"] * (rose and criterion in ("quality", "pareto")) + [less] * saved
+    return Verdict.PASS, ", ".join(gains) + f", {right} not lower" * (not rose or criterion in ("thrift", "cost"))
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
@@ -286,6 +306,7 @@ class Evaluation:
     oracle: Scorecard | None
     margin: float
     min_discrimination: float
+    criterion: Criterion
     baselines: Mapping[str, Scorecard] = field(default_factory=dict)
     """Of what needs no training (environments.base), greedy."""
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -321,21 +342,24 @@ class Evaluation:
                     if k
                 },
             }
-        greedy = modes["greedy"]
+        greedy, fell = modes["greedy"], [row for mode in modes for row in self._fell(mode)]
         decision, reason = verdict(
             greedy["difference"],
             greedy["discrimination"] if self.figures.is_graded else None,
             quality=quality,
             spending=spending,
+            criterion=self.criterion,
             margin=self.margin,
             min_discrimination=self.min_discrimination,
+            fell=[row["kind"] for row in fell if row["mode"] == "greedy"],
         )
         return {
             "verdict": decision.value,
             "reason": reason,
             "n": kept["greedy"],
             **modes,
-            "fell": [row for mode in modes for row in self._fell(mode)],
+            "criterion": self.criterion,
+            "fell": fell,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": self.figures.to_json(),

@@ -204,6 +204,7 @@ class Examiner:
             baseline=baseline,
             trained=trained,
             oracle=oracle,
+            criterion=self.settings.criterion,
             margin=self.settings.margin,
             min_discrimination=self.settings.min_discrimination,
             baselines=baselines,

@@ -53,32 +53,14 @@ class Work:
 TINY = Work("tiny", hidden=128, layers=4, heads=4, kv_heads=2, ffn=352, vocab=1024, words=1024)
 SMALL = Work("small", hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=8192, words=8192)
 VOCAB151K = replace(SMALL, name="vocab151k", vocab=151_936, tasks=1)
-SMOLLM2 = Work(
-    "smollm2/latency-0",
-    hidden=576,
-    layers=30,
-    heads=9,
-    kv_heads=3,
-    ffn=1536,
-    vocab=49_152,
-    words=8192,
-    tasks=2,
-    group_size=16,
-    turns=2,
-    least_tokens=22,
-    most_tokens=32,
-    prompt_tokens=48,
-    tool_tokens=8,
-)
-"""The model of experiment=smollm2, and episodes as short as its own."""
 LATENCIES_MS = (0, 100, 300)
 
 
 def works() -> dict[str, Work]:
-    """Every work by name: tiny, small and vocab151k, with three tool latencies and as a single turn; smollm2."""
+    """Every work by name: tiny, small and vocab151k, each with three tool latencies and as a single turn."""
     found = {}
     for base in (TINY, SMALL, VOCAB151K):
         for ms in LATENCIES_MS:
             found[f"{base.name}/latency-{ms}"] = replace(base, name=f"{base.name}/latency-{ms}", latency_s=ms / 1e3)
         found[f"{base.name}/single-turn"] = replace(base, name=f"{base.name}/single-turn", turns=1)
-    return found | {SMOLLM2.name: SMOLLM2}
+    return found

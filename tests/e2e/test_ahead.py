@@ -67,6 +67,7 @@ def test_a_profile_changes_no_byte_of_it(train: Run) -> None:
     assert compared(plain, profiled) == []
 
 
+@pytest.mark.slow
 def test_the_number_of_versions_behind_is_part_of_the_run(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = train(*AHEAD, *BRIEF, "run.max_steps=1")
     assert main(["resume", str(run_dir), "run.max_steps=2", "algorithm.max_staleness=0"]) == 4

@@ -111,6 +111,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
         trained={"greedy": silent, "sampled": silent},
         oracle=None,
         margin=0.02,
+        criterion="thrift",
         min_discrimination=0.05,
     ).to_json()
     assert (result["verdict"], result["reason"]) == ("FAIL", "correctness fell")

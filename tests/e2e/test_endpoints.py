@@ -211,6 +211,7 @@ def test_the_oracle_by_configuration_is_the_oracle(model: Path, tmp_path: Path) 
     assert result["greedy"]["trained"] == result["oracle"]
 
 
+@pytest.mark.slow
 def test_a_script_is_tried_without_a_model_and_a_task_that_it_lacks_is_named(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,9 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=pytest.mark.slow if name == "memory" else ()) for name in EXPERIMENTS]
+)
 def test_it_is_trained_evaluated_and_resumed_exactly(experiment: str, random_model: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     chosen = [f"experiment={experiment}", *EXPERIMENTS[experiment], *SETTINGS, f"model.path='{random_model}'"]

@@ -135,6 +135,7 @@ def test_a_guard_that_would_skip_by_what_is_known_too_late_is_refused(
     assert "guards.lr.action=skip: lr is known only after the update; warn and halt are allowed" in last_error(capsys)
 
 
+@pytest.mark.slow
 def test_a_rollback_takes_back_weights_and_optimizer_but_no_time(train: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     trouble_at({3}, monkeypatch.setattr)
     run_dir = train(*SHORT, *ROLLBACK, "run.max_steps=6", "run.checkpoint_every=2", "rollout.tasks_per_step=2")

@@ -51,6 +51,7 @@ def finished(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_and_the_engine_samples_from_it(finished: Path) -> None:
     metrics = rows(finished / "metrics.jsonl")
     assert max(row["policy/logprob_gap_max"] for row in metrics) <= 1e-4

@@ -87,6 +87,7 @@ def test_a_recorded_run_is_replayed_bit_for_bit_for_nothing(
     assert [str(path) for path in files if KEY.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.slow
 def test_a_request_that_was_not_recorded_ends_a_strict_replay(
     train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

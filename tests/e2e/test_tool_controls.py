@@ -179,12 +179,14 @@ def compared(before: Scorecard, after: Scorecard) -> str:
         trained={"greedy": after, "sampled": after},
         oracle=None,
         margin=0.02,
+        criterion="thrift",
         min_discrimination=0.15,
     )
     result = evaluation.to_json()
     return f"{result['verdict']}: {result['reason']}"
 
 
+@pytest.mark.slow
 async def test_scripted_policies() -> None:
     """The oracle solves everything with the fewest calls; who always calls pays more for the same and does not pass;
     who never calls is right where no tool is needed, and fails."""

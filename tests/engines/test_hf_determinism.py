@@ -172,7 +172,7 @@ async def two_turns(backend: HFEngine, sample: int) -> list[Any]:
     return [(c.token_ids, c.logprobs) for c in (first, second)]
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, pytest.param(3, marks=pytest.mark.slow)])
 async def test_the_number_of_threads_changes_nothing(threads):
     expected = await serial("qwen3")
     before = torch.get_num_threads()

@@ -133,7 +133,15 @@ LOOPS = "{% for i in range(90000) %}" * 3 + "x" + "{% endfor %}" * 3
 DOUBLED = "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}"
 
 
-@pytest.mark.parametrize("text", [LOOPS, DOUBLED, "{{ 'a' * 10**11 }}", "{{ 9**(9**9) }}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOOPS,
+        pytest.param(DOUBLED, marks=pytest.mark.slow),
+        "{{ 'a' * 10**11 }}",
+        pytest.param("{{ 9**(9**9) }}", marks=pytest.mark.slow),
+    ],
+)
 def test_a_template_that_never_ends_is_refused_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not taken for one that knows no system role."""
     monkeypatch.setattr(bounded, "CPU_S", 1)

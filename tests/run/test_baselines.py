@@ -171,6 +171,7 @@ def test_eval_json_is_given_a_baseline_with_its_scores_in_both_modes(tmp_path: P
         trained=policies,
         oracle=None,
         margin=0.0,
+        criterion="thrift",
         min_discrimination=0.0,
     ).to_json() | {"spend": {"web": 3.0}, "baselines": {"last_k": {"right": 0.5}}}
     (left.run_dir / "eval.json").write_text(signed(whole))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from agentgrpo.config.settings import Criterion
 from agentgrpo.run.evaluate import Verdict, paired_difference, pass_at_k, verdict
 
 
@@ -68,9 +71,60 @@ def test_verdicts(
         quality="correctness",
         spending="search_rounds",
         margin=0.02,
+        criterion="thrift",
         min_discrimination=0.05,
     )
     assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("criterion", "spent", "quality", "expected"),
+    [
+        ("quality", HIGHER, HIGHER, "PASS: correctness is higher"),
+        ("quality", LOWER, SAME, "INCONCLUSIVE: correctness is not higher beyond the interval's noise"),
+        ("quality", LOWER, LOWER, "FAIL: correctness fell"),
+        ("thrift", HIGHER, HIGHER, "FAIL: search rounds rose"),
+        ("thrift", LOWER, HIGHER, "PASS: fewer search rounds, correctness not lower"),
+        ("cost", LOWER, HIGHER, "PASS: less cost, correctness not lower"),
+        ("cost", SAME, HIGHER, "INCONCLUSIVE: cost is not lower beyond the interval's noise"),
+        ("cost", HIGHER, HIGHER, "FAIL: cost rose"),
+        ("pareto", LOWER, HIGHER, "PASS: correctness is higher, fewer search rounds"),
+        ("pareto", LOWER, (0.0, -0.01, 0.01), "PASS: fewer search rounds, correctness not lower"),
+        ("pareto", SAME, HIGHER, "PASS: correctness is higher"),
+        ("pareto", SAME, SAME, "INCONCLUSIVE: neither is correctness higher nor are search rounds lower, beyond"),
+        ("pareto", HIGHER, HIGHER, "FAIL: search rounds rose"),
+    ],
+)
+def test_what_passes_is_chosen(
+    criterion: Criterion, spent: tuple[float, float, float], quality: tuple[float, float, float], expected: str
+) -> None:
+    other = "search_rounds" if criterion == "cost" else "cost"
+    watched = "cost" if criterion == "cost" else "search_rounds"
+    found, reason = verdict(
+        {watched: spent, other: SAME, "correctness": quality},
+        CLEAR,
+        quality="correctness",
+        spending="search_rounds",
+        criterion=criterion,
+        margin=0.02,
+        min_discrimination=0.05,
+    )
+    assert f"{found}: {reason}".startswith(expected)
+
+
+@pytest.mark.parametrize("criterion", get_args(Criterion))
+def test_nothing_passes_in_which_a_kind_of_task_fell(criterion: Criterion) -> None:
+    found = verdict(
+        {"search_rounds": LOWER, "cost": LOWER, "correctness": HIGHER},
+        CLEAR,
+        quality="correctness",
+        spending="search_rounds",
+        criterion=criterion,
+        margin=0.02,
+        min_discrimination=0.05,
+        fell=["maker"],
+    )
+    assert found == (Verdict.INCONCLUSIVE, "correctness fell in tasks of the kind maker")
 
 
 def test_exit_codes() -> None:

@@ -56,8 +56,11 @@ def test_it_is_made_once_and_leaves_what_is_frozen(folder: Path, capsys: pytest.
 
 
 OTHERS = (
-    "run.seed=1",
-    *(pytest.param(o, marks=pytest.mark.slow) for o in ("model.cold_start.lr=0.001", "task.shown=[rows]")),
+    "model.renderer=tags",
+    *(
+        pytest.param(other, marks=pytest.mark.slow)
+        for other in ("run.seed=1", "model.cold_start.lr=0.001", "task.shown=[rows]")
+    ),
 )
 
 

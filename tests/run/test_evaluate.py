@@ -43,6 +43,7 @@ def evaluation(baseline: Scorecard, trained: Scorecard) -> Evaluation:
         trained={"greedy": trained, "sampled": trained},
         oracle=None,
         margin=0.02,
+        criterion="thrift",
         min_discrimination=0.05,
     )
 
@@ -160,7 +161,13 @@ def constant(names: tuple[str, ...], values: tuple[float, ...], *failed: int) ->
 def compared(figures: Figures, baseline: Scorecard, trained: Scorecard) -> Evaluation:
     both = {"greedy": baseline, "sampled": baseline}, {"greedy": trained, "sampled": trained}
     return Evaluation(
-        figures=figures, baseline=both[0], trained=both[1], oracle=trained, margin=0.02, min_discrimination=0.05
+        figures=figures,
+        baseline=both[0],
+        trained=both[1],
+        oracle=trained,
+        margin=0.02,
+        min_discrimination=0.05,
+        criterion="thrift",
     )
 
 
@@ -193,6 +200,7 @@ def test_a_search_environments_eval_json_and_report() -> None:
         "n": 4,
         "greedy": mode,
         "sampled": mode,
+        "criterion": "thrift",
         "fell": [],
         "oracle": after,
         "figures": {

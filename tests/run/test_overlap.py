@@ -236,6 +236,7 @@ async def test_how_a_rollout_ended_is_looked_at_when_its_step_is_due(tmp_path: P
     assert saved_steps(tmp_path)[-1] == 2
 
 
+@pytest.mark.slow
 async def test_a_rollout_past_its_time_skips_its_own_step(tmp_path: Path) -> None:
     """Nothing was begun ahead of the step after it, whose rollout then has the weights of its own time."""
 

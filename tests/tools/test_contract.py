@@ -46,6 +46,8 @@ CALLS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Name in the registry -> name of a tool it brings -> arguments that fit."""
 LISTED = [*(name for name in REGISTRY["tool"] if isinstance(REGISTRY["tool"], Mapping)), OWN]
+SERVED_SLOWLY = [pytest.param(name, marks=pytest.mark.slow) if name == "mcp" else name for name in LISTED]
+"""A server of its own per test takes a second; tests/tools/test_mcp.py and two of these begin some."""
 HOSTILE = [
     "",
     " ",
@@ -117,7 +119,7 @@ def test_every_tool_is_listed() -> None:
     assert set(LISTED) <= set(CALLS), "give the new tool a call in CALLS"
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", SERVED_SLOWLY)
 async def test_a_spec_says_what_is_needed(name: str) -> None:
     async with tools_of(name) as tools:
         assert set(tools) == set(CALLS[name])
@@ -151,7 +153,7 @@ async def test_arguments_of_wrong_types_never_reach_a_tool(name: str, place: Pla
             assert (recorder.got, len(wrong) > 5) == ([fitting], True)
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", SERVED_SLOWLY)
 async def test_equal_calls_have_equal_results(name: str, place: Place, tmp_path: Path) -> None:
     results = []
     for workspace in (place, fresh(tmp_path / "second")):
@@ -162,7 +164,7 @@ async def test_equal_calls_have_equal_results(name: str, place: Place, tmp_path:
     assert {r.outcome for r in results[0]} == {outcome}
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", SERVED_SLOWLY)
 async def test_hostile_texts_have_typed_results(name: str, place: Place) -> None:
     async with tools_of(name) as tools:
         for tool in tools.values():

@@ -109,6 +109,7 @@ async def test_every_episode_has_a_table_of_its_own(way: str, workspaces: Worksp
             assert await ask(toolset, one, sql=SELECT) == ToolResult.ok(f"[('{one.key}',)]")
 
 
+@pytest.mark.slow
 async def test_a_shared_session_shares_its_tables(workspaces: Workspaces) -> None:
     async with (
         made(command=(*SQLITE, ":memory:"), shared=True) as toolset,
@@ -122,6 +123,7 @@ async def test_a_shared_session_shares_its_tables(workspaces: Workspaces) -> Non
         assert await ask(toolset, a, sql=SELECT) == ToolResult.ok("[('a|0',), ('b|0',)]")
 
 
+@pytest.mark.slow
 async def test_a_retry_finds_nothing_of_the_attempt_that_failed(tmp_path: Path) -> None:
     """The policy makes a table, then a service fails for good; the second attempt at the episode makes it again."""
     turns = [call("execute", f'{{"sql": "{CREATE}"}}') + "\nObservation:", say("x"), answer("done")]
@@ -182,6 +184,7 @@ async def test_no_session_is_used_twice_and_the_next_one_is_ready(workspaces: Wo
         assert len(set(pids)) == 4
 
 
+@pytest.mark.slow
 async def test_as_many_are_kept_ready_as_were_used_at_once(workspaces: Workspaces) -> None:
     async with made(command=raw("answers")) as toolset:
 

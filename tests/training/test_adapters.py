@@ -370,7 +370,7 @@ def trained_by(
 @pytest.mark.parametrize(
     ("sharded", "half"),
     [
-        pytest.param(True, False, id="fsdp-float32"),
+        pytest.param(True, False, id="fsdp-float32", marks=pytest.mark.slow),
         pytest.param(True, True, id="fsdp-bfloat16", marks=pytest.mark.slow),
         pytest.param(False, False, id="ddp-float32", marks=pytest.mark.slow),
         pytest.param(False, True, id="ddp-bfloat16", marks=pytest.mark.slow),

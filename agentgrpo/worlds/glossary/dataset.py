@@ -23,8 +23,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _QUESTIONS: Mapping[Kind, str] = {
     "word": "Which word means: {meaning}?",
     "kind": "What kind of thing is a {word}?",
-    "above": "Any {word} is a kind of thing. What kind of thing is that?",
-    "both": "What kind of thing is this: {meaning}?",
+    "above": "What kind of thing is the kind of a {word}?",
+    "both": "What kind of thing is the word that means: {meaning}?",
 }
 _SHARES = {"train": 0.8, "dev": 0.05, "test": 0.15}
 

@@ -196,6 +196,7 @@ def test_a_dead_judge(diagnose: Diagnose) -> None:
     assert found.check("signal")["reason"] == "needs: episodes, and no group was scored whole"
 
 
+@pytest.mark.slow
 def test_a_slow_judge(diagnose: Diagnose) -> None:
     found = diagnose("judge=slow", only=("episodes", "time of judging"))
     [what] = found.problems["time of judging"]

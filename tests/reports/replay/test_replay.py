@@ -198,7 +198,11 @@ def test_another_question_and_another_reference_are_found(run_dir: Path, capsys:
             ["algorithm.max_staleness=1", "run.max_steps=3", "run.checkpoint_every=2", "run.keep_last=2"],
             {2: "checkpoints/step-000002 (the sampler's, one step behind)"},
         ),
-        (["model.lora.rank=2", "run.keep_last=2"], {1: "checkpoints/step-000001", 0: "{start} (start weights)"}),
+        pytest.param(
+            ["model.lora.rank=2", "run.keep_last=2"],
+            {1: "checkpoints/step-000001", 0: "{start} (start weights)"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["ahead", "adapter"],
 )
