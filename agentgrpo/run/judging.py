@@ -21,7 +21,7 @@ from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge
 from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.composed import Questions
 from agentgrpo.judges.llm.judge import LLMJudge, invented_name
-from agentgrpo.judges.llm.prompt import BAD_VERDICT
+from agentgrpo.judges.llm.verdict import BAD_VERDICT
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
 
 LEAST_RIGHT, LEAST_AGREEMENT, LEAST_CONSISTENT = 0.5, 0.9, 0.8
@@ -75,8 +75,8 @@ async def refuse_fooled_judge(
     if tried.rewarded:
         raise GuardHalt(
             f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
-            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more) and resume; "
-            "judge.canaries_per_eval=0 would go on all the same"
+            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more, and judge.strict=true"
+            " guards a judge model better) and resume; judge.canaries_per_eval=0 would go on all the same"
         )
 
 
