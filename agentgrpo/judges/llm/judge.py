@@ -305,7 +305,7 @@ class LLMJudge:
     async def _ask(self, question: JudgeQuestion) -> Opinion:
         for attempt in range(self._verdict_retries + 1):
             nonce = nonce_of(question, self._seed, attempt)
-            reply = await self._billed.complete(messages_of(question, nonce))
+            reply = await self._billed.complete(messages_of(question, nonce), question.schema)
             try:
                 return self._read(reply.text, nonce, question)
             except JudgeError as e:

@@ -170,7 +170,7 @@ class Spoken:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Any = None) -> Reply:
         return Reply(text=self._model(messages[0].content, messages[1].content))
 
     async def close(self) -> None:
