@@ -100,6 +100,7 @@ def _refuse(constant: str) -> Any:
 
 _OPENS = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 _CLOSES = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
+_ENDLESS = "its reasoning does not end; a larger judge.completer.max_tokens may help"
 _FENCE = re.compile(r"```\w*")
 _SHARE = re.compile(r"[01]|[01]?\.\d+")
 _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_distinct, parse_constant=_refuse)
@@ -144,6 +145,8 @@ def _after_reasoning(text: str) -> tuple[str, str]:
     closings = list(_CLOSES.finditer(text))
     if not closings or text.lstrip().startswith("{"):
         return "", text
+    if len(_OPENS.findall(text)) > len(closings):
+        raise _bad(text, _ENDLESS)
     certain = closings[0].end() if _OPENS.match(text.lstrip()) else 0
     return text[certain : closings[-1].end()], text[closings[-1].end() :]
 
@@ -162,7 +165,7 @@ def _objects(text: str, said: str) -> tuple[list[dict[str, Any]], str]:
             broken = str(e)
     around += said[at:]
     if _OPENS.search(around):
-        raise _bad(text, "its reasoning does not end; a larger judge.completer.max_tokens may help")
+        raise _bad(text, _ENDLESS)
     if broken or "}" in around:
         raise _bad(text, f"it holds no whole JSON object ({broken or 'a brace closes that none opens'})")
     return rows, around
