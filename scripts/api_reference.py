@@ -16,6 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "agentgrpo"
 PAGE = PACKAGE / "docs" / "api.md"
 PARTS = {
+    "From Python": ("api.py",),
     "Nouns": ("core/types.py", "core/messages.py", "core/errors.py"),
     "Contracts: what a class of yours has to have": (
         "rewards/base.py",

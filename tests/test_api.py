@@ -22,7 +22,10 @@ PUBLIC = sorted(f.parent.name for f in PACKAGE.glob("*/__init__.py") if "__all__
 
 
 def test_the_package_itself() -> None:
-    assert agentgrpo.__all__ == ["__version__"]
+    assert agentgrpo.__all__ == ["__version__", "evaluate", "resume", "train"]
+    assert [name for name in agentgrpo.__all__ if not hasattr(agentgrpo, name)] == []
+    with pytest.raises(AttributeError, match=r"no attribute 'tarin'; it has __version__, evaluate, resume, train"):
+        _ = agentgrpo.tarin
     assert re.fullmatch(r"\d+\.\d+\.\d+", agentgrpo.__version__)
 
 

@@ -100,6 +100,12 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
     return launch, [*arguments, *short, *QUIET]
 
 
+def settled_program(text: str, start: Path) -> str:
+    """As `settled`, of a program."""
+    short = text.replace('"MODEL"', repr(str(start))).replace("steps=200", "steps=2")
+    return short.replace("overrides=", f"overrides={[*SHORT, *QUIET]} + ")
+
+
 def launched(launch: str, arguments: list[str]) -> int:
     """The exit code of `accelerate launch ... -m agentgrpo ARGUMENTS`, on two processes without a GPU."""
     flags = re.sub(r"--num_processes \d+", f"--num_processes 2 --main_process_port {free_port()}", launch).split()[2:]
@@ -131,7 +137,7 @@ def run_page(page: Path, start: Path, *, long: bool) -> None:
             Path(block.about).parent.mkdir(parents=True, exist_ok=True)
             Path(block.about).write_text(block.text, encoding="utf-8")
         elif block.kind == "python":
-            exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})
+            exec(compile(settled_program(block.text, start), page.name, "exec"), {"__name__": "__main__"})
         elif long or not is_long(block):
             for command in block.commands:
                 run(command, start)
@@ -150,7 +156,7 @@ def first_run(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with data of one's own and a run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a run that is given code of one's own adds where it is
+    monkeypatch.syspath_prepend(tmp_path)  # as python has it for a program in it
     export(Almanac(num_companies=12, dev_companies=4, test_companies=4), tmp_path)
     shutil.copytree(first_run, tmp_path / "runs" / "first")
     return tmp_path

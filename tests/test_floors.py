@@ -24,7 +24,7 @@ FLOORS = (
     {"rollout"},
     {"run"},
     {"cli", "preflight", "reports"},  # cli finds the verbs of the other two by name
-    {"__main__"},
+    {"__main__", "api"},
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 STDLIB_ONLY = {"core"}

@@ -47,7 +47,13 @@ class Jobs:
     """`one` is called once per job, with the tree that Hydra has composed; `end` after the last.
 
     load: imports what the verb `name` does. make: a tree to the checked Job (compose.Composition). is_ours: the
-    directory of a sweep was made for it, and goes where no job has left anything."""
+    directory of a sweep was made for it, and goes where no job has left anything. raises: whoever calls raises
+    `error`, so that nothing is said of it."""
+
+    error: BaseException | None = None
+    """Of the one job, with `raises`."""
+    run_dir: Path
+    """Of the last job that was composed."""
 
     def __init__(
         self,
@@ -59,9 +65,11 @@ class Jobs:
         sweep: bool,
         is_ours: bool,
         debug: bool,
+        raises: bool = False,
     ) -> None:
         self._load, self._name, self._arguments, self._make = load, name, arguments, make
         self._sweep, self._is_ours, self._debug = sweep, is_ours, debug
+        self._raises = raises
         self._codes: list[int] = []
         self._overrides: list[tuple[str, ...]] = []
         self._failed: list[tuple[Path | None, tuple[str, ...], str]] = []
@@ -77,7 +85,8 @@ class Jobs:
         self._overrides.append(overrides)
         try:
             job = self._make(tree)
-            folder = Path(job.config["run"]["dir"]) if job.is_fresh else folder
+            self.run_dir = Path(job.config["run"]["dir"])
+            folder = self.run_dir if job.is_fresh else folder
             if folder is not None:
                 tidy_before(partial(_remove_empty, folder))
             if self._sweep:
@@ -109,6 +118,9 @@ class Jobs:
     def _reported(self, error: BaseException) -> int:
         if is_of_interrupt(error):
             raise KeyboardInterrupt from error  # ends a sweep, too
+        if self._raises:  # not from here, where Hydra would make an error of its own of it
+            self.error = error
+            return 1
         code = report(error, self._debug)
         if os.getpid() != self._process:
             raise error  # in a launcher's worker, whose own means carry the failure home

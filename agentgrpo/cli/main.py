@@ -36,14 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         line, code = read(list(sys.argv[1:] if argv is None else argv)), 0
         if line is not None and line.verb.composes:
-            from agentgrpo.config.compose import run_hydra
-
-            jobs, primary, words = _jobs_of(line, debug=debug)
-            try:
-                run_hydra(jobs.one, primary, words, configs_dir())
-            finally:
-                jobs.end()
-            code = jobs.exit_code
+            code = _run(line, debug=debug).exit_code
         elif line is not None:
             entry = _load(line.verb.entry)
             raise_again(leaves=True)  # what is under way from here on knows how to end
@@ -58,6 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except (Exception, KeyboardInterrupt) as e:
         return report(e, debug)
+
+
+def run_one(argv: Sequence[str]) -> Path:
+    """The directory of the one run of a command line, for a program: what went wrong is raised as it is."""
+    line = read(list(argv))
+    if line is None or line.sweep or any(flag in SHARED_FLAGS and flag != "--config-dir" for flag in line.flags):
+        raise ConfigError(f"agentgrpo {' '.join(argv)}; from Python it is one run, with settings such as run.seed=1")
+    jobs = _run(line, debug=False, raises=True)
+    if jobs.error is not None:
+        raise jobs.error
+    return jobs.run_dir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,19 @@ def read(argv: list[str]) -> CommandLine | None:
     return CommandLine(name=name, arguments=arguments, flags=flags, overrides=overrides, presets=known, sweep=sweep)
 
 
-def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
+def _run(line: CommandLine, *, debug: bool, raises: bool = False) -> Jobs:
+    """Every job of the command line, done."""
+    from agentgrpo.config.compose import run_hydra
+
+    jobs, primary, words = _jobs_of(line, debug=debug, raises=raises)
+    try:
+        run_hydra(jobs.one, primary, words, configs_dir())
+    finally:
+        jobs.end()
+    return jobs
+
+
+def _jobs_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, str, list[str]]:
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.overrides import normalise, of_one_run, parse, place_sweep
@@ -141,7 +157,8 @@ def _jobs_of(line: CommandLine, *, debug: bool) -> tuple[Jobs, str, list[str]]:
         composed = compose.of_presets(configs_dir(), verb.presets)
         overrides = place_sweep(overrides) if sweep else overrides
     load = partial(_load, verb.entry)
-    jobs = Jobs(load, line.name, line.arguments, composed.make, sweep=sweep, is_ours=is_ours, debug=debug)
+    flags = {"sweep": sweep, "is_ours": is_ours, "debug": debug, "raises": raises}
+    jobs = Jobs(load, line.name, line.arguments, composed.make, **flags)
     return jobs, composed.primary, [*line.flags, *overrides]
 
 

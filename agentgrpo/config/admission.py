@@ -216,17 +216,17 @@ def _under(raw: Any, key: Any) -> Any:
 
 def override(path: str, value: Any) -> str:
     """As a shell takes it."""
-    return shlex.quote(f"{path}={_literal(value)}")
+    return shlex.quote(f"{path}={literal(value)}")
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """The value in the grammar of overrides."""
     if isinstance(value, str) and not _PLAIN.fullmatch(value):
         return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
+        return f"[{','.join(map(literal, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_literal(k)}:{_literal(v)}' for k, v in value.items())}}}"
+        return f"{{{','.join(f'{literal(k)}:{literal(v)}' for k, v in value.items())}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -239,7 +239,7 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     is_fresh = given is None and HydraConfig.get().mode != RunMode.MULTIRUN
     if given is None:
         experiment = choices.get("experiment", "none")
-        run_dir = _fresh_dir(config["task"]["name"] if experiment == "none" else experiment)
+        run_dir = _dir_of_job(config["task"]["name"] if experiment == "none" else experiment)
     if run_dir is not None:
         config["run"]["dir"] = unresolved["run"]["dir"] = run_dir
     snapshot = to_yaml(unresolved, choices)
@@ -265,10 +265,14 @@ def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) ->
     )
 
 
-def _fresh_dir(name: str) -> str:
-    """runs/<name>-<time>-<4 hex>, made here so that nobody else has it; in a sweep the job's own directory."""
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        return str(HydraConfig.get().runtime.output_dir)
+def _dir_of_job(name: str) -> str:
+    """A fresh one; in a sweep the job's own, which Hydra has made."""
+    is_swept = HydraConfig.get().mode == RunMode.MULTIRUN
+    return str(HydraConfig.get().runtime.output_dir) if is_swept else fresh_dir(name)
+
+
+def fresh_dir(name: str) -> str:
+    """runs/<name>-<time>-<4 hex>, made here so that nobody else has it."""
     label = re.sub(r"[^\w.-]+", "-", name)
     while True:
         path = Path("runs", f"{label}-{time_stamp()}-{secrets.token_hex(2)}")

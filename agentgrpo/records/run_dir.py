@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +31,7 @@ from agentgrpo.core.renamed import config_of_today
 from agentgrpo.core.untrusted import damaged, read_json, refuse_endless, refuse_special_files
 from agentgrpo.records.metrics import METRICS, PROFILE, TIMINGS, read_metrics
 from agentgrpo.records.seals import SEALS, Seal, is_whole, problems
+from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 
 # --- stopped.json: why a run ended before its end, until it goes on.
 #
@@ -241,6 +242,13 @@ class RunDir:
                 raise ConfigError(f"--step {step}: {self.path / TRAJECTORIES} {there}")
             raise ConfigError(f"{self.path / TRAJECTORIES} has no {name}; it has {', '.join(some)}.{near}")
         return found
+
+    def episodes(self, name: str | None = None) -> Iterator[TrajectoryRecord]:
+        """Those of training in order of its steps, or of the file of that name, such as eval-end-greedy. Raises
+        ConfigError where there is none, and DataError."""
+        trained = [file for file in self.trajectory_files() if file.step is not None]
+        for file in trained if name is None else [self.trajectory_file(name=name)]:
+            yield from read_trajectories(file.path)
 
     def checkpoints(self) -> dict[int, Path]:
         """Completed steps -> model folder, oldest first; they may be damaged."""

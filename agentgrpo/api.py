@@ -1,0 +1,200 @@
+"""From Python: the command line without a shell.
+
+    run = agentgrpo.train("MODEL", "questions.jsonl", "corpus.jsonl", rewards=[brief], steps=100)
+
+The arguments become the words that a user would type, and the rest is the command line's own. What it would say in one
+line on stderr is raised: an AgentGrpoError, or whatever code of yours raised. Ctrl-C stops a run as it does there: the
+first one raises Preempted, and `resume` goes on; a second one ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.cli.main import run_one
+from agentgrpo.config.admission import literal
+from agentgrpo.config.hardware import Launch
+from agentgrpo.core.durable import write_atomic
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.records.run_dir import RunDir
+
+Rows = str | Path | Iterable[Mapping[str, Any]]
+"""A file, or what its lines would be."""
+
+
+def train(
+    model: str | Path | None = None,
+    questions: Rows | None = None,
+    corpus: Rows | None = None,
+    rewards: Sequence[Callable[..., Any]] = (),
+    steps: int | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    run_dir: str | Path | None = None,
+) -> RunDir:
+    """`agentgrpo train`; returns the directory of the run when it is over.
+
+    model: model.path. questions, corpus: task.questions and task.corpus, each a file or its rows, which are then kept
+    in the run directory. Without any of the three the embedded example is trained. rewards: functions of an episode
+    that return a number, or classes (rewards.base.RewardTerm). They are the whole reward, unless `overrides` choose a
+    reward=PRESET: then they are added to it. steps: run.max_steps. overrides: all other settings, as the command line
+    has them. run_dir: run.dir, by default a fresh directory in runs/."""
+    words = [*_listed(overrides)]
+    chosen = {word.lstrip("+").partition("=")[0] for word in words}
+    if not (model is None and questions is None and corpus is None) and "experiment" not in chosen:
+        words.insert(0, "experiment=none")
+    if rewards and "reward" not in chosen:
+        words.append("~reward.terms")
+    words += [f"+{word}" for word in _terms(rewards)]
+    if of_program := [function.__name__ for function in rewards if function.__module__ == "__main__"]:
+        print(
+            f"agentgrpo: note: {', '.join(of_program)} of the program itself, where the command line finds nothing: go "
+            "on with agentgrpo.resume(run, rewards=...), or put it into a module of its own before the run",
+            file=sys.stderr,
+        )
+    words += _settings(**{"model.path": model, "run.max_steps": steps})
+    with _data(run_dir, questions=questions, corpus=corpus) as data:
+        return _run("train", *words, *data)
+
+
+def resume(
+    run: RunDir | str | Path, rewards: Sequence[Callable[..., Any]] = (), overrides: Sequence[str] = ()
+) -> RunDir:
+    """`agentgrpo resume`. rewards: those that it was trained with, if any."""
+    return _run("resume", str(_path(run)), *_terms(rewards), *_listed(overrides))
+
+
+def evaluate(
+    checkpoint: RunDir | str | Path,
+    rewards: Sequence[Callable[..., Any]] = (),
+    overrides: Sequence[str] = (),
+    *,
+    baseline: str | Path | None = None,
+    run_dir: str | Path | None = None,
+) -> RunDir:
+    """`agentgrpo eval`; returns the directory of the evaluation. checkpoint: its folder, or a run, of which the newest
+    one is taken. rewards: those that it was trained with, if any. baseline: what it is compared with, by default the
+    weights that its run started from."""
+    folder = _path(checkpoint)
+    if (folder / "checkpoints").is_dir():
+        folder = [folder, *RunDir(folder).checkpoints().values()][-1]
+    flags = ["--ckpt", str(folder), *([] if baseline is None else ["--baseline", str(baseline)])]
+    words = [*_terms(rewards), *_listed(overrides), *_settings(**{"run.dir": run_dir})]
+    return _run("eval", *flags, *words)
+
+
+def _run(*argv: str) -> RunDir:
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            f"a run in the thread {threading.current_thread().name}; only the main thread hears Ctrl-C and SIGTERM: "
+            "call it there, or start a process for it"
+        )
+    with _apart_from_the_loop():
+        return RunDir(run_one(argv))
+
+
+@contextmanager
+def _apart_from_the_loop() -> Iterator[None]:
+    """A loop of its own may run inside, though this thread's is running, as a notebook's is: that one waits. The run
+    stays in the main thread, where it hears signals."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    task, before = asyncio.current_task(loop), signal.getsignal(signal.SIGINT)
+    if task is not None:
+        asyncio.tasks._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio.run would cancel a task that waits
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        asyncio.set_event_loop(loop)
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio.tasks._enter_task(loop, task)
+
+
+def _path(run: RunDir | str | Path) -> Path:
+    return run.path if isinstance(run, RunDir) else Path(run)
+
+
+def _listed(overrides: Sequence[str]) -> Sequence[str]:
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides={overrides!r}; a list of them is needed: overrides=[{overrides!r}]")
+    return overrides
+
+
+def _settings(**values: object) -> list[str]:
+    """Those that are given."""
+    found = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+    return [f"{key}={literal(value)}" for key, value in found.items() if value is not None]
+
+
+# --- Reward functions, which a configuration names.
+
+
+def _terms(rewards: Sequence[Callable[..., Any]]) -> list[str]:
+    words: dict[str, str] = {}
+    for i, function in enumerate(rewards):
+        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
+        if getattr(sys.modules.get(module), name, None) is not function:
+            raise ConfigError(
+                f"rewards[{i}]={function!r}; a function or class is needed that its module has by its name: write it "
+                "with def, outside of any function"
+            )
+        if name in words:
+            raise ConfigError(f"rewards has two of the name {name}, by which the records tell them apart; rename one")
+        words[name] = f"reward.terms.{name}.name={module}:{name}"
+    return [*words.values()]
+
+
+# --- Rows, which become files of the run directory.
+
+
+@contextmanager
+def _data(run_dir: str | Path | None, **given: Rows | None) -> Iterator[list[str]]:
+    """The settings of run directory and data. What was written goes again where the run has left nothing beside it."""
+    rows = {key: value for key, value in given.items() if value is not None and not isinstance(value, str | Path)}
+    files = {f"{key}.jsonl": b"".join(_lines(key, value)) for key, value in rows.items()}
+    if rows and Launch.of().size > 1:
+        raise ConfigError(f"{' and '.join(rows)} as rows, and several processes; give files that all of them can read")
+    is_new = run_dir is None or not Path(run_dir).exists()
+    if rows and run_dir is None:
+        from agentgrpo.config.compose import fresh_dir
+
+        run_dir = fresh_dir("own")
+    folder = Path(run_dir or "")
+    kept = {key: folder / f"{key}.jsonl" if key in rows else value for key, value in given.items()}
+    if there := [str(folder / name) for name in files if (folder / name).exists()]:
+        raise ConfigError(f"{there[0]} is there already; choose another run_dir, or resume its run")
+    for name, content in files.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / name, content)
+    try:
+        yield _settings(**{"run.dir": run_dir}, **{f"task.{key}": value for key, value in kept.items()})
+    finally:
+        if files and {path.name for path in folder.iterdir()} == {*files}:
+            for name in files:
+                (folder / name).unlink()
+            if is_new:
+                folder.rmdir()
+
+
+def _lines(key: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{key}[{i}]={row!r}; a mapping is needed, with the keys of a line of the file")
+        try:
+            yield json.dumps(dict(row), ensure_ascii=False).encode() + b"\n"
+        except (TypeError, ValueError) as e:
+            raise DataError(f"{key}[{i}]: {e}; plain JSON values are allowed") from e
