@@ -1,4 +1,5 @@
-"""A Markdown table of what runs have learned, from their eval.json: one row per run and mode, every run, none left out.
+"""A Markdown table of what runs have learned, from their eval.json: one row per run and mode, every run, none left out;
+below them, for several runs, what the quality is on average and between which runs it lies.
 
 python scripts/learning_table.py runs/a runs/b ...
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 
@@ -38,6 +41,29 @@ def cells(name: str, mode: str, result: dict[str, Any]) -> list[str]:
     ]
 
 
+def between(mode: str, results: Sequence[dict[str, Any]]) -> list[str]:
+    """The mean over the runs and their range: of the quality before and after, of the gain, and of the reward after as
+    a share of the oracle's."""
+    quality, blank = results[0]["figures"]["quality"], [""] * (len(head(results[0]["figures"])) - 6)
+    before, after = ([result[mode][key][quality] for result in results] for key in ("baseline", "trained"))
+    gains = [100 * result[mode]["difference"][quality][0] for result in results]
+    shares = [r[mode]["trained"]["reward"] / r["oracle"]["reward"] for r in results if r.get("oracle")]
+    reward = f"{fmean(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})" if shares else ""
+    return [
+        f"mean of {len(results)} (range)",
+        mode,
+        f"{_range(before)} → {_range(after)}",
+        f"{fmean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})",
+        *blank,
+        reward,
+        "",
+    ]
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
 def table(runs: list[Path]) -> str:
     results = {run: json.loads((run / "eval.json").read_text(encoding="utf-8")) for run in runs}
     figures = results[runs[0]]["figures"]
@@ -45,6 +71,8 @@ def table(runs: list[Path]) -> str:
         sys.exit(f"{other[0]} reports other figures than {runs[0]}; give runs of one environment")
     rows = [head(figures), ["---"] * len(head(figures))]
     rows += [cells(run.name, mode, result) for run, result in results.items() for mode in ("greedy", "sampled")]
+    if len(runs) > 1:
+        rows += [between(mode, list(results.values())) for mode in ("greedy", "sampled")]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

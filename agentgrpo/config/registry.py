@@ -10,6 +10,7 @@ from collections.abc import Mapping
 REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "task": {
         "almanac": "agentgrpo.worlds.almanac.dataset:Almanac",
+        "archive": "agentgrpo.worlds.archive.dataset:Archive",
         "diary": "agentgrpo.worlds.diary.dataset:Diaries",
         "glossary": "agentgrpo.worlds.glossary.dataset:Glossary",
         "jsonl": "agentgrpo.tasks.jsonl:jsonl",
@@ -73,6 +74,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "none": "agentgrpo.config.build:nothing",
         "http": "agentgrpo.retrieval.http:HttpPageFetcher",
         "pages": "agentgrpo.retrieval.pages:Pages",
+        "task": "agentgrpo.retrieval.task_pages:TaskPages",
     },
     "reranker": {
         "none": "agentgrpo.config.build:nothing",

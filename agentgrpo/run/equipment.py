@@ -26,6 +26,8 @@ from agentgrpo.tools.base import Tool, Toolset
 from agentgrpo.tools.workspace import Workspaces
 
 Corpora = Mapping[str, Sequence[Passage]]
+PAGES = "pages"
+"""Name of the corpus that is fetched and not searched."""
 _NO_COUNTERFACTUAL = {"name": "none"}
 
 
@@ -54,6 +56,7 @@ class Equipment:
     ) -> None:
         """Raises ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
         self._config, self._meter = config, meter
+        self._pages = corpora.get(PAGES, ())
         if config["tools"] and not self._has_tools:
             raise ConfigError(
                 f"environment={config['environment']['name']} calls no tools; use environment=tools, or tools=none"
@@ -74,12 +77,12 @@ class Equipment:
         node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
         retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
         parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
-        return self._injected(retrievers, parts)
+        return self._injected(retrievers, parts, corpora.get(PAGES, ()))
 
     @property
     def for_environment(self) -> Mapping[str, Any]:
         """Arguments of an environment factory's constructor."""
-        return self._injected(self.retrievers, self._parts)
+        return self._injected(self.retrievers, self._parts, self._pages)
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -105,8 +108,10 @@ class Equipment:
         workspaces = () if self.workspaces is None else (self.workspaces,)
         return (*self.retrievers.values(), *self._parts.values(), *workspaces)
 
-    def _injected(self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset]) -> Mapping[str, Any]:
-        return {"retrievers": retrievers, "tools": by_name(parts), "workspaces": self.workspaces}
+    def _injected(
+        self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset], pages: Sequence[Passage]
+    ) -> Mapping[str, Any]:
+        return {"retrievers": retrievers, "tools": by_name(parts), "workspaces": self.workspaces, PAGES: pages}
 
     @property
     def _has_tools(self) -> bool:
@@ -129,7 +134,8 @@ class Equipment:
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        found: Mapping[str, Retriever] = build_part(PartNode("retriever", node), self._meter, corpora=corpora)
+        searched = {name: passages for name, passages in corpora.items() if name != PAGES}
+        found: Mapping[str, Retriever] = build_part(PartNode("retriever", node), self._meter, corpora=searched)
         return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:

@@ -20,7 +20,7 @@ IN_PROCESS: Mapping[str, frozenset[str]] = {
     "retriever": frozenset({"embedded"}),
     "web": frozenset({"none"}),
     "reranker": frozenset({"none", "lexical", "cross_encoder"}),
-    "fetcher": frozenset({"none"}),
+    "fetcher": frozenset({"none", "task"}),
     "completer": frozenset({"local"}),
 }
 """Kind of part that is metered -> names of those that ask nobody."""

@@ -30,7 +30,8 @@ class TaskDataset(Protocol):
         ...
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
-        """Passages by retriever name: "vdb" and, where there is one, "web"."""
+        """Passages by retriever name: "vdb" and, where there is one, "web"; "pages" are those that environment.fetcher
+        has where its name is task."""
         ...
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:

@@ -1,0 +1,175 @@
+"""The task set of the archive: what is asked, and the smaller part of it that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from agentgrpo.core.chance import generator
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Passage, Task
+from agentgrpo.renderers.train_tokenizer import labels
+from agentgrpo.tasks.base import Demonstrator, Language, split_of
+from agentgrpo.tasks.generated import drawn, hash_of
+from agentgrpo.worlds.almanac.world import Pool, names
+from agentgrpo.worlds.archive.demonstrator import ArchiveOracle, PartialDemonstrator
+from agentgrpo.worlds.archive.world import UNKNOWN, ArchiveQuestion, ArchiveWorld, draw_archive, relations_of, words
+
+POOLS: tuple[Pool, ...] = ("train", "dev", "test")
+CONTROL_STRINGS = (
+    '<search retriever="',
+    '<searches retriever="',
+    '">',
+    "</search>",
+    "\n</searches>",
+    "<fetch>",
+    "</fetch>",
+    "<subquestions>\n",
+    "\n</subquestions>",
+    "<answer>",
+    "</answer>",
+    "\n<information>\n",
+    "\n</information>\n",
+    "\n<full_page>\n",
+    "\n</full_page>\n",
+    "<subquestions_feedback>\nNot searched successfully yet:\n",
+    "\n</subquestions_feedback>\n",
+    *labels(rounds=7, queries=2, docs=2),
+)
+
+
+class Archive:
+    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools.
+
+    asked, shown: kinds of tasks, dealt round-robin, so the first n tasks of a split are balanced; a kind that is named
+    twice comes twice as often. A kind is a chain of relations, first hop first ("maker+founder": the founder of the
+    maker of X); with & at its end it asks for two at once. unseen: kinds that dev and test ask beside `asked`.
+    retries: relations whose demonstrations look in the other source where the first had nothing, and say "unknown"
+    where nobody tells. web, plans: how often a demonstration looks on the web, and plans a chain.
+    Raises ConfigError."""
+
+    language = Language(answer="<answer>", control_strings=CONTROL_STRINGS, words=("web", "vdb"))
+
+    def __init__(
+        self,
+        *,
+        asked: Sequence[str],
+        shown: Sequence[str],
+        unseen: Sequence[str] = (),
+        retries: Sequence[str] = (),
+        web: float = 0.5,
+        plans: float = 0.5,
+        world_seed: int = 0,
+        num_companies: int = 400,
+        dev_companies: int = 25,
+        test_companies: int = 100,
+        demonstration_companies: int = 40,
+    ) -> None:
+        for setting, kinds in {"asked": asked, "shown": shown, "unseen": unseen}.items():
+            for kind in kinds:
+                _refuse_impossible(kind, setting)
+        self.shown, self.retries, self.web, self.plans = tuple(shown), tuple(retries), web, plans
+        self.demonstration_companies = demonstration_companies
+        sizes: dict[Pool, int] = {"train": num_companies, "dev": dev_companies, "test": test_companies}
+        self._questions: dict[str, ArchiveQuestion] = {}
+        self._splits: dict[str, tuple[Task, ...]] = {}
+        corpora: dict[str, list[Passage]] = {"vdb": [], "web": [], "pages": []}
+        for pool in POOLS:
+            rng = generator("archive", world_seed, pool)
+            world = draw_archive(names(pool), sizes[pool], rng)
+            kinds = asked if pool == "train" else [*asked, *unseen]
+            dealt = [(q.task(f"archive-{world_seed}"), q) for q in _round_robin(world, kinds, f"{world_seed} {pool}")]
+            self._splits[pool] = tuple(task for task, _ in dealt)
+            self._questions.update({task.id: question for task, question in dealt})
+            for name, passages in world.corpora.items():
+                corpora[name] += passages
+        self._corpora = {name: tuple(passages) for name, passages in corpora.items()}
+        self.fingerprint = hash_of(
+            [[name, [[p.id, p.text, p.url] for p in passages]] for name, passages in self._corpora.items()],
+            [[name, [[t.id, t.question, t.references] for t in tasks]] for name, tasks in self._splits.items()],
+        )
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
+        settings = [self.shown, self.retries, self.web, self.plans, self.demonstration_companies]
+        return hash_of(settings, *([p.name, p.read_text(encoding="utf-8")] for p in here))
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._corpora
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def oracle(self, task: Task) -> Demonstrator:
+        return ArchiveOracle(self.question(task))
+
+    def question(self, task: Task) -> ArchiveQuestion:
+        """What a task was made from. Raises DataError for one of another world."""
+        return drawn(self._questions, task)
+
+    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[ArchiveLesson]:
+        """World i is the same whatever `count` is. Raises ConfigError where a world has fewer tasks than asked for."""
+        for index in range(count):
+            world = draw_archive(names("train"), self.demonstration_companies, generator("archive lesson", index))
+            yield ArchiveLesson(self, world, f"lesson-{index}", tasks_per_world)
+
+
+class ArchiveLesson:
+    """One demonstration world (tasks.base.DemonstrationWorld)."""
+
+    phase = 0
+
+    def __init__(self, archive: Archive, world: ArchiveWorld, name: str, num_tasks: int) -> None:
+        self._archive, self._world = archive, world
+        # what nobody tells is shown for the relations of `retries` alone
+        dealt = [
+            (question.task(name), question)
+            for question in _round_robin(world, archive.shown, name)
+            if question.answer != UNKNOWN or question.kind in archive.retries
+        ][:num_tasks]
+        if len(dealt) < num_tasks:
+            raise ConfigError(
+                f"tasks_per_world={num_tasks}; a demonstration world has {len(dealt)} tasks. Choose fewer, or more "
+                "demonstration_companies"
+            )
+        self.tasks: Sequence[Task] = tuple(task for task, _ in dealt)
+        self._questions = {task.id: question for task, question in dealt}
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._world.corpora
+
+    def demonstrator(self, task: Task) -> Demonstrator:
+        given = self._archive
+        return PartialDemonstrator(
+            self._questions[task.id], key=task.id, web=given.web, plans=given.plans, retries=given.retries
+        )
+
+
+def _round_robin(world: ArchiveWorld, kinds: Sequence[str], key: str) -> list[ArchiveQuestion]:
+    """All questions of these kinds, which take turns for as long as each has some left."""
+    left = {kind: iter(world.questions(kind, generator("archive", key, kind))) for kind in kinds}
+    dealt: list[ArchiveQuestion] = []
+    while True:
+        turn = [question for kind in kinds if (question := next(left[kind], None)) is not None]
+        if len(turn) < len(kinds):
+            return dealt
+        dealt += turn
+
+
+def _refuse_impossible(kind: str, setting: str) -> None:
+    """Raise ConfigError for a chain of relations that leads nowhere."""
+    relations, _ = relations_of(kind)
+    known = words().relations
+    for i, relation in enumerate(relations):
+        if relation not in known:
+            raise ConfigError(f"{setting} has {kind!r}; {', '.join(known)} are relations, joined by +, & for two")
+        if i and known[relation].of != (found := known[relations[i - 1]].is_):
+            raise ConfigError(
+                f"{setting} has {kind!r}: {relations[i - 1]} is a {found}, and {relation} that of a "
+                f"{known[relation].of}; choose what can follow"
+            )

@@ -1,0 +1,141 @@
+"""Scripted policies for this world: the oracle, a rule that does not look at what came back, and whoever shows part of
+what there is to do, always rightly.
+
+They read the context as a policy does: what was searched and what was shown is taken from its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from agentgrpo.core.chance import uniform
+from agentgrpo.worlds.archive.world import UNKNOWN, ArchiveFact, ArchiveQuestion
+
+_SEARCH = re.compile(r'<search(?:es)? retriever="(web|vdb)">(.*?)</search(?:es)?>', re.DOTALL)
+_SHOWN = re.compile(r"^\[R\d+Q\d+D\d+\] (.*?)(?: URL: (\S+))?$", re.MULTILINE)
+
+
+class ArchiveReading:
+    """What a context tells: (source, query) of the searches made, and the sentences shown."""
+
+    def __init__(self, context: str) -> None:
+        self.turns = _SEARCH.findall(context)
+        self.asked = {(source, query.strip()) for source, body in self.turns for query in body.strip().split("\n")}
+        self.sentences = [text for text, _ in _SHOWN.findall(context)]
+        self.urls = {url for _, url in _SHOWN.findall(context) if url}
+        self.plans = "<subquestions>" in context
+
+    def values(self, fact: ArchiveFact) -> list[str]:
+        """What the sentences shown say of it, in order."""
+        return [value for sentence in self.sentences if (value := fact.tells(sentence)) is not None]
+
+
+def search(source: str, *queries: str) -> str:
+    if len(queries) == 1:
+        return f'<search retriever="{source}"> {queries[0]}</search>'
+    lines = "".join(f"\n {query}" for query in queries)
+    return f'<searches retriever="{source}">{lines}\n</searches>'
+
+
+def answer(*values: str) -> str:
+    return f"<answer> {' and '.join(values)}</answer>"
+
+
+def plan(question: ArchiveQuestion) -> str:
+    """Opens a turn: every fact is a subquestion."""
+    lines = "".join(f"\n {fact.relation}" for hop in zip(*question.chains, strict=True) for fact in hop)
+    return f"<subquestions>{lines}\n</subquestions>"
+
+
+class ArchiveOracle:
+    """The fewest and cheapest searches that a policy can know to be needed: the vdb first for what is settled, the web
+    for the rest and for what the vdb did not tell; both chains in one turn; a plan where the searches may not do."""
+
+    def __init__(self, question: ArchiveQuestion) -> None:
+        self.question = question
+
+    def act(self, context: str) -> str:
+        reading = ArchiveReading(context)
+        first = plan(self.question) if not reading.turns and self.needs_plan else ""
+        for facts in zip(*self.question.chains, strict=True):
+            acts = [act for fact in facts if (act := self.act_for(fact, reading)) is not None]
+            if any(act[0] == "give up" for act in acts):
+                return answer(UNKNOWN)
+            if acts:
+                source = acts[0][0]
+                same = [what for kind, what in acts if kind == source]
+                return f"<fetch> {same[0]}</fetch>" if source == "fetch" else first + search(source, *same)
+        return answer(*(chain[-1].value for chain in self.question.chains))
+
+    @property
+    def needs_plan(self) -> bool:
+        return sum(map(len, self.question.chains)) > 1
+
+    def act_for(self, fact: ArchiveFact, reading: ArchiveReading) -> tuple[str, str] | None:
+        """(source or "fetch" or "give up", query or URL); None for what is known."""
+        if self.is_known(fact, reading):
+            return None
+        if fact.rule.told == "page" and fact.url in reading.urls:
+            return "fetch", fact.url
+        for source in self.sources(fact):
+            if (source, fact.query) not in reading.asked:
+                return source, fact.query
+        return "give up", ""
+
+    def is_known(self, fact: ArchiveFact, reading: ArchiveReading) -> bool:
+        return fact.value in reading.values(fact)
+
+    def sources(self, fact: ArchiveFact) -> tuple[str, ...]:
+        """Where to look, in order."""
+        return ("vdb", "web") if fact.rule.told == "settled" else ("web",)
+
+
+class HastyRule:
+    """A rule that knows every wording and looks at nothing that came back: it asks the vdb for hop after hop, takes
+    the first sentence that answers, and says "unknown" where there is none."""
+
+    def __init__(self, question: ArchiveQuestion) -> None:
+        self.question = question
+
+    def act(self, context: str) -> str:
+        reading, found = ArchiveReading(context), []
+        for chain in self.question.chains:
+            subject = chain[0].subject
+            for fact in chain:
+                here = ArchiveFact(relation=fact.relation, subject=subject, value="", in_vdb=None, on_web=None)
+                if ("vdb", here.query) not in reading.asked:
+                    return search("vdb", here.query)
+                values = reading.values(here)
+                if not values:
+                    return answer(UNKNOWN)
+                subject = values[0]
+            found.append(subject)
+        return answer(*found)
+
+
+class PartialDemonstrator(ArchiveOracle):
+    """Right, and incomplete. It looks in a source drawn by lot; only for the relations of `retries` does it ever look
+    in the wrong one first, or meet what nobody tells. A chain of two is planned half of the time."""
+
+    def __init__(
+        self, question: ArchiveQuestion, *, key: str, web: float, plans: float, retries: Collection[str]
+    ) -> None:
+        super().__init__(question)
+        self.key, self.web, self.plans, self.retries = key, web, plans, retries
+
+    @property
+    def needs_plan(self) -> bool:
+        chain = self.question.chains[0]
+        if len(chain) > 2 or (len(chain) > 1 and any(fact.relation in self.retries for fact in chain)):
+            return True
+        return len(chain) > 1 and uniform("archive", self.key, "plan") < self.plans
+
+    def sources(self, fact: ArchiveFact) -> tuple[str, ...]:
+        if fact.rule.told == "page":
+            return ("web",)
+        told = {"vdb": fact.in_vdb, "web": fact.on_web}
+        right = [source for source, value in told.items() if value == fact.value]
+        drawn = "web" if uniform("archive", self.key, fact.id) < self.web else "vdb"
+        order = (drawn, "web" if drawn == "vdb" else "vdb")
+        # what has changed is never asked where it is told wrongly: a demonstration knows no more than it shows
+        return order if fact.relation in self.retries else tuple(source for source in order if source in right)
