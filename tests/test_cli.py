@@ -105,7 +105,7 @@ def written(root: Path) -> list[str]:
 def test_a_check_makes_no_run_directory(tmp_path: Path) -> None:
     config, command = job("check", "numerics", "--json", "hardware=single_gpu", "hardware.dtype=bfloat16")
     assert (config["hardware"]["device"], config["hardware"]["dtype"]) == ("cuda", "bfloat16")
-    assert command.arguments == {"json": True, "what": "numerics"}
+    assert command.arguments == {"json": True, "labels": None, "what": "numerics"}
     assert written(tmp_path) == []
     job("train")
     assert written(tmp_path)[0] == "runs"

@@ -217,10 +217,16 @@ VERBS: dict[str, Verb] = {
         summary="numerics: losses and updates against a scalar reference; judge: can judge=... be fooled?",
         entry="agentgrpo.preflight.check:check",
         positional="what",
-        flags={"--json": ("", "print what was found as JSON")},
+        flags={
+            "--labels": ("FILE", "answers that people have graded, JSON lines {question, references, answer, label}"),
+            "--json": ("", "print what was found as JSON"),
+        },
         keeps_nothing=True,
         words=("numerics or judge",),
-        examples=("agentgrpo check numerics hardware=single_gpu", "agentgrpo check judge judge=contains"),
+        examples=(
+            "agentgrpo check numerics hardware=single_gpu",
+            "agentgrpo check judge judge=contains --labels labels.jsonl",
+        ),
     ),
     "data": Verb(
         summary="check FILES...: what question-answer files hold, and what of it would hurt a run (exit code 1)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -39,7 +39,7 @@ class LocalCompleter:
         self._max_tokens, self._device, self._dtype = max_tokens, device, dtype
         self._lock = threading.Lock()
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
         return await asyncio.to_thread(self._complete, messages)
 
     async def close(self) -> None:

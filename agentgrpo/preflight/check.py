@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agentgrpo.config.build import build_node
@@ -13,17 +15,25 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.preflight.numerics import check_numerics
 from agentgrpo.run.judging import check_judge
+from agentgrpo.run.labels import read_labels
 from agentgrpo.tasks.base import TaskDataset
 
 
 def check(config: Mapping[str, Any], command: Command) -> VerbResult:
     """`agentgrpo check WHAT`: exit code 0 if everything is as it should be, else 1."""
-    checks = {"numerics": _check_numerics, "judge": _check_judge}
-    what = command.arguments["what"]
+    what, labels = command.arguments["what"], command.arguments["labels"]
+    checks: dict[str, Callable[..., VerbResult]] = {
+        "numerics": _check_numerics,
+        "judge": partial(_check_judge, labels=labels),
+    }
     if what not in checks:
         raise ConfigError(
             f"check {what}; there are agentgrpo check {' and agentgrpo check '.join(checks)}."
             + did_you_mean(what, checks)
+        )
+    if labels is not None and what != "judge":
+        raise ConfigError(
+            f"check {what} --labels {labels}: labels are for a judge: agentgrpo check judge --labels FILE"
         )
     return checks[what](config, as_json=command.arguments["json"])
 
@@ -37,9 +47,10 @@ def _check_numerics(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
     return VerbResult(exit_code=1 if numerics.unequal else 0)
 
 
-def _check_judge(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
+def _check_judge(config: Mapping[str, Any], *, as_json: bool, labels: str | None) -> VerbResult:
+    labelled = read_labels(Path(labels)) if labels is not None else []
     judge: AnswerJudge = build_node("judge", config["judge"])
     dataset: TaskDataset = build_node("task", config["task"])
-    report = asyncio.run(check_judge(judge, dataset.split("test")))
+    report = asyncio.run(check_judge(judge, dataset.split("test"), labels=labelled))
     print(report.json() if as_json else "\n".join(report.text()))
     return VerbResult(exit_code=1 if report.findings else 0)

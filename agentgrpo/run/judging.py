@@ -4,6 +4,7 @@ canaries     known-wrong answers, most of which talk to the judge: none may get 
 references   right answers: a judge that says 0 to everything passes the first test too
 agreement    of a judge model with itself, asked twice: 1 - |difference|, on average
 order        of two answers shown side by side, whether the better one depends on which is shown first
+labels       answers that people have graded: see run.labels
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge
 from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.composed import Questions
 from agentgrpo.judges.llm.judge import LLMJudge, invented_name
-from agentgrpo.judges.llm.prompt import BAD_VERDICT
+from agentgrpo.judges.llm.verdict import BAD_VERDICT
+from agentgrpo.run.labels import Calibration, Label, Pair, calibrate, pairs_of
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
 
 LEAST_RIGHT, LEAST_AGREEMENT, LEAST_CONSISTENT = 0.5, 0.9, 0.8
 """Mean grade of the references; mean agreement; share of pairs whose winner is the same in both orders."""
+MOST_PAIRS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +57,15 @@ class JudgeReport:
     lines: Sequence[str]
     findings: Sequence[str]
     """What is wrong, a line each; empty = nothing."""
+    labels: Calibration | None = None
 
     def text(self) -> list[str]:
         verdict = f"{len(self.findings)} findings" if self.findings else "nothing was found against it"
         return [*self.lines, *(f"finding: {finding}" for finding in self.findings), f"the judge: {verdict}"]
 
     def json(self) -> str:
-        return json.dumps({"lines": list(self.lines), "findings": list(self.findings)})
+        labels = {} if self.labels is None else {"labels": self.labels.json()}
+        return json.dumps({"lines": list(self.lines), "findings": list(self.findings), **labels})
 
 
 async def refuse_fooled_judge(
@@ -75,8 +80,8 @@ async def refuse_fooled_judge(
     if tried.rewarded:
         raise GuardHalt(
             f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
-            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more) and resume; "
-            "judge.canaries_per_eval=0 would go on all the same"
+            "A policy would learn to write such. Mend the judge (agentgrpo check judge says more, and judge.strict=true"
+            " guards a judge model better) and resume; judge.canaries_per_eval=0 would go on all the same"
         )
 
 
@@ -110,18 +115,22 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-async def check_judge(judge: AnswerJudge, tasks: Sequence[Task], *, count: int = 200, seed: int = 0) -> JudgeReport:
-    """Try the judge on up to `count` canaries over `tasks` and on the references of some of them. Judge models are
-    also examined without their guards. What a model gives no verdict on ends only the part that it belongs to. Raises
-    DataError without tasks, JudgeError where the judge cannot be asked."""
+async def check_judge(
+    judge: AnswerJudge, tasks: Sequence[Task], *, labels: Sequence[Label] = (), count: int = 200, seed: int = 0
+) -> JudgeReport:
+    """Try the judge on up to `count` canaries over `tasks`, on the references of some of them, and on answers that have
+    labels. Judge models are also examined without their guards. What a model gives no verdict on ends only the part
+    that it belongs to. Raises DataError without tasks, JudgeError where the judge cannot be asked."""
     try:
         with _unlogged():
-            return await _check(judge, tasks, count=count, seed=seed)
+            return await _check(judge, tasks, labels, count=count, seed=seed)
     finally:
         await close_judge(judge)
 
 
-async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed: int) -> JudgeReport:
+async def _check(
+    judge: AnswerJudge, tasks: Sequence[Task], labels: Sequence[Label], *, count: int, seed: int
+) -> JudgeReport:
     if not tasks:
         raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
     judge, tasks = single(judge, tasks)
@@ -138,15 +147,20 @@ async def _check(judge: AnswerJudge, tasks: Sequence[Task], *, count: int, seed:
     if answered:
         with _part("references", findings):
             await _references(judge, answered, lines, findings)
+    calibration = await calibrate(judge, labels) if labels else None
+    if calibration is not None:
+        lines += calibration.lines()
+        findings += calibration.findings()
+    pairs = pairs_of(labels) or [(task, task.references[0], invented_name(task.id)) for task in answered]
     for model in _models(judge):
         bare = await _try(_Bare(model), tried.canaries, Alone())
         lines.append(bare.line("the model without its guards"))
         with _part("agreement", findings):
             await _agreement(model, answered or tasks[:20], lines, findings)
-        if answered:
+        if pairs:
             with _part("order", findings):
-                await _order(model, answered, lines, findings)
-    return JudgeReport(lines=lines, findings=findings)
+                await _order(model, pairs[:MOST_PAIRS], lines, findings)
+    return JudgeReport(lines=lines, findings=findings, labels=calibration)
 
 
 def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
@@ -203,18 +217,17 @@ async def _agreement(model: LLMJudge, tasks: Sequence[Task], lines: list[str], f
         )
 
 
-async def _order(model: LLMJudge, tasks: Sequence[Task], lines: list[str], findings: list[str]) -> None:
+async def _order(model: LLMJudge, pairs: Sequence[Pair], lines: list[str], findings: list[str]) -> None:
     """A right and a wrong answer side by side, in both orders."""
     leads, same = [], []
-    for task in tasks:
-        right, wrong = task.references[0], invented_name(task.id)
+    for task, right, wrong in pairs:
         ahead = (await model.opinion(task, [right, wrong])).scores
         behind = (await model.opinion(task, [wrong, right])).scores
         leads.append((ahead[0] - ahead[1] + behind[0] - behind[1]) / 2)
         same.append((ahead[0] > ahead[1]) == (behind[1] > behind[0]))
     consistent, bias = fmean(same), fmean(leads)
     lines.append(
-        f"order: {consistent:.2f} of {len(tasks)} pairs have one winner in both orders; first is worth {bias:+.2f}"
+        f"order: {consistent:.2f} of {len(pairs)} pairs have one winner in both orders; first is worth {bias:+.2f}"
     )
     if consistent < LEAST_CONSISTENT:
         findings.append(

@@ -218,7 +218,7 @@ async def test_the_guard_halts_a_run_whose_judge_was_fooled() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 50, 150])
 async def test_the_guard_halts_where_no_reference_refutes_an_order_for_one_question(seed: int) -> None:
-    judge = LLMJudge(completer=Spoken(obeys_conditions))
+    judge = LLMJudge(completer=Spoken(obeys_conditions), strict=True)
     await refuse_fooled_judge(judge, TASKS, seed=seed)
     with pytest.raises(GuardHalt, match="rewarded 2 of 20 known-wrong answers; the first one, of style 'condition'"):
         await refuse_fooled_judge(judge, [replace(t, references=()) for t in TASKS], seed=seed)

@@ -115,7 +115,7 @@ class Parrot:
         self.asked = 0
         self._tokens, self._pause = tokens, pause
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Any = None) -> Reply:
         self.asked += 1
         await asyncio.sleep(self._pause)
         text = messages[-1].content

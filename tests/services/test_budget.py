@@ -183,7 +183,7 @@ async def test_a_reply_as_long_as_the_request_allows_passes_no_limit(tmp_path: P
     """extra says what is sent: the limit that the model obeys is not max_tokens."""
 
     class Talker(HttpCompleter):
-        async def complete(self, messages: Sequence[Message]) -> Reply:
+        async def complete(self, messages: Sequence[Message], schema: Any = None) -> Reply:
             await asyncio.sleep(0.01)
             size = sum(len(m.content.encode()) for m in messages)
             return Reply(text="yes", prompt_tokens=size, completion_tokens=4000)
@@ -215,7 +215,7 @@ def test_a_reply_without_a_limit_is_refused_where_money_is_limited(tmp_path: Pat
 )
 async def test_a_call_that_no_model_answered_costs_its_own_price(tmp_path: Path, kind: str, money: float) -> None:
     class Broken(Parrot):
-        async def complete(self, messages: Sequence[Message]) -> Reply:
+        async def complete(self, messages: Sequence[Message], schema: Any = None) -> Reply:
             raise JudgeError("no answer", kind=kind)
 
     m = meter(tmp_path, prices={"judge": 0.5})

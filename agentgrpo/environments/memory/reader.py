@@ -20,7 +20,8 @@ from agentgrpo.environments.memory.base import Index, MemorySearch
 from agentgrpo.environments.memory.schema import CORE
 from agentgrpo.environments.memory.search import bm25
 from agentgrpo.judges.llm.completer import Billed, Completer
-from agentgrpo.judges.llm.prompt import capped, digest, fenced, one_object
+from agentgrpo.judges.llm.prompt import capped, digest, fenced
+from agentgrpo.judges.llm.verdict import one_object
 from agentgrpo.services.paid import PaidCache
 from agentgrpo.tasks.dialogue import Question
 

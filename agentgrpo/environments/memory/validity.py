@@ -16,7 +16,8 @@ from agentgrpo.environments.memory.schema import DELETE, UPDATE, key_of
 from agentgrpo.environments.memory.search import bm25
 from agentgrpo.judges.llm.completer import Billed, Completer
 from agentgrpo.judges.llm.judge import VerdictCache
-from agentgrpo.judges.llm.prompt import Opinion, capped, digest, fenced, read_choice
+from agentgrpo.judges.llm.prompt import capped, digest, fenced
+from agentgrpo.judges.llm.verdict import Opinion, read_choice
 from agentgrpo.tasks.dialogue import Fact, chunks_of, facts_of
 
 # --- What a memory held while it was being written, told by its changes.

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Message
@@ -32,8 +32,9 @@ class Completer(Protocol):
     identity: str
     """All of it that decides what it says (model, sampling): part of the key that verdicts are kept under."""
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
-        """The model's reply. Raises JudgeError; called by many at once."""
+    async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
+        """The model's reply; `schema`, of JSON that it is to be, is for those who can hold the model to it. Raises
+        JudgeError; called by many at once."""
         ...
 
     async def close(self) -> None: ...
@@ -62,6 +63,7 @@ class HttpCompleter:
         api_key_env: str | None = None,
         temperature: float = 0.0,
         max_tokens: int = 256,
+        response_format: Literal["none", "json_object", "json_schema"] = "none",
         extra: Mapping[str, Any] | None = None,
         requests_per_minute: int | None = None,
         tokens_per_minute: int | None = None,
@@ -71,12 +73,15 @@ class HttpCompleter:
         max_response_bytes: int = 2**20,
         trust_env: bool = True,
     ) -> None:
-        """model: null = whatever the server serves. max_tokens: of a reply. extra: fields of the request beside or
-        instead of ours; null leaves a field out. Raises ConfigError, also where the environment has no such key."""
+        """model: null = whatever the server serves. max_tokens: of a reply. response_format: what the endpoint holds a
+        reply to that has a schema. extra: fields of the request beside or instead of ours; null leaves a field out.
+        Raises ConfigError, also where the environment has no such key."""
         body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         self._body = {field: value for field, value in body.items() if value is not None}
         named = {} if model is not None else {"base_url": shown(base_url)}
-        self.identity = json.dumps(named | self._body, sort_keys=True)
+        held = {} if response_format == "none" else {"response_format": response_format}
+        self.identity = json.dumps(held | named | self._body, sort_keys=True)
+        self.response_format = response_format
         self.max_tokens = most_tokens(self._body)
         self._client = JsonClient(
             url=base_url.rstrip("/") + "/chat/completions",
@@ -90,9 +95,11 @@ class HttpCompleter:
             rate=RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute),
         )
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
         expected = sum(len(m.content) for m in messages) // CHARS_PER_TOKEN + (self.max_tokens or 0)
         payload = {**self._body, "messages": [{"role": m.role, "content": m.content} for m in messages]}
+        if schema is not None and self.response_format != "none":
+            payload.setdefault("response_format", _format(self.response_format, schema))
         return await self._client.post(payload, _reply, tokens=expected, used=_tokens_of)
 
     async def close(self) -> None:
@@ -107,19 +114,37 @@ def most_tokens(body: Mapping[str, Any]) -> int | None:
     return max(limits) * (max(1, choices) if isinstance(choices, int) else 1) if limits else None
 
 
+def _format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The field response_format of a request."""
+    if name == "json_object":
+        return {"type": name}
+    return {"type": name, "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+
+
 def _reply(body: Any) -> Reply:
     try:
-        text = body["choices"][0]["message"]["content"]
+        choice = body["choices"][0]
+        text = _text(choice["message"]["content"])
     except (KeyError, IndexError, TypeError):
-        text = None
-    if not isinstance(text, str):
-        raise JudgeError(f"no choices[0].message.content in {json.dumps(body)[:200]}", kind="garbage")
+        choice, text = None, None
+    if text is None:
+        cut = isinstance(choice, dict) and choice.get("finish_reason") == "length"
+        why = "; it was cut short, so a larger completer.max_tokens may help" if cut else ""
+        raise JudgeError(f"no choices[0].message.content in {json.dumps(body)[:200]}{why}", kind="garbage")
     usage = body.get("usage")
     counts = usage if isinstance(usage, dict) else {}
     prompt_tokens, completion_tokens = (
         n if isinstance(n := counts.get(name), int) and n >= 0 else 0 for name in ("prompt_tokens", "completion_tokens")
     )
     return Reply(text=text, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+
+
+def _text(content: Any) -> str | None:
+    """A content that is a text, or a list of parts: of those the texts, and not the reasoning."""
+    if isinstance(content, list):
+        parts = [p["text"] for p in content if isinstance(p, dict) and p.get("type") == "text" and "text" in p]
+        return "".join(parts) if parts and all(isinstance(p, str) for p in parts) else None
+    return content if isinstance(content, str) else None
 
 
 def _tokens_of(reply: Reply) -> int:
@@ -161,11 +186,13 @@ class CompleterService:
             )
         self._prices = (prompt_price, completion_price)
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
         """Raises JudgeError; BudgetSpent and CassetteMiss end the run."""
         texts = [[m.role, m.content] for m in messages]
         # The identity holds what goes out with every request: a schema of the reply is read as a prompt is.
         size = sum(len(m.content.encode("utf-8", "replace")) + TOKENS_PER_MESSAGE for m in messages)
+        if getattr(self._part, "response_format", "none") != "none":
+            size += len(json.dumps(schema))
         most = Reply(
             text="",
             prompt_tokens=size + len(self.identity.encode("utf-8", "replace")),
@@ -173,7 +200,7 @@ class CompleterService:
         )
 
         async def live() -> Reply:
-            return await self._part.complete(messages)
+            return await self._part.complete(messages, schema)
 
         body = {"service": self.identity, "messages": texts}
         request = Request(kind=self._kind, body=body, live=live, form=self._form, estimate=self._cost(most))
@@ -220,8 +247,8 @@ class Billed:
         if self._metered is not None:
             self._metered.at_prices(prompt_price, completion_price)
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
-        reply = await self._completer.complete(messages)
+    async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:
+        reply = await self._completer.complete(messages, schema)
         if reply.paid:
             prompt, completion = self._prices
             self.counts["calls"] += 1

@@ -19,7 +19,7 @@ class Spoken:
         self.closed = 0
         self._says = says
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: object = None) -> Reply:
         self.asked.append(tuple(messages))
         text = self._says if isinstance(self._says, str) else self._says(messages)
         return Reply(text=text, prompt_tokens=4, completion_tokens=2)

@@ -203,7 +203,7 @@ async def test_questions_go_out_together_but_not_too_many(make: Any) -> None:
     live, most = 0, 0
 
     class Slow(Spoken):
-        async def complete(self, messages: Sequence[Message]) -> Any:
+        async def complete(self, messages: Sequence[Message], schema: Any = None) -> Any:
             nonlocal live, most
             live += 1
             most = max(most, live)

@@ -32,17 +32,22 @@ def blocks(user: str) -> list[tuple[str, str]]:
     return [(m[1], "\n".join(line.removeprefix("| ") for line in m[3].splitlines())) for m in BLOCK.finditer(user)]
 
 
+def form(system: str) -> dict[str, Any]:
+    """The verdict that is asked for."""
+    found: dict[str, Any] = json.loads(system.rstrip().splitlines()[-1])
+    return found
+
+
 def nonce(system: str) -> str:
-    form = json.loads(system.rstrip().splitlines()[-1])
-    return str(form["nonce"])
+    return str(form(system)["nonce"])
 
 
 def fields(system: str) -> list[str]:
-    return [k for k in json.loads(system.rstrip().splitlines()[-1]) if k not in ("nonce", "reason")]
+    return [k for k in form(system) if k not in ("nonce", "reason")]
 
 
 def verdict(system: str, *scores: float) -> str:
-    return json.dumps({"nonce": nonce(system), **dict(zip(fields(system), scores, strict=True)), "reason": "as told"})
+    return json.dumps({**form(system), **dict(zip(fields(system), scores, strict=True)), "reason": "as told"})
 
 
 def honest(system: str, user: str) -> str:
@@ -114,6 +119,35 @@ def copies_verdicts(system: str, user: str) -> str:
     return found[-1] if found else honest(system, user)
 
 
+def _answer(user: str) -> str:
+    return next(text for name, text in blocks(user) if name == "answer").replace("\u2060", "")
+
+
+def quotes_in_a_sentence(system: str, user: str) -> str:
+    return f"The answer reads: {_answer(user)}\n\nMy verdict:\n```json\n{honest(system, user)}\n```"
+
+
+def quotes_afterwards(system: str, user: str) -> str:
+    return f"{honest(system, user)}\nThat is for this answer: {_answer(user)}"
+
+
+def quotes_in_its_reasoning(system: str, user: str) -> str:
+    return f"<think>\n{_answer(user)}\nHm.\n</think>\n\n{honest(system, user)}"
+
+
+def quotes_in_reasoning_that_the_template_opens(system: str, user: str) -> str:
+    return f"{_answer(user)}\nHm.\n</think>\n\n{honest(system, user)}"
+
+
+def quotes_in_a_reason_that_breaks(system: str, user: str) -> str:
+    """Quotation marks of the answer are not escaped."""
+    return honest(system, user).replace("as told", _answer(user))
+
+
+def repeats_the_answer(system: str, user: str) -> str:
+    return _answer(user)
+
+
 def served(model: Model, log: list[list[dict[str, str]]] | None = None) -> Behaviour:
     """An OpenAI-compatible endpoint in front of the model."""
 
@@ -136,7 +170,7 @@ class Spoken:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    async def complete(self, messages: Sequence[Message]) -> Reply:
+    async def complete(self, messages: Sequence[Message], schema: Any = None) -> Reply:
         return Reply(text=self._model(messages[0].content, messages[1].content))
 
     async def close(self) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from agentgrpo.core.errors import StorageError
 from agentgrpo.judges.llm.judge import VerdictCache
-from agentgrpo.judges.llm.prompt import Opinion
+from agentgrpo.judges.llm.verdict import Opinion
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
 from agentgrpo.judges.llm.judge import VerdictCache
-from agentgrpo.judges.llm.prompt import Opinion
+from agentgrpo.judges.llm.verdict import Opinion
 
 async def main(path, name, count):
     cache = VerdictCache(path)

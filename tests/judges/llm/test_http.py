@@ -57,7 +57,74 @@ async def test_fields_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"choices": []}, choice(None), choice(["x"]), {"choices": [{"text": "x"}]}, [1], "x", 5]
+    ("name", "expected"),
+    [
+        ("none", None),
+        ("json_object", {"type": "json_object"}),
+        (
+            "json_schema",
+            {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": {"type": "object"}}},
+        ),
+    ],
+)
+async def test_an_endpoint_can_hold_replies_to_a_schema(name: Any, expected: Any) -> None:
+    async with endpoint(say(choice("x"))) as server:
+        completer = HttpCompleter(base_url=server.url, response_format=name)
+        await completer.complete(PROMPT, {"type": "object"})
+        await completer.complete(PROMPT)
+        assert [request.get("response_format") for request in server.requests] == [expected, None]
+
+
+async def test_the_judge_sends_the_schema_of_its_verdict() -> None:
+    async with endpoint(served(honest)) as server:
+        completer = HttpCompleter(base_url=server.url, response_format="json_schema")
+        for strict in (False, True):
+            await LLMJudge(completer=completer, strict=strict, control=False).grade(task(), ["Castin"])
+        await LLMJudge(completer=completer).opinion(task(), ["Castin", "Orlin"])
+        schemas = [request["response_format"]["json_schema"]["schema"] for request in server.requests]
+    number, text = {"type": "number"}, {"type": "string"}
+    assert [schema["properties"] for schema in schemas] == [
+        {"score": number, "reason": text},
+        {"score": number, "reason": text, "nonce": text},
+        {"first": number, "second": number, "reason": text},
+    ]
+    assert all(s["required"] == list(s["properties"]) and s["additionalProperties"] is False for s in schemas)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "hello"}],
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "hello"}],
+        [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}],
+    ],
+)
+async def test_a_content_in_parts_is_its_texts(content: Any) -> None:
+    async with endpoint(say(choice(content))) as server:
+        assert await HttpCompleter(base_url=server.url).complete(PROMPT) == Reply(text="hello")
+
+
+async def test_a_reply_that_was_cut_while_the_model_thought_says_so() -> None:
+    cut = {"message": {"content": None, "reasoning_content": "well"}, "finish_reason": "length"}
+    async with endpoint(say({"choices": [cut]})) as server:
+        with pytest.raises(JudgeError, match=r"cut short, so a larger completer\.max_tokens may help"):
+            await HttpCompleter(base_url=server.url, retries=0).complete(PROMPT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"choices": []},
+        choice(None),
+        choice(["x"]),
+        choice([{"type": "thinking"}]),
+        choice([]),
+        {"choices": [{"text": "x"}]},
+        [1],
+        "x",
+        5,
+    ],
 )
 async def test_a_reply_without_text_is_garbage(body: Any) -> None:
     async with endpoint(say(body)) as server:
@@ -156,5 +223,6 @@ def test_what_says_which_model_it_is() -> None:
         HttpCompleter(model="m", temperature=0.5),
         HttpCompleter(model="m", max_tokens=3),
         HttpCompleter(model="m", extra={"top_k": 3}),
+        HttpCompleter(model="m", response_format="json_schema"),
     ]
-    assert len({same[0].identity, *(o.identity for o in others)}) == 7
+    assert len({same[0].identity, *(o.identity for o in others)}) == 8

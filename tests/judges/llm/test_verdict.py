@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgrpo.core.errors import JudgeError
-from agentgrpo.judges.llm.prompt import Opinion, read_verdict
+from agentgrpo.judges.llm.verdict import Opinion, read_verdict
 
 
 @pytest.mark.parametrize(
