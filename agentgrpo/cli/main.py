@@ -13,7 +13,8 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         line, code = read(list(sys.argv[1:] if argv is None else argv)), 0
         if line is not None and line.verb.composes:
-            code = _run(line, debug=debug).exit_code
+            with _jobs_of(line, debug=debug) as (jobs, run):
+                run()
+            code = jobs.exit_code
         elif line is not None:
             entry = _load(line.verb.entry)
             raise_again(leaves=True)  # what is under way from here on knows how to end
@@ -58,7 +61,8 @@ def run_one(argv: Sequence[str]) -> Path:
     line = read(list(argv))
     if line is None or line.sweep or any(flag in SHARED_FLAGS and flag != "--config-dir" for flag in line.flags):
         raise ConfigError(f"agentgrpo {' '.join(argv)}; from Python it is one run, with settings such as run.seed=1")
-    jobs = _run(line, debug=False, raises=True)
+    with _jobs_of(line, debug=False, raises=True) as (jobs, run):
+        run()
     if jobs.error is not None:
         raise jobs.error
     return jobs.run_dir
@@ -125,19 +129,19 @@ def read(argv: list[str]) -> CommandLine | None:
     return CommandLine(name=name, arguments=arguments, flags=flags, overrides=overrides, presets=known, sweep=sweep)
 
 
-def _run(line: CommandLine, *, debug: bool, raises: bool = False) -> Jobs:
-    """Every job of the command line, done."""
+@contextmanager
+def _jobs_of(line: CommandLine, *, debug: bool, raises: bool = False) -> Iterator[tuple[Jobs, Callable[[], None]]]:
+    """What runs each job, ended when it is left, and what has them all run."""
     from agentgrpo.config.compose import run_hydra
 
-    jobs, primary, words = _jobs_of(line, debug=debug, raises=raises)
+    jobs, primary, words = _words_of(line, debug=debug, raises=raises)
     try:
-        run_hydra(jobs.one, primary, words, configs_dir())
+        yield jobs, partial(run_hydra, jobs.one, primary, words, configs_dir())
     finally:
         jobs.end()
-    return jobs
 
 
-def _jobs_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, str, list[str]]:
+def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, str, list[str]]:
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.overrides import normalise, of_one_run, parse, place_sweep

@@ -215,7 +215,7 @@ async def test_an_environment_without_baselines_is_left_as_it_was(tmp_path: Path
         baselines = EnvironmentDefaults.baselines
 
     result = await compared(tmp_path, Plain(ClozeReader()))
-    assert list(result) == ["verdict", "reason", "n", "greedy", "sampled", "fell", "figures", "sha256"]
+    assert list(result) == ["verdict", "reason", "n", "greedy", "sampled", "criterion", "fell", "figures", "sha256"]
     names = [p.name for p in sorted((tmp_path / "trajectories").iterdir()) if "timings" not in p.name]
     assert names == ["eval-end-greedy.jsonl", "eval-end-sampled.jsonl"]
 
