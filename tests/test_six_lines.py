@@ -132,7 +132,7 @@ async def awaited(call: Callable[[], RunDir]) -> RunDir:
     return call()
 
 
-@pytest.mark.parametrize("in_a_loop", [False, True])
+@pytest.mark.parametrize("in_a_loop", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ctrl_c_stops_it_and_resume_goes_on(train: Train, *, in_a_loop: bool) -> None:
     def call() -> RunDir:
         return train(rewards=[interrupting], run_dir="run")
@@ -143,7 +143,7 @@ def test_ctrl_c_stops_it_and_resume_goes_on(train: Train, *, in_a_loop: bool) ->
     assert [row["step"] for row in agentgrpo.resume("run", rewards=[interrupting]).metrics()] == [0]
 
 
-@pytest.mark.parametrize("in_a_loop", [False, True])
+@pytest.mark.parametrize("in_a_loop", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ctrl_c_before_there_is_anything_to_go_on_with(train: Train, *, in_a_loop: bool) -> None:
     def call() -> RunDir:
         return train(rewards=[interrupting_at_once], questions=[{"question": "who?", "answers": ["I"]}] * 20)
@@ -165,6 +165,7 @@ def test_rows_are_kept_in_the_run_so_that_it_can_go_on(train: Train, data: Path)
     assert len(rows(run.path / "metrics.jsonl")) == 2
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_is_evaluated_with_the_functions_it_was_trained_with(train: Train) -> None:
     run = train()
     with pytest.raises(ConfigError, match="even is code from outside"):
@@ -181,6 +182,7 @@ def test_the_newest_checkpoint_is_evaluated_with_the_functions_it_was_trained_wi
     assert [episode.reward for episode in evaluation.episodes("eval-end-sampled")] == [1.0, 0.0] * 2
 
 
+@pytest.mark.slow
 def test_a_function_of_a_program_is_found_there_alone(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def own(folder: Path, start: Path, run_dir: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_two_files_train_and_evaluate(folder: Path, start: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "a run"
     assert main(["train", *own(folder, start, run_dir), *SHORT]) == 0
