@@ -235,8 +235,9 @@ def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
     assert len(JOBS) == 1
 
 
-def test_presets_of_your_own(tmp_path: Path) -> None:
-    mine = tmp_path / "my configs"
+@pytest.mark.parametrize("name", ["my configs", "it's \\a", "[a,b]=${a}"])
+def test_presets_of_your_own(tmp_path: Path, name: str) -> None:
+    mine = tmp_path / name
     (mine / "judge").mkdir(parents=True)
     (mine / "experiment").mkdir()
     (mine / "judge" / "strict.yaml").write_text(f"name: {HERE}:Mine\nstrength: 2\n", encoding="utf-8")

@@ -160,9 +160,8 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     else:
         composed = compose.of_presets(configs_dir(), verb.presets)
         overrides = place_sweep(overrides) if sweep else overrides
-    load = partial(_load, verb.entry)
-    flags = {"sweep": sweep, "is_ours": is_ours, "debug": debug, "raises": raises}
-    jobs = Jobs(load, line.name, line.arguments, composed.make, **flags)
+    load, make = partial(_load, verb.entry), composed.make
+    jobs = Jobs(load, line.name, line.arguments, make, sweep=sweep, is_ours=is_ours, debug=debug, raises=raises)
     return jobs, composed.primary, [*line.flags, *overrides]
 
 

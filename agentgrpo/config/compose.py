@@ -31,6 +31,7 @@ from omegaconf.errors import (
 )
 
 from agentgrpo.config.admission import (
+    literal,
     refuse_bare_addresses,
     refuse_remote_code,
     refuse_resolvers,
@@ -323,9 +324,8 @@ def _own_presets(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     if argv.count("--config-dir") != 1 or argv[-1] == "--config-dir":
         return [*argv], []
     at = argv.index("--config-dir")
-    folder = Path(argv[at + 1]).resolve()
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return [*argv[:at], *argv[at + 2 :]], [f"hydra.searchpath=['file://{quoted}']"]
+    folder = f"file://{Path(argv[at + 1]).resolve()}"
+    return [*argv[:at], *argv[at + 2 :]], [f"hydra.searchpath={literal([folder])}"]
 
 
 def _config_error(error: Exception, name: str, argv: Sequence[str], configs: Path) -> ConfigError:

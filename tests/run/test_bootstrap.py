@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
@@ -45,6 +46,27 @@ def test_unequal_rows_are_refused() -> None:
 LOWER, SAME, HIGHER = (-0.5, -0.6, -0.4), (0.0, -0.1, 0.1), (0.5, 0.4, 0.6)
 CLEAR, NONE = (0.8, 0.75, 0.85), (0.0, 0.0, 0.0)
 
+Difference = tuple[float, float, float]
+
+
+def judged(
+    differences: dict[str, Difference],
+    *,
+    criterion: Criterion,
+    discrimination: Difference = CLEAR,
+    fell: Sequence[str] = (),
+) -> tuple[Verdict, str]:
+    return verdict(
+        differences,
+        discrimination,
+        quality="correctness",
+        spending="search_rounds",
+        criterion=criterion,
+        margin=0.02,
+        min_discrimination=0.05,
+        fell=fell,
+    )
+
 
 @pytest.mark.parametrize(
     ("rounds", "correctness", "discrimination", "expected"),
@@ -60,19 +82,13 @@ CLEAR, NONE = (0.8, 0.75, 0.85), (0.0, 0.0, 0.0)
     ],
 )
 def test_verdicts(
-    rounds: tuple[float, float, float],
-    correctness: tuple[float, float, float],
-    discrimination: tuple[float, float, float],
+    rounds: Difference,
+    correctness: Difference,
+    discrimination: Difference,
     expected: Verdict,
 ) -> None:
-    found, _ = verdict(
-        {"search_rounds": rounds, "correctness": correctness},
-        discrimination,
-        quality="correctness",
-        spending="search_rounds",
-        margin=0.02,
-        criterion="thrift",
-        min_discrimination=0.05,
+    found, _ = judged(
+        {"search_rounds": rounds, "correctness": correctness}, criterion="thrift", discrimination=discrimination
     )
     assert found is expected
 
@@ -95,33 +111,21 @@ def test_verdicts(
         ("pareto", HIGHER, HIGHER, "FAIL: search rounds rose"),
     ],
 )
-def test_what_passes_is_chosen(
-    criterion: Criterion, spent: tuple[float, float, float], quality: tuple[float, float, float], expected: str
-) -> None:
+def test_what_passes_is_chosen(criterion: Criterion, spent: Difference, quality: Difference, expected: str) -> None:
     other = "search_rounds" if criterion == "cost" else "cost"
     watched = "cost" if criterion == "cost" else "search_rounds"
-    found, reason = verdict(
+    found, reason = judged(
         {watched: spent, other: SAME, "correctness": quality},
-        CLEAR,
-        quality="correctness",
-        spending="search_rounds",
         criterion=criterion,
-        margin=0.02,
-        min_discrimination=0.05,
     )
     assert f"{found}: {reason}".startswith(expected)
 
 
 @pytest.mark.parametrize("criterion", get_args(Criterion))
 def test_nothing_passes_in_which_a_kind_of_task_fell(criterion: Criterion) -> None:
-    found = verdict(
+    found = judged(
         {"search_rounds": LOWER, "cost": LOWER, "correctness": HIGHER},
-        CLEAR,
-        quality="correctness",
-        spending="search_rounds",
         criterion=criterion,
-        margin=0.02,
-        min_discrimination=0.05,
         fell=["maker"],
     )
     assert found == (Verdict.INCONCLUSIVE, "correctness fell in tasks of the kind maker")

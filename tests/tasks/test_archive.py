@@ -124,8 +124,11 @@ def test_a_changed_fact_is_told_in_the_same_words_in_both_places(archive: Archiv
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"asked": ["cheif"]}, "asked has 'cheif'; founder, chief, "),
-        ({"shown": ["maker+twin"]}, "shown has 'maker+twin': maker is a company, and twin that of a city"),
+        ({"asked": ["cheif"]}, "task.asked has 'cheif'; founder, chief, "),
+        ({"shown": ["maker+twin"]}, "task.shown has 'maker+twin': maker is a company, and twin that of a city"),
+        ({"asked": []}, "task.asked=[]; name at least one kind of question, such as founder"),
+        ({"shown": []}, "task.shown=[]; name at least one "),
+        ({"retries": ["twins"]}, "task.retries has 'twins'; founder, chief, "),
         ({"num_companies": 5000}, "num_companies=5000 takes "),
         ({"test_companies": 0}, "num_companies=0 takes "),
     ],

@@ -138,8 +138,9 @@ def num_names(num_companies: int) -> int:
     return 4 * num_companies + max(MIN_CITIES, num_companies // 2)
 
 
-def draw_world(names: Sequence[str], num_companies: int, rng: random.Random) -> AlmanacWorld:
-    """Draw a world from `names`; it takes `num_names(num_companies)` of them. Raises ConfigError for too few."""
+def draw_cast(names: Sequence[str], num_companies: int, rng: random.Random) -> dict[str, list[str]]:
+    """Who and what there is, by what they are: company, product, person, city. It takes `num_names(num_companies)` of
+    the names. Raises ConfigError for too few."""
     if num_companies < 1 or num_names(num_companies) > len(names):
         raise ConfigError(
             f"num_companies={num_companies} takes {num_names(num_companies)} names; there are {len(names)}, enough for "
@@ -147,16 +148,21 @@ def draw_world(names: Sequence[str], num_companies: int, rng: random.Random) -> 
         )
     drawn = list(names)
     rng.shuffle(drawn)
-    people = drawn[2 * num_companies : 4 * num_companies]
-    places = {
+    return {
         "company": drawn[:num_companies],
         "product": drawn[num_companies : 2 * num_companies],
-        "person": people,
+        "person": drawn[2 * num_companies : 4 * num_companies],
         "city": drawn[4 * num_companies : num_names(num_companies)],
-        "amount": list(texts().amounts),
     }
+
+
+def draw_world(names: Sequence[str], num_companies: int, rng: random.Random) -> AlmanacWorld:
+    """Draw a world from `names`. Raises ConfigError for too few."""
+    places = draw_cast(names, num_companies, rng)
+    company, product, person = places["company"], places["product"], places["person"]
+    places["amount"] = list(texts().amounts)
     # every person founded or heads exactly one company, and every company makes one product: no question is ambiguous
-    fixed = {"founder": people[::2], "chief": people[1::2], "maker": places["company"]}
+    fixed = {"founder": person[::2], "chief": person[1::2], "maker": company}
     facts: dict[str, list[AlmanacFact]] = {}
     vdb: list[Passage] = []
     web: list[Passage] = []
@@ -168,8 +174,8 @@ def draw_world(names: Sequence[str], num_companies: int, rng: random.Random) -> 
             told = Passage(id=fact.passage_id, text=fact.sentence)
             web.append(told)
             vdb.append(_outdated(fact, places[rule.is_], rng) if fact.web_only else told)
-    chatter = [_chatter("company", topic, name) for name in places["company"] for topic in texts().chatter["company"]]
-    for name in drawn[: 4 * num_companies]:
+    chatter = [_chatter("company", topic, name) for name in company for topic in texts().chatter["company"]]
+    for name in (*company, *product, *person):
         topics = rng.sample(sorted(texts().chatter["everyone"]), texts().chatter_per_name)
         chatter += [_chatter("everyone", topic, name) for topic in topics]
     return AlmanacWorld(vdb=(*vdb, *chatter), web=(*web, *chatter), questions=_questions(facts, rng))

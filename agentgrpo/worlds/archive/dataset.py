@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from agentgrpo.config.values import Share
 from agentgrpo.core.chance import generator
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage, Task
 from agentgrpo.renderers.train_tokenizer import labels
 from agentgrpo.tasks.base import Demonstrator, Language, split_of
-from agentgrpo.tasks.generated import drawn, hash_of
+from agentgrpo.tasks.generated import drawn, hash_of, refuse_other_kinds
 from agentgrpo.worlds.almanac.world import Pool, names
 from agentgrpo.worlds.archive.demonstrator import ArchiveOracle, PartialDemonstrator
 from agentgrpo.worlds.archive.world import UNKNOWN, ArchiveQuestion, ArchiveWorld, draw_archive, relations_of, words
@@ -57,17 +58,21 @@ class Archive:
         shown: Sequence[str],
         unseen: Sequence[str] = (),
         retries: Sequence[str] = (),
-        web: float = 0.5,
-        plans: float = 0.5,
+        web: Share = 0.5,
+        plans: Share = 0.5,
         world_seed: int = 0,
         num_companies: int = 400,
         dev_companies: int = 25,
         test_companies: int = 100,
         demonstration_companies: int = 40,
     ) -> None:
-        for setting, kinds in {"asked": asked, "shown": shown, "unseen": unseen}.items():
+        for kinds, setting in ((asked, "task.asked"), (shown, "task.shown"), (unseen, "task.unseen")):
             for kind in kinds:
                 _refuse_impossible(kind, setting)
+            if not kinds and setting != "task.unseen":
+                raise ConfigError(f"{setting}=[]; name at least one kind of question, such as founder or maker+founder")
+        for relation in retries:
+            refuse_other_kinds([relation], words().relations, "task.retries")
         self.shown, self.retries, self.web, self.plans = tuple(shown), tuple(retries), web, plans
         self.demonstration_companies = demonstration_companies
         sizes: dict[Pool, int] = {"train": num_companies, "dev": dev_companies, "test": test_companies}
@@ -151,7 +156,7 @@ class ArchiveLesson:
 
 
 def _round_robin(world: ArchiveWorld, kinds: Sequence[str], key: str) -> list[ArchiveQuestion]:
-    """All questions of these kinds, which take turns for as long as each has some left."""
+    """All questions of these kinds (at least one), which take turns for as long as each has some left."""
     left = {kind: iter(world.questions(kind, generator("archive", key, kind))) for kind in kinds}
     dealt: list[ArchiveQuestion] = []
     while True:

@@ -23,7 +23,6 @@ class ArchiveReading:
         self.asked = {(source, query.strip()) for source, body in self.turns for query in body.strip().split("\n")}
         self.sentences = [text for text, _ in _SHOWN.findall(context)]
         self.urls = {url for _, url in _SHOWN.findall(context) if url}
-        self.plans = "<subquestions>" in context
 
     def values(self, fact: ArchiveFact) -> list[str]:
         """What the sentences shown say of it, in order."""

@@ -11,17 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.worlds.almanac.world import draw_cast
 
-MIN_CITIES = 20
 UNKNOWN = "unknown"
 IN_VDB = 0.7
-"""Share of the settled facts that the vdb has; the web has them all."""
+"""Share of the settled facts that are told at all which the vdb has; the web has them all."""
 CHANGED = 0.5
 """Share of the changing facts of which the vdb has an old value, in the very words of the new one."""
 LOST = 0.1
-"""Share of the questions of one settled fact that nobody tells: to be answered with "unknown"."""
+"""Share of the settled facts that nobody tells. Only questions of one fact ask for them; the answer is "unknown"."""
 
 Told = Literal["settled", "changing", "page"]
 
@@ -148,8 +147,7 @@ class ArchiveWorld:
     """vdb, web, and the pages that the web points to."""
 
     def questions(self, kind: str, rng: random.Random) -> list[ArchiveQuestion]:
-        """Of one kind, one per subject (or pair of subjects), in a drawn order. Raises ConfigError for a chain that
-        leads nowhere."""
+        """Of one kind, one per subject (or pair of subjects), in a drawn order."""
         relations, num_chains = relations_of(kind)
         chains = []
         for subject in self.facts[relations[0]]:
@@ -176,26 +174,9 @@ def _asked(relations: Sequence[str], chains: Sequence[Sequence[ArchiveFact]], rn
     return rng.choice(words().questions).format(noun=noun)
 
 
-def num_names(num_companies: int) -> int:
-    """Names that a world of so many companies takes: as many products, twice as many people, half as many cities."""
-    return 4 * num_companies + max(MIN_CITIES, num_companies // 2)
-
-
 def draw_archive(names: Sequence[str], num_companies: int, rng: random.Random) -> ArchiveWorld:
-    """Draw a world from `names`; it takes `num_names(num_companies)` of them. Raises ConfigError for too few."""
-    if num_companies < 1 or num_names(num_companies) > len(names):
-        raise ConfigError(
-            f"num_companies={num_companies} takes {num_names(num_companies)} names; there are {len(names)}, enough for "
-            f"{max(0, (len(names) - MIN_CITIES) * 2 // 9)} companies. Choose fewer, but at least 1"
-        )
-    drawn = list(names)
-    rng.shuffle(drawn)
-    places = {
-        "company": drawn[:num_companies],
-        "product": drawn[num_companies : 2 * num_companies],
-        "person": drawn[2 * num_companies : 4 * num_companies],
-        "city": drawn[4 * num_companies : num_names(num_companies)],
-    }
+    """Draw a world from `names`. Raises ConfigError for too few."""
+    places = draw_cast(names, num_companies, rng)
     facts: dict[str, dict[str, ArchiveFact]] = {}
     vdb: list[Passage] = []
     web: list[Passage] = []
@@ -218,7 +199,8 @@ def draw_archive(names: Sequence[str], num_companies: int, rng: random.Random) -
                 web.append(Passage(id=fact.id, text=told[1]))
     chatter = [
         Passage(id=f"chatter-{name.lower()}", text=rng.choice(words().chatter).format(subject=name))
-        for name in drawn[: num_names(num_companies)]
+        for named in places.values()
+        for name in named
     ]
     return ArchiveWorld(facts=facts, corpora={"vdb": (*vdb, *chatter), "web": (*web, *chatter), "pages": tuple(pages)})
 
