@@ -5,7 +5,7 @@ import pytest
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.core.types import Exit, Outcome
 from tests import builders
-from tests.environments.scripted import HOP_1, SHOWN_1, ScriptedFetcher, play
+from tests.environments.scripted import HOP_1, HOP_2, SHOWN_1, ScriptedFetcher, play
 
 PAGE = builders.passage(
     "http://x.test/velmor", "Velmor\nwas founded " + "x" * 90, title="Velmor", url="http://x.test/velmor"
@@ -40,6 +40,26 @@ async def test_a_fetched_page_is_shown_cut_under_the_label_it_has() -> None:
     assert played.episode.retrieved_ids == ("v1", "n1")
 
 
+async def test_a_page_that_no_search_found_can_be_cited() -> None:
+    """It has a label of its own, counts as shown, and is worth its price where it is cited."""
+    turns = (HOP_1, "<fetch>http://x.test/velmor\nhttp://o.test/</fetch>", HOP_2, "<answer>a [R2Q2D1]</answer>")
+    played = await play(*turns, fetcher=fetcher())
+    assert "\n[R2Q2D1] Other URL: http://o.test/\n</full_page>" in played.told[1]
+    assert "[R3Q1D1] Castin was born in Roka." in played.told[2]
+    assert played.episode.retrieved_ids == ("v1", "n1", "http://o.test/", "c1")
+    [citation] = played.episode.citations
+    assert (citation.doc_id, citation.text) == ("http://o.test/", "Other")
+    m = played.episode.metrics
+    assert (m["fetched_pages"], m["useful_fetched_pages"], m["unnecessary_fetch_count"]) == (2.0, 1.0, 1.0)
+    assert m["search_rounds"] == 2.0
+
+
+async def test_a_citation_has_the_text_of_the_page_that_was_opened() -> None:
+    turns = (HOP_1, "<fetch>http://x.test/velmor</fetch>", "<answer>a [R1Q1D1]</answer>")
+    [citation] = (await play(*turns, fetcher=fetcher(), max_full_page_chars=20)).episode.citations
+    assert (citation.doc_id, citation.text) == ("v1", "Velmor was founded by Castin. Velmor was founded x")
+
+
 async def test_a_page_that_nobody_cites_is_unnecessary() -> None:
     turns = (HOP_1, "<fetch>http://x.test/velmor, http://o.test/</fetch>", "<answer>a [R1Q1D2]</answer>")
     m = (await play(*turns, fetcher=fetcher())).episode.metrics
@@ -53,7 +73,7 @@ async def test_pages_that_fail_repeat_or_are_too_many_are_told_together() -> Non
     played = await play(first, second, fetcher=pages, max_turns=2)
     assert pages.calls == [("http://down.test/", "http://x.test/velmor", "http://gone.test/")]
     missing = "They failed, were shown before or are too many for one turn.\n</search_feedback>\n"
-    assert played.told[0].startswith("\n<full_page>\n (Title: Velmor) Velmor was founded xxx")
+    assert played.told[0].startswith("\n<full_page>\n[R1Q2D1] (Title: Velmor) Velmor was founded xxx")
     assert played.told[0].endswith(f"</full_page>\n<search_feedback>\nPages not shown: 4. {missing}")
     assert played.told[1] == f"\n<search_feedback>\nPages not shown: 1. {missing}"
     assert [(r.outcome, r.detail) for r in played.episode.tool_records] == [

@@ -118,15 +118,16 @@ def strip_markers(text: str) -> str:
 class Labels:
     """The documents shown so far and their markers.
 
-    [R{round}Q{query}D{document}], 1-based: round counts the rounds that showed something, query is the place of the
-    query in the turn that wrote it, document the place in what the query showed.
+    [R{round}Q{query}D{document}], 1-based: round counts the turns that showed something new, query is the place of the
+    query, or of the URL, in the turn that wrote it, document the place in what it showed.
     """
 
     def __init__(self) -> None:
         self.documents: dict[str, Passage] = {}
-        """Every distinct document by its document_id, in the order shown."""
+        """Every distinct document by its document_id, in the order shown; with the text of its page, once fetched."""
         self._round = 0
-        self._by_marker: dict[str, Passage] = {}
+        self._document: dict[str, str] = {}
+        """document_id by marker."""
         self._first_marker: dict[str, str] = {}
 
     def add_round(self, rows: Sequence[tuple[int, Sequence[Passage]]]) -> list[list[str]]:
@@ -136,10 +137,22 @@ class Labels:
         self._round += 1
         return [[self._add(number, i, p) for i, p in enumerate(passages, start=1)] for number, passages in rows]
 
+    def add_pages(self, pages: Sequence[tuple[int, Passage]]) -> list[str]:
+        """Label the pages of one turn, (place of the URL, page with what was shown of its text). A page is the document
+        with its URL, which has that text too from then on. Pages of which there is none are labelled as a round."""
+        keys = [self._with_url(page.url) for _, page in pages]
+        for key, (_, page) in zip(keys, pages, strict=True):
+            if key is not None:
+                known = self.documents[key]
+                text = page.text if known.text in page.text else f"{known.text} {page.text}"
+                self.documents[key] = replace(known, text=text)
+        self.add_round([(place, [page]) for key, (place, page) in zip(keys, pages, strict=True) if key is None])
+        return [self._first_marker[key or document_id(page)] for key, (_, page) in zip(keys, pages, strict=True)]
+
     def _add(self, query: int, document: int, passage: Passage) -> str:
         marker = f"[R{self._round}Q{query}D{document}]"
         key = document_id(passage)
-        self._by_marker[marker] = passage
+        self._document[marker] = key
         self.documents.setdefault(key, passage)
         self._first_marker.setdefault(key, marker)
         return marker
@@ -148,23 +161,22 @@ class Labels:
         """The first marker of a document that has been shown. Raises KeyError for another."""
         return self._first_marker[document_id(passage)]
 
-    def marker_of_page(self, url: str) -> str | None:
-        """The first marker of a document with this URL, fragments apart."""
+    def _with_url(self, url: str) -> str | None:
+        """The first document with this URL, fragments apart."""
         page = page_of(url)
-        known = (key for key, passage in self.documents.items() if passage.url and page_of(passage.url) == page)
-        return next((self._first_marker[key] for key in known), None)
+        return next((key for key, p in self.documents.items() if p.url and page_of(p.url) == page), None)
 
     def cite(self, answer: str) -> tuple[Citation, ...]:
         """The existing markers in `answer`, each once, in order."""
         return tuple(
-            Citation(doc_id=document_id(passage), marker=marker, text=passage.text)
+            Citation(doc_id=key, marker=marker, text=self.documents[key].text)
             for marker in dict.fromkeys(_MARKER.findall(answer))
-            if (passage := self._by_marker.get(marker)) is not None
+            if (key := self._document.get(marker)) is not None
         )
 
     def cited(self, citations: Sequence[Citation]) -> list[Passage]:
         """The passages behind citations that `cite` made."""
-        return [self._by_marker[c.marker] for c in citations]
+        return [self.documents[c.doc_id] for c in citations]
 
 
 RetrieverName: TypeAlias = Literal["web", "vdb"]

@@ -56,7 +56,7 @@ def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[s
     wished = counts["search_queries"] + counts["repeated_search_queries"] + counts["search_limit_hits"]
     cited = state.labels.cited(state.citations)
     cited_pages = {page_of(p.url) for p in cited} | {document_id(p) for p in cited}
-    useful = sum(url in cited_pages for url in state.fetched)
+    useful = sum(not cited_pages.isdisjoint((url, page_of(p.url), document_id(p))) for url, p in state.fetched.items())
     active = len(state.subquestions)
     queries = counts["web_searches"] + counts["vdb_searches"]
     unsupported = answered and not state.evidence_sufficient and not counts["direct_answers"]

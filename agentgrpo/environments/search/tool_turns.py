@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
 from agentgrpo.core.stages import Stage, calling
@@ -223,7 +223,7 @@ class ToolTurns:
         wanted = list(fresh.values())[: options.max_url_fetch]
         with boundary(RetrieverError, "page fetcher"), calling(Stage.TOOLS):
             rows = list(zip(wanted, await options.fetcher.fetch(wanted) if wanted else [], strict=True))
-        pages: list[Line] = []
+        pages: list[tuple[int, Passage]] = []
         for url, row in rows:
             if isinstance(row, RetrieverError) and row.kind == OVER_BUDGET:
                 self._record("fetch", {"url": url}, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
@@ -232,11 +232,12 @@ class ToolTurns:
                 outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
                 self._record("fetch", {"url": url}, outcome, turn, detail=row.kind, cost=self._price("fetch"))
                 continue
-            page = state.fetched[page_of(url)] = clean(row)
+            page = state.fetched[page_of(url)] = clean(replace(row, url=row.url or url))
             self._record("fetch", {"url": url}, Outcome.SUCCESS, turn, results=[page], cost=self._price("fetch"))
-            marker = state.labels.marker_of_page(url)
-            pages.append(say.document(marker, page, max_chars=options.max_full_page_chars))
-        blocks = [Block(self._tags.full_page, pages)] if pages else []
+            pages.append((urls.index(url) + 1, replace(page, text=page.text[: options.max_full_page_chars])))
+        markers = state.labels.add_pages(pages)
+        lines = [say.document(marker, page) for marker, (_, page) in zip(markers, pages, strict=True)]
+        blocks = [Block(self._tags.full_page, lines)] if lines else []
         if missing := len(urls) - len(pages):
             feedback = [say.not_fetched(missing)]
             if any(isinstance(row, RetrieverError) and row.kind == OVER_BUDGET for _, row in rows):
