@@ -136,9 +136,9 @@ class SearchEnvironment:
             case RerankAction():
                 self.state.counts["tool_turns"] += 1
                 self._say(await self.tools.rerank(self.turn))
-            case FetchAction(urls=urls):
+            case FetchAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.fetch(urls, self.turn))
+                self._say(await self.tools.fetch(parsed.action, self.turn))
         return None
 
     def _plan_noted(self, parsed: SearchTurn) -> None:

@@ -7,6 +7,8 @@
     <searches>one query per line, or <query>...</query> children; "[T1] query" belongs to subquestion T1</searches>
     <rerank/>
     <fetch>URLs, split on newlines and commas</fetch>
+    <fetch part="2">URL</fetch>                      a later part of a long page
+    <fetch find="two words">URL</fetch>              the part of it where they are; with part= from that one on
     <answer>text</answer>
 
 Only closed tags count, and only with something in them: an empty query or answer is no action. Attributes may come in
@@ -143,9 +145,7 @@ class Labels:
         keys = [self._with_url(page.url) for _, page in pages]
         for key, (_, page) in zip(keys, pages, strict=True):
             if key is not None:
-                known = self.documents[key]
-                text = page.text if known.text in page.text else f"{known.text} {page.text}"
-                self.documents[key] = replace(known, text=text)
+                self.documents[key] = replace(self.documents[key], text=_joined(self.documents[key].text, page.text))
         self.add_round([(place, [page]) for key, (place, page) in zip(keys, pages, strict=True) if key is None])
         return [self._first_marker[key or document_id(page)] for key, (_, page) in zip(keys, pages, strict=True)]
 
@@ -179,6 +179,11 @@ class Labels:
         return [self.documents[c.doc_id] for c in citations]
 
 
+def _joined(before: str, after: str) -> str:
+    """Both, where neither holds the other."""
+    return before if after in before else after if before in after else f"{before} {after}"
+
+
 RetrieverName: TypeAlias = Literal["web", "vdb"]
 Decision: TypeAlias = Literal["answer", "search", "none"]
 QueryKey: TypeAlias = tuple[str, str, bool]
@@ -189,6 +194,8 @@ _DECISIONS: dict[str, Decision] = {
     **dict.fromkeys(("search", "retrieve", "external", "need_search"), "search"),
 }
 _ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*[\"'“”‘’]*([^\s\"'“”‘’>/]*)")
+_PART = re.compile(r"""\bpart\s*=\s*[\"'“”‘’]*0*([1-9][0-9]{0,5})(?![0-9])""", re.IGNORECASE)
+_FIND = re.compile(r"""\bfind\s*=\s*(?:[\"“”]([^\"“”]*)|['‘’]([^'‘’]*)|([^\s\"'“”‘’]+))""", re.IGNORECASE)
 _BULLETS = re.compile(r"\s*(?:(?:[-*+–—]\s+|[•·]\s*|\(?\d{1,3}[.)]\s+)){0,2}")
 _BINDING = re.compile(r"\[([^\[\]]{1,64})\]\s*:?\s*(?=\S)")
 _NAMED_LINE = re.compile(r"\[?([^\s:\[\]]{1,64})\]?\s*:\s*(?=\S)")
@@ -229,6 +236,8 @@ class RerankAction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAction:
     urls: tuple[str, ...]
+    part: int = 1
+    find: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,9 +311,10 @@ class Planner:
             return SearchAction(queries=queries)
         if self._rerank.search(text):
             return RerankAction()
-        pages = re.split(r"[\n,]", "\n".join(match["body"] for match in self._fetch.matches(text)))
+        fetches = list(self._fetch.matches(text))
+        pages = re.split(r"[\n,]", "\n".join(match["body"] for match in fetches))
         if urls := tuple(dict.fromkeys(page.strip() for page in pages if page.strip())):
-            return FetchAction(urls=urls)
+            return _fetch(urls, fetches[0]["attributes"])
         for match in self._answer.matches(text):
             if strip_markers(match["body"]):
                 return AnswerAction(text=match["body"])
@@ -352,6 +362,12 @@ class _Element:
 
 def _attributes(text: str) -> dict[str, str]:
     return {name.lower(): value.lower() for name, value in _ATTRIBUTE.findall(text)}
+
+
+def _fetch(urls: tuple[str, ...], attributes: str) -> FetchAction:
+    part, find = _PART.search(attributes), _FIND.search(attributes)
+    words = next((group for group in find.groups() if group is not None), "") if find else ""
+    return FetchAction(urls=urls, part=int(part[1]) if part else 1, find=" ".join(words.split()))
 
 
 def _decision(body: str) -> Decision:

@@ -49,14 +49,16 @@ def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[s
     subquestion_coverage_ratio := covered / active subquestions; 1 without any
     budget_used_ratio := search_queries / limit
     web_fraction, rerank_rate := of the searches sent; 0 without any
-    useful_fetched_pages := fetched pages that are a cited document, or have its URL; the others are unnecessary
+    fetched_pages := pages opened, each part of one for itself
+    useful_fetched_pages := those that are a cited document, or have its URL; the others are unnecessary
     """
     counts, rounds = state.counts, state.search_rounds
     metrics = {name: float(counts[name]) for name in COUNTED}
     wished = counts["search_queries"] + counts["repeated_search_queries"] + counts["search_limit_hits"]
     cited = state.labels.cited(state.citations)
     cited_pages = {page_of(p.url) for p in cited} | {document_id(p) for p in cited}
-    useful = sum(not cited_pages.isdisjoint((url, page_of(p.url), document_id(p))) for url, p in state.fetched.items())
+    opened = state.fetched.items()
+    useful = sum(not cited_pages.isdisjoint((of.url, page_of(page.url), document_id(page))) for of, page in opened)
     active = len(state.subquestions)
     queries = counts["web_searches"] + counts["vdb_searches"]
     unsupported = answered and not state.evidence_sufficient and not counts["direct_answers"]

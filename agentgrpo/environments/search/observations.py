@@ -92,6 +92,10 @@ def not_fetched(num_pages: int) -> Line:
     return sentence(f"Pages not shown: {num_pages}. They failed, were shown before or are too many for one turn.")
 
 
+def not_there(num_pages: int) -> Line:
+    return sentence(f"Pages without that part or those words: {num_pages}.")
+
+
 def evaluation(sufficient: bool) -> Line:
     return sentence(f"The evidence is {'sufficient' if sufficient else 'insufficient'}.")
 
