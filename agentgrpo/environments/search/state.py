@@ -12,7 +12,7 @@ from agentgrpo.environments.search.grammar import Labels, Query, QueryKey
 from agentgrpo.judges.base import EvidenceGrade
 
 
-class Opened(NamedTuple):
+class OpenedPage(NamedTuple):
     """What was asked of a page."""
 
     url: str
@@ -46,7 +46,7 @@ class SearchState:
     """Active ones: text by id."""
     covered: set[str] = field(default_factory=set)
     """Ids of subquestions for which a query found something."""
-    fetched: dict[Opened, Passage] = field(default_factory=dict)
+    fetched: dict[OpenedPage, Passage] = field(default_factory=dict)
     """The page, of each time that one was opened."""
     counts: Counter[str] = field(default_factory=Counter)
 

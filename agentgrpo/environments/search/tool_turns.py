@@ -13,7 +13,7 @@ from agentgrpo.environments.search.grammar import FetchAction, Query, clean, doc
 from agentgrpo.environments.search.observations import Block, Line
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.retrieval import QueryResult, Retrieval
-from agentgrpo.environments.search.state import Opened, SearchState, effective_search_limit, on_plateau
+from agentgrpo.environments.search.state import OpenedPage, SearchState, effective_search_limit, on_plateau
 from agentgrpo.judges.base import QueryResults
 from agentgrpo.services.budget import OVER_BUDGET
 from agentgrpo.services.page_parts import open_part
@@ -213,9 +213,9 @@ class ToolTurns:
         """Show the first max_url_fetch pages, or the wanted part of them, that have not been shown. A page that fails
         is the page's failure and gets feedback; a fetcher that raises is a RetrieverError."""
         state, options = self._state, self._options
-        fresh: dict[Opened, str] = {}
+        fresh: dict[OpenedPage, str] = {}
         for url in action.urls:
-            opened = Opened(page_of(url), action.part, action.find.casefold())
+            opened = OpenedPage(page_of(url), action.part, action.find.casefold())
             if opened not in state.fetched:
                 fresh.setdefault(opened, url)
         if options.fetcher is None:
