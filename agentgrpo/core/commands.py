@@ -162,7 +162,7 @@ VERBS: dict[str, Verb] = {
         examples=("agentgrpo view runs/x runs/y --out both.html", "agentgrpo view runs/x --serve"),
     ),
     "doctor": Verb(
-        summary="look for what would spoil a run before it costs anything (exit code 1 if something would)",
+        summary="check a configuration before it costs anything (exit code 1 if a problem was found)",
         entry="agentgrpo.preflight.doctor:doctor",
         flags={"--json": ("", "print what was found as JSON")},
         keeps_nothing=True,
@@ -189,7 +189,7 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "diff": Verb(
-        summary="what two runs have apart: settings, versions, rewards, the first step that differs, evaluations",
+        summary="where two runs differ: settings, versions, rewards, the first step that differs, evaluations",
         entry="agentgrpo.reports.diff:diff",
         positional="run_dir",
         also="other",
