@@ -238,9 +238,8 @@ def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     parts |= registry.PROVIDED["environment"]
     parameters = inspect.signature(SearchEnvironments).parameters
     assert node.pop("name") == "search"
-    assert node.pop("evidence")["name"] == "heuristic"
     assert node.pop("fetcher")["name"] == "none"
-    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}]
+    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}, {"evidence": "lexical"}]
     assert node == {name: p.default for name, p in parameters.items() if name not in parts}
 
 
