@@ -173,15 +173,15 @@ class SearchEnvironment:
             queries = options.planner.fallback(state.question).queries
             if options.auto_search_on_deadend and state.search_rounds == 0 and queries:
                 self.format_errors = 0
-                return await self._search(queries)
+                return await self._search(queries, automatic=True)
             return Exit.FORMAT_ERROR_LIMIT
         if state.evidence_sufficient or state.counts["answer_rejections"] >= options.max_answer_rejections:
             return Exit.NO_ACTION
         self._tell(self.tags.decision_feedback, say.NO_ACTION)
         return None
 
-    async def _search(self, queries: Sequence[Query]) -> Exit | None:
-        searched = await self.tools.search(queries, self.turn)
+    async def _search(self, queries: Sequence[Query], *, automatic: bool = False) -> Exit | None:
+        searched = await self.tools.search(queries, self.turn, automatic=automatic)
         if searched.sent and self.options.on_turn is not None:
             await self.options.on_turn(self.turn, "search", searched.num_shown)
         self._say(searched.blocks)

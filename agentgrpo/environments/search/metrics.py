@@ -9,6 +9,7 @@ from agentgrpo.environments.search.state import SearchState
 COUNTED = (
     "search_queries",
     "search_cache_hits",
+    "automatic_searches",
     "repeated_search_queries",
     "search_limit_hits",
     "answer_rejections",
@@ -32,6 +33,7 @@ COUNTED = (
     "tool_turns",
 )
 """Counted as they happen. search_queries: sent (cached ones too); repeated and over-limit ones are refused, not sent.
+automatic_searches: rounds that the environment made by itself, at a dead end; nothing is paid for them.
 web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. web_calls and
 vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
 the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries

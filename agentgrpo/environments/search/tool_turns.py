@@ -60,8 +60,9 @@ class ToolTurns:
             num_subquestions=len(self._state.subquestions),
         )
 
-    async def search(self, queries: Sequence[Query], turn: int) -> Searched:
-        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback."""
+    async def search(self, queries: Sequence[Query], turn: int, *, automatic: bool = False) -> Searched:
+        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback. automatic: the
+        policy has not asked for it, and its gain is not the policy's."""
         sent, repeated, over = self._screen(queries)
         number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
         blocks: list[Block] = []
@@ -73,7 +74,10 @@ class ToolTurns:
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
             lines = self._show(rows, queries, number)
             shown = sum(len(passages) for passages in rows.values())
-            gain = self.gains[turn] = await self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            gain = await self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            self._state.counts["automatic_searches"] += automatic
+            if not automatic:
+                self.gains[turn] = gain
             blocks.append(Block(self._tags.information, lines))
             if self._options.show_search_evaluation:
                 blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
