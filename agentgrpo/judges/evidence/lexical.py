@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from agentgrpo.core.errors import ConfigError
@@ -172,7 +173,8 @@ class LexicalEvidence:
         longest = [_Chain((i,), r.cover, frozenset(), r.new) for i, r in enumerate(readings) if any(r.cover)]
         for _ in range(self._max_hops):
             yield from longest
-            longest = [longer for chain in longest for longer in _longer(chain, asked, readings)]
+            longer = (more for chain in longest for more in _longer(chain, asked, readings))
+            longest = list(islice(longer, _MAX_CHAINS))
 
     def _split(self, text: str) -> tuple[_Word, ...]:
         written, stems = self._written.analyze(well_formed(text)), self._stems.analyze(well_formed(text))
