@@ -132,7 +132,7 @@ def test_what_a_command_line_brings_of_the_users_own(words: list[str], own: list
 
 def test_what_is_the_users_own_leaves_the_embedded_example(capsys: pytest.CaptureFixture[str]) -> None:
     config, command = job("train", *OWN_DATA, "run.dir=r")
-    said = "agentgrpo: note: task.questions and task.corpus and model.path: your own, so experiment=none\n"
+    said = "agentgrpo: note: task.questions, task.corpus, model.path: your own, so experiment=none\n"
     assert capsys.readouterr().err == said
     assert command.choices["experiment"] == "none"
     assert (config["task"]["questions"], config["rollout"]["stratify_by"]) == ("q", None)

@@ -163,7 +163,7 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
         if own := brought(overrides):
             overrides = ["experiment=none", *overrides]
             if speaks():
-                print(f"agentgrpo: note: {' and '.join(own)}: your own, so experiment=none", file=sys.stderr)
+                print(f"agentgrpo: note: {', '.join(own)}: your own, so experiment=none", file=sys.stderr)
         overrides = place_sweep(overrides) if sweep else overrides
     load, make = partial(_load, verb.entry), composed.make
     jobs = Jobs(load, line.name, line.arguments, make, sweep=sweep, is_ours=is_ours, debug=debug, raises=raises)

@@ -83,10 +83,11 @@ def _passage(keys: Mapping[str, str], lines: dict[str, str], row: Node) -> Passa
     """lines: id -> where it was used."""
     called = {name: keys.get(name, name) for name in PASSAGE_KEYS}
     has_contents = "text" not in keys and "contents" in row.object()
-    id = row.id(called["id"])
+    id = row.id(called["id"], "task.corpus_keys.id")
     if id in lines:
         row.refuse(f"id '{id}' was used in {lines[id]} already; ids must be unique")
-    title, text = row.optional_text(called["title"]), row.required("contents" if has_contents else called["text"])
+    text = row.required("contents" if has_contents else called["text"], "task.corpus_keys.text")
+    title = row.optional_text(called["title"])
     if has_contents and (quoted := _QUOTED_TITLE.match(text)):
         title, text = quoted[1], quoted[2]
     lines[id] = row.at
@@ -286,21 +287,24 @@ class Node:
         """Not empty, without surrounding white space."""
         return self.get(key).string()
 
-    def required(self, key: str) -> str:
-        """The same, of a user's own file: what is missing may be there by another name."""
+    def required(self, key: str, setting: str = "") -> str:
+        """The same, of a user's own file: what is missing may be there by another name, which `setting` says."""
         value = self.object().get(key)
         if value is None:
-            self.refuse(f"'{key}' is missing, and {', '.join(map(str, self.object()))[:100] or 'nothing'} is there")
+            called = f"; {setting}=NAME says what it is called" if setting else ""
+            self.refuse(
+                f"'{key}' is missing; the row has {', '.join(map(str, self.object()))[:100] or 'nothing'}{called}"
+            )
         if not isinstance(value, str) or not value.strip():
             self.refuse(f"'{key}' is {shown(value)}; it must be a non-empty string")
         return value.strip()
 
-    def id(self, key: str = "id") -> str:
-        """A text or an integer, as a text."""
+    def id(self, key: str = "id", setting: str = "") -> str:
+        """A text or an integer, as a text. Else as `required`."""
         value = self.object().get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        return self.required(key)
+        return self.required(key, setting)
 
     def filled(self) -> Node:
         """Of a table: without its empty cells, and with lists where they are written out, as JSON or as Python does."""

@@ -125,7 +125,7 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
         yield QuestionEntry(
             where=node.where,
             id=node.id(id) if "id" in keys or node.has(id) else "",
-            question=messages[-1].content if messages else node.required(question),
+            question=messages[-1].content if messages else node.required(question, "task.question_key"),
             answers=node.answers(answers) if answers in record or "answers" in keys else (),
             split=node.split(None),
             metadata=metadata,
