@@ -388,7 +388,7 @@ TYPOS = [
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
     ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, sft, tiny."),
-    ("train optimizer.lr=high", "optimizer.lr='high'; a finite number > 0 is allowed"),
+    ("train optimizer.lr=high", "optimizer.lr='high'; a finite number > 0, or null is allowed"),
     ("train run.max_steps=1.5", "run.max_steps=1.5; a whole number >= 1 is allowed"),
     ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),
     ("train judge.name=no_such:Judge", "judge.name=no_such:Judge: No module named 'no_such'; it must be installed, *"),

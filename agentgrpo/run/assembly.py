@@ -153,7 +153,8 @@ _IMITATES: Mapping[str, object] = {
 
 def refuse_unfit(settings: Settings) -> None:
     """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
-    round."""
+    round, and for what may only be evaluated with."""
+    refuse_gold_evidence(settings)
     name = settings.demonstrations.name
     if name == "none" and settings.tree["algorithm"]["name"] == "sft":
         raise ConfigError("algorithm=sft imitates demonstrations, and demonstrations=none; choose them: agentgrpo sft")
@@ -168,8 +169,18 @@ def refuse_unfit(settings: Settings) -> None:
             )
 
 
+def refuse_gold_evidence(settings: Settings) -> None:
+    """Raise ConfigError where the policy would learn from passages that nobody knows outside of a test."""
+    if (settings.environment.tree.get("evidence") or {}).get("name") == "gold":
+        raise ConfigError(
+            "environment.evidence.name=gold knows the passages that prove the answer, so it is for evaluation alone; "
+            "train with evidence=lexical"
+        )
+
+
 def refuse_untrainable(built: Run) -> None:
     rollout = built.rollout
+    refuse_gold_evidence(built.settings)
     if not built.engine.trainable:
         raise ConfigError(f"engine={built.settings.engine.name} gives no exact log-probs: evaluate with it")
     if (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):

@@ -17,6 +17,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import Grade
+from agentgrpo.judges.evidence.measure import JudgedEvidence
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare
 from agentgrpo.run.report import _relative, closing_lines, report
@@ -112,6 +113,22 @@ def test_different_tasks_do_not_pair() -> None:
 def test_scorecards_come_back_from_json() -> None:
     one = replace(card([1.0, 0.0], [1.0, 2.0], 1), ratio_parts={"has_gold": (1.0, 0.0)})
     assert Scorecard.from_json(one.to_json()) == one
+
+
+def test_the_evidence_judge_is_measured_over_both_policies_in_both_modes() -> None:
+    plain = card([1.0, 0.0], [1.0, 1.0])
+    found = replace(plain, evidence=(JudgedEvidence(0.9, True, True), JudgedEvidence(0.2, False, False)))
+    missed = replace(plain, evidence=(JudgedEvidence(0.1, False, True), JudgedEvidence(0.5, False, False)))
+    assert Scorecard.from_json(json.loads(json.dumps(found.to_json()))) == found
+    # 2 x 0.9 over 0.2 and 0.5, 2 x 0.1 over none
+    assert evaluation(found, missed).to_json()["evidence"] == {
+        "auc": 0.5,
+        "supported": 4,
+        "sufficient_where_supported": 0.5,
+        "unsupported": 4,
+        "sufficient_where_unsupported": 0.0,
+    }
+    assert "evidence" not in evaluation(plain, plain).to_json()
 
 
 # --- eval.json and the report, to the byte
