@@ -17,8 +17,9 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 
 _SHORT = {"evidence": "environment/evidence"}
 """Groups that a command line may name by their last part alone."""
-_OPEN = ("run.eval.prices", "task.sources", "algorithm.loss_args", "algorithm.advantage_args")
+_OPEN = ("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args")
 """Mappings by the user's own names."""
+_OWN = ("task.questions", "task.corpus", "task.sources")
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
@@ -58,6 +59,14 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
             line = f"++{line}"
         lines.append(line)
     return lines
+
+
+def brought(overrides: Sequence[str]) -> list[str]:
+    """The keys by which normalised ones bring something of the user's own that the default experiment has no room for:
+    a model without model=PRESET, questions, a corpus. None where they choose an experiment."""
+    keys = {o.key_or_group: None for o in parse(overrides)}
+    own = [key for key in keys if key.startswith(_OWN) or (key == "model.path" and "model" not in keys)]
+    return [] if "experiment" in keys else own
 
 
 def of_one_run(overrides: Sequence[str]) -> list[str]:

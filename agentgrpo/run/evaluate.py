@@ -342,8 +342,9 @@ class Evaluation:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
         it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
         `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
-        where a task has what it is measured against. `evidence`, where tasks have gold support: see
-        judges.evidence.measure; over the episodes of both policies in all modes."""
+        where a task has what it is measured against, and once more for the trained policy, greedy, by itself.
+        `evidence`, where tasks have gold support: see judges.evidence.measure; over the episodes of both policies in
+        all modes."""
         quality, spending = self.figures.quality, self.figures.spending
         cards = [card for mode in self.trained for card in (self.baseline[mode], self.trained[mode])]
         evidence = evidence_figures([judged for card in cards for judged in card.evidence])
@@ -393,6 +394,7 @@ class Evaluation:
             "criterion": self.criterion,
             "fell": fell,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
+            **{section: greedy[section]["trained"] for section in self.figures.ratios if section in greedy},
             **({"evidence": evidence} if evidence else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": self.figures.to_json(),

@@ -273,11 +273,13 @@ def test_shares_are_of_the_tasks_that_have_them() -> None:
     plain = constant(SEARCH, AFTER)
     before, after = with_gold(plain, (0.5, 0.0, 0.0, 0.0)), with_gold(plain, (1.0, 0.5, 0.0, 0.0))
     evaluation = compared(SEARCH_FIGURES, before, after)
-    greedy = evaluation.to_json()["greedy"]
+    found = evaluation.to_json()
+    greedy = found["greedy"]
     assert list(greedy)[-2:] == ["citations", "retrieval"]
     assert greedy["citations"] == {"baseline": {"precision": 0.25}, "trained": {"precision": 0.75}}
     assert greedy["retrieval"] == {"baseline": {"recall": 0.5}, "trained": {"recall": 0.5}}
     kinds = greedy["kinds"]
+    assert (found["citations"], found["retrieval"]) == ({"precision": 0.75}, {"recall": 0.5})
     assert kinds["a"]["citations"]["trained"] == {"precision": 0.75}
     assert "citations" not in kinds["b"]
     assert kinds["b"]["retrieval"] == {"baseline": {"recall": 0.0}, "trained": {"recall": 0.0}}

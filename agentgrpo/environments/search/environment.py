@@ -50,7 +50,7 @@ class SearchEnvironments(SearchOptions):
     @property
     def limits(self) -> TurnLimits:
         """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
-        return TurnLimits(stop=self.planner.tags.stop_strings)
+        return TurnLimits(max_context=self.max_context, stop=self.planner.tags.stop_strings)
 
     @property
     def metrics(self) -> frozenset[str]:
