@@ -84,7 +84,6 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
             retrievers=retrievers,
             evidence=HeuristicEvidence(),
             describe_tools=False,
-            evidence_plateau_min_gain=None,
             require_sufficient_evidence_before_answer=False,
         )
         judge = ExactMatch()

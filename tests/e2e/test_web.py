@@ -57,7 +57,6 @@ async def test_web_is_searched_priced_and_served_by_vdb_where_it_fails() -> None
             retrievers=equipment.retrievers,
             evidence=HeuristicEvidence(),
             top_k=2,
-            evidence_plateau_min_gain=None,
             show_search_evaluation=False,
         )
         task = builders.task("Where was the founder of Velmor born?", "Roka", id="t1")

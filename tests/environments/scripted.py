@@ -261,7 +261,6 @@ async def play(
 
     defaults: dict[str, object] = {
         "describe_tools": False,
-        "evidence_plateau_min_gain": None,
         "show_search_evaluation": False,
     }
     agent = search_runner(

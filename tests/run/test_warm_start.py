@@ -59,7 +59,6 @@ def make_runner(engine: Engine, renderer: Renderer, corpora: Mapping[str, Sequen
         max_search_limit=4,
         top_k=2,
         rerank_candidates=10,
-        evidence_plateau_min_gain=None,
         show_search_evaluation=False,
     )
 

@@ -94,7 +94,7 @@ class SearchOptions(EnvironmentDefaults):
     """Accept an answer without a search where the policy decided so (search_decision) and set no subquestion."""
     deduplicate_search_results: bool = True
     """Show a document once an episode; later finds point to its label."""
-    evidence_plateau_min_gain: float | None = 0.05
+    evidence_plateau_min_gain: float | None = None
     """Stop searching after a round with less evidence gain, and ask for the answer; null = never stop."""
     plateau_requires_sufficient: bool = True
     force_answer_on_deadend: bool = True

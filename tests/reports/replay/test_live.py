@@ -41,7 +41,6 @@ def searcher(rows: Mapping[str, Sequence[Passage] | Exception], *script: str) ->
         retrievers={"vdb": ScriptedRetriever(rows), "web": ScriptedRetriever(rows)},
         evidence=ScriptedJudge(),
         describe_tools=False,
-        evidence_plateau_min_gain=None,
         show_search_evaluation=False,
     )
 
