@@ -44,14 +44,13 @@ GRACE_S = 0.2
 
 
 @dataclass(kw_only=True, eq=False)
-class Door:
+class _Door:
     """One attempt, as its program reaches it."""
 
     session: Session
     sampling: SamplingParams
     ignored: Collection[str]
     on_reward: Callable[[object], None]
-    """Raises ValueError for what is no reward."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """That the episode runs in: whose calls these are."""
     work: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -64,17 +63,25 @@ class Door:
         await asyncio.gather(*self.work, return_exceptions=True)
 
 
-class Endpoint:
+class ProgramEndpoint:
     """Serves any number of episodes, in any number of consecutive event loops."""
 
     def __init__(self) -> None:
         self._servers: PerLoop[_Server] = PerLoop(_Server)
 
     @asynccontextmanager
-    async def open(self, door: Door) -> AsyncIterator[str]:
-        """The base URL of an episode while it lasts, without /v1."""
+    async def open(
+        self,
+        session: Session,
+        *,
+        sampling: SamplingParams,
+        ignored: Collection[str],
+        on_reward: Callable[[object], None],
+    ) -> AsyncIterator[str]:
+        """The base URL of an episode while it lasts, without /v1. on_reward: raises ValueError for what is no reward.
+        ignored: see openai.request_of."""
         server, key = self._servers.get(), secrets.token_urlsafe(24)
-        await server.enter(key, door)
+        await server.enter(key, _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward))
         try:
             yield f"{server.url}/episodes/{key}"
         finally:
@@ -85,7 +92,7 @@ class _Server:
     """Of one event loop; listens while there are doors."""
 
     def __init__(self) -> None:
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, _Door] = {}
         self._lock = asyncio.Lock()
         self._listener: asyncio.Server | None = None
         self._state = ServerState()
@@ -102,7 +109,7 @@ class _Server:
             app, http=patient(LIMITS), log_config=None, access_log=False, lifespan="off", ws="none", server_header=False
         )
 
-    async def enter(self, key: str, door: Door) -> None:
+    async def enter(self, key: str, door: _Door) -> None:
         async with self._lock:
             if self._listener is None:
                 if not self._config.loaded:
@@ -133,7 +140,9 @@ class _Server:
         if self._state.tasks:
             await asyncio.wait(self._state.tasks)
 
-    def _posted(self, answer: Callable[[Door, bytes], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _posted(
+        self, answer: Callable[[_Door, bytes], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             door = self._doors.get(request.path_params["key"])
             if door is None:
@@ -148,7 +157,7 @@ class _Server:
 
         return handle
 
-    async def _chat(self, door: Door, body: bytes) -> Response:
+    async def _chat(self, door: _Door, body: bytes) -> Response:
         try:
             asked = request_of(body, sampling=door.sampling, ignored=door.ignored)
         except ChatRefused:
@@ -161,7 +170,7 @@ class _Server:
             return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         return _json(document_of(answer, asked, created=created))
 
-    async def _reward(self, door: Door, body: bytes) -> Response:
+    async def _reward(self, door: _Door, body: bytes) -> Response:
         try:
             door.on_reward(json.loads(body))
         except (ValueError, RecursionError) as e:
@@ -190,7 +199,7 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _unless_gone(request: Request, door: Door, answer: Awaitable[Response]) -> Response:
+async def _unless_gone(request: Request, door: _Door, answer: Awaitable[Response]) -> Response:
     """The answer, made in the episode's own context; it is stopped where its client leaves, and with the episode."""
     loop = asyncio.get_running_loop()
     work = loop.create_task(_awaited(answer), context=door.context.copy())

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Piece, Task
@@ -21,11 +21,14 @@ from agentgrpo.environments.conversation import Conversation
 from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.own import columns_of
-from agentgrpo.environments.program.endpoint import Door, Endpoint
 from agentgrpo.environments.program.program import API_KEY, Call, CommandProgram, FunctionProgram, Program
 from agentgrpo.environments.program.session import Session, SessionLimits
 from agentgrpo.renderers.base import ToolRenderer
+from agentgrpo.retrieval.lazy import extra_missing
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
+
+if TYPE_CHECKING:
+    from agentgrpo.environments.program.endpoint import ProgramEndpoint
 
 REQUESTS = "requests"
 _MEASURED = (REQUESTS, "refused_requests", "branches", "continued_share", "unattributed_tokens")
@@ -42,7 +45,10 @@ class ProgramEnvironments(EnvironmentDefaults):
 
     name = "program"
     speaks_of_tools = True
+    """Its conversations may have tools, whichever they are."""
+    is_driven = True
     pays_itself = True
+    """Its tasks need no answers."""
     renderer: ToolRenderer
 
     command: str | None = None
@@ -62,7 +68,6 @@ class ProgramEnvironments(EnvironmentDefaults):
     ignore: tuple[str, ...] = ()
     """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice."""
 
-    endpoint: Endpoint = field(default_factory=Endpoint, init=False)
     workspaces: Workspaces = field(default_factory=Workspaces, init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +78,7 @@ class ProgramEnvironments(EnvironmentDefaults):
                 raise ConfigError(f"environment.{name} {value}: {bound} or more is allowed; raise it")
         if not self.timeout_s > 0:
             raise ConfigError(f"environment.timeout_s {self.timeout_s}: more than 0 is allowed; raise it")
-        _ = self.program
+        _ = self.program, self.endpoint
 
     @cached_property
     def program(self) -> Program:
@@ -83,6 +88,15 @@ class ProgramEnvironments(EnvironmentDefaults):
                 f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
             )
         return CommandProgram(self.command) if self.command is not None else FunctionProgram(self.function)  # type: ignore[arg-type]
+
+    @cached_property
+    def endpoint(self) -> ProgramEndpoint:
+        """What all of its programs ask. Raises ConfigError where there is no server to make one of."""
+        try:
+            from agentgrpo.environments.program.endpoint import ProgramEndpoint
+        except ImportError as e:
+            raise extra_missing(e, what="environment=program", extra="serve") from e
+        return ProgramEndpoint()
 
     @property
     def figures(self) -> Figures:
@@ -152,8 +166,8 @@ class ProgramEnvironment:
     async def _said_by_program(self, task: Task, session: Session, sampling: SamplingParams) -> object:
         """What it said of the episode; _STOPPED where a limit or a failure of the engine has stopped it."""
         options = self._options
-        door = Door(session=session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
-        async with options.endpoint.open(door) as url:
+        door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
+        async with door as url:
             call = Call(
                 task={"id": task.id, **columns_of(task)},
                 base_url=f"{url}/v1",

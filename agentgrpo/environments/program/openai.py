@@ -58,7 +58,7 @@ class ChatRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ChatMessage:
     """A message of a request, in the one form by which two are compared: content as text, arguments as values."""
 
     role: Role
@@ -71,7 +71,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    messages: tuple[Said, ...]
+    messages: tuple[ChatMessage, ...]
     model: str
     tools: tuple[ToolSpec, ...] | None
     """None = none are on offer."""
@@ -88,7 +88,7 @@ class ChatAnswer:
     """A sampled turn on its way to the client."""
 
     turn: Turn
-    said: Said
+    said: ChatMessage
     """As the client will send it back."""
     content: str
     number: int
@@ -162,10 +162,10 @@ def _refuse_others(given: Mapping[str, Any], sampling: SamplingParams) -> None:
             )
 
 
-def _messages(given: Any) -> tuple[Said, ...]:
+def _messages(given: Any) -> tuple[ChatMessage, ...]:
     if not isinstance(given, list) or not given:
         raise ChatRefused("messages must be a list with at least one message", param="messages")
-    said: list[Said] = []
+    said: list[ChatMessage] = []
     ids: list[str] = []  # of the calls that wait for an answer
     left: set[int] = set()
     for i, message in enumerate(given):
@@ -182,13 +182,13 @@ def _messages(given: Any) -> tuple[Said, ...]:
             if answers is None:
                 raise ChatRefused(f"{where}: tool_call_id {call!r} is that of no call before it", param=where)
             left.discard(answers)
-            said.append(Said(role=role, content=content, answers=answers))
+            said.append(ChatMessage(role=role, content=content, answers=answers))
         elif role == "assistant":
             calls, ids = _calls(message.get("tool_calls"), where)
             left = set(range(len(calls)))
-            said.append(Said(role=role, content=content.strip(), calls=calls))
+            said.append(ChatMessage(role=role, content=content.strip(), calls=calls))
         else:
-            said.append(Said(role=role, content=content))
+            said.append(ChatMessage(role=role, content=content))
     if said[-1].role == "assistant":
         raise ChatRefused("the last message is the assistant's; the policy answers a user or a tool", param="messages")
     return tuple(said)
@@ -286,7 +286,7 @@ def answer_of(turn: Turn, *, number: int, num_prompt_tokens: int, stop: Sequence
     calls = tuple((call.name, json.dumps(dict(call.arguments), sort_keys=True)) for call in calls_of(turn))
     return ChatAnswer(
         turn=turn,
-        said=Said(role="assistant", content=content.strip(), calls=calls),
+        said=ChatMessage(role="assistant", content=content.strip(), calls=calls),
         content=content,
         number=number,
         num_prompt_tokens=num_prompt_tokens,

@@ -21,7 +21,7 @@ from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, Episod
 from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Message, ToolCall
 from agentgrpo.environments.conversation import Conversation
-from agentgrpo.environments.program.openai import ChatAnswer, ChatRefused, ChatRequest, Said, answer_of, calls_of
+from agentgrpo.environments.program.openai import ChatAnswer, ChatMessage, ChatRefused, ChatRequest, answer_of, calls_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class _Line:
     tools_key: str
     digest: str
     """Of the request that opened it."""
-    said: list[Said] = field(default_factory=list)
+    said: list[ChatMessage] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     """Of the assistant's message said last, as they were sampled."""
     turns: list[_Place] = field(default_factory=list)
@@ -214,7 +214,7 @@ class Session:
 
     # --- what is said in it
 
-    def _say(self, line: _Line, messages: Sequence[Said], asked: ChatRequest) -> int:
+    def _say(self, line: _Line, messages: Sequence[ChatMessage], asked: ChatRequest) -> int:
         """Append; how many tokens of the assistant's nobody has sampled. Raises ChatRefused where there is no room."""
         conversation, calls, num_unattributed = line.conversation, line.calls, 0
         for is_own, group in groupby(messages, key=lambda message: message.role == "assistant"):
@@ -242,27 +242,27 @@ def _digest(asked: ChatRequest) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-def _repeats(messages: Sequence[Said], said: Sequence[Said]) -> bool:
+def _repeats(messages: Sequence[ChatMessage], said: Sequence[ChatMessage]) -> bool:
     """Whether `messages` begin with these, the last of them a whole turn, and go on."""
     num_said = len(said)
     return len(messages) > num_said and messages[num_said].role != "assistant" and [*messages[:num_said]] == [*said]
 
 
-def _opening(said: Sequence[Said]) -> list[Message]:
+def _opening(said: Sequence[ChatMessage]) -> list[Message]:
     """As chat templates take it: with one message of the system's at most, which comes first."""
     system = [message.content for message in said if message.role == "system"]
     others = [Message(role=message.role, content=message.content) for message in said if message.role != "system"]
     return [*([Message(role="system", content="\n\n".join(system))] if system else []), *others]
 
 
-def _told(said: Sequence[Said], calls: Sequence[ToolCall]) -> list[Message | ToolReply]:
+def _told(said: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[Message | ToolReply]:
     """After a turn: the replies to its calls, and the rest as one word, as the policy's next turn follows it."""
     replies = [ToolReply(call=calls[m.answers], text=m.content) for m in said if m.answers is not None]
     words = [message.content for message in said if message.answers is None]
     return [*replies, *([Message(role="user", content="\n\n".join(words))] if words else [])]
 
 
-def _turn_of(said: Sequence[Said]) -> ParsedTurn:
+def _turn_of(said: Sequence[ChatMessage]) -> ParsedTurn:
     """Assistant's messages as the policy would have written them in one turn."""
     calls = []
     for name, arguments in (call for message in said for call in message.calls):
