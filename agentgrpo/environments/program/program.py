@@ -84,8 +84,8 @@ class CommandProgram:
     that it has started."""
 
     def __init__(self, command: str) -> None:
-        """Words that name a file here are that file wherever the program runs. Raises ConfigError where there is no
-        such program."""
+        """Words that name a file here are that file wherever the program runs; python is the one that runs this. Raises
+        ConfigError where there is no such program."""
         try:
             words = shlex.split(command)
         except ValueError as e:
@@ -96,7 +96,7 @@ class CommandProgram:
                 "PATH, or the path to one"
             )
         self._shown = command
-        found = [str(shutil.which(words[0])), *words[1:]]
+        found = [sys.executable if words[0] == "python" else str(shutil.which(words[0])), *words[1:]]
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in found]
 
     async def run(self, call: Call) -> object:
