@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.core.messages import MalformedCall
 from agentgrpo.core.types import Episode, ToolCall
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.tools.environment import NO_ACTION
@@ -52,9 +51,8 @@ async def agent(task: Any, base_url: str) -> str | None:
             message = choice["message"]
             messages.append(message)
             if calls := message.get("tool_calls"):
-                made: list[ToolCall | MalformedCall] = [
-                    ToolCall(name=c["function"]["name"], arguments=json.loads(c["function"]["arguments"])) for c in calls
-                ]
+                asked = [call["function"] for call in calls]
+                made = [ToolCall(name=f["name"], arguments=json.loads(f["arguments"])) for f in asked]
                 answers = await toolbox.call_all(made, workspace, turn=turn, parallel=True)
                 for call, (reply, _) in zip(calls, answers, strict=True):
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": reply.text})
