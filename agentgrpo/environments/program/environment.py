@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentgrpo.environments.program.endpoint import ProgramEndpoint
 
 REQUESTS = "requests"
-_MEASURED = (REQUESTS, "refused_requests", "branches", "continued_share", "unattributed_tokens")
+_MEASURED = (REQUESTS, "refused_requests", "branches", "continued_share", "unattributed_tokens", "failed_programs")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,8 +39,8 @@ class ProgramEnvironments(EnvironmentDefaults):
     """Implements environments.factory.EnvironmentFactory. Raises ConfigError where there is no program, or two, and for
     values out of range.
 
-    A program that fails or takes too long is an infrastructure failure of that attempt, unless the policy has driven it
-    past a limit: then the attempt is over, and worth what the program has posted by then.
+    A program that fails or takes too long is an infrastructure failure of that attempt. One that the policy has driven
+    past a limit is not: the attempt is over, and worth what the program has posted by then.
     """
 
     name = "program"
@@ -65,6 +65,9 @@ class ProgramEnvironments(EnvironmentDefaults):
     """Tokens of a conversation; null = as many as the engine holds."""
     min_context_left: int = 1
     """A request is refused with fewer tokens left."""
+    failure_reward: float | None = None
+    """What an attempt is worth in which the program fails once the policy has answered, added to what it has posted:
+    for agents that fail where a policy calls tools that there are not. null = an infrastructure failure."""
     ignore: tuple[str, ...] = ()
     """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice."""
 
@@ -140,9 +143,15 @@ class ProgramEnvironment:
             plain_without_tools=not options.renderer.in_turns,
             count_tokens=lambda text: len(options.renderer.observe([Piece(text, trusted=False)])),
         )
-        said = await self._said_by_program(task, session, sampling)
-        if session.failure is not None:
-            raise session.failure
+        try:
+            said = await self._said_by_program(task, session, sampling)
+        except EnvironmentFailure as e:
+            worth = 0.0 if session.limit is not None else options.failure_reward
+            if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
+                raise
+            self._post(worth)
+            metrics = {**session.metrics, "failed_programs": 1.0}
+            return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
         if not session.metrics[REQUESTS]:
             raise EnvironmentFailure(
                 "the program has ended, and asked the policy nothing: it must send its requests to OPENAI_BASE_URL, or "
@@ -151,9 +160,9 @@ class ProgramEnvironment:
             )
         answer = self._note(said)
         return Observation(
-            done=session.limit if said is _STOPPED and session.limit else Exit.ANSWERED,
+            done=Exit.ANSWERED,
             answer=session.last if answer is None else answer,
-            metrics=session.metrics,
+            metrics={**session.metrics, "failed_programs": 0.0},
         )
 
     async def score(self, episode: Episode) -> Scores:
@@ -164,7 +173,7 @@ class ProgramEnvironment:
         await self._workspace.__aexit__()
 
     async def _said_by_program(self, task: Task, session: Session, sampling: SamplingParams) -> object:
-        """What it said of the episode; _STOPPED where a limit or a failure of the engine has stopped it."""
+        """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
         options = self._options
         door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
         async with door as url:
@@ -190,16 +199,10 @@ class ProgramEnvironment:
                 kind="timeout",
             )
         if session.failure is not None:
-            return _STOPPED
+            raise session.failure
         if running.cancelled():
             raise EnvironmentFailure("the program has cancelled itself", kind="program")
-        try:
-            return running.result()
-        except EnvironmentFailure:
-            if session.limit is None:
-                raise
-            self._scores.setdefault("reward", 0.0)
-            return _STOPPED
+        return running.result()
 
     def _post(self, posted: object) -> None:
         """Rewards add up; of any other number the newest counts. Raises ValueError."""
@@ -212,7 +215,7 @@ class ProgramEnvironment:
 
     def _note(self, said: object) -> str | None:
         """The reward of what the program said last; its answer, where it gives one. Raises EnvironmentFailure."""
-        if said is None or said is _STOPPED:
+        if said is None:
             return None
         if isinstance(said, str):
             return said
@@ -232,6 +235,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_STOPPED = object()
 _PATIENCE_S = 10.0
 """Until a function that will not be cancelled is left behind."""

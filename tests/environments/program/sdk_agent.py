@@ -1,4 +1,4 @@
-"""An agent as people write them with OpenAI's SDK: a tool over several turns, streamed or not. It knows of nobody else."""
+"""An agent as people write them with OpenAI's SDK: a tool over several turns, streamed or not."""
 
 import json
 

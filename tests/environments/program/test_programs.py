@@ -119,6 +119,29 @@ async def test_a_program_that_fails_costs_its_own_attempt(
     await made.close()
 
 
+async def test_a_program_that_fails_by_the_policys_doing_may_be_worth_something() -> None:
+    async def agent(base_url: str, reward_url: str) -> float:
+        client = Client(base_url)
+        if "no" in (await client.say([user("a")]))["content"]:
+            await Client(reward_url).post({"reward": 0.5}, path="")
+            raise LookupError("no such tool")
+        return 1.0
+
+    episode = await play(agent, SpellingEngine([f"no{END}"]), failure_reward=-1.0)
+    assert (episode.outcome, episode.answer, episode.exit) == ({"reward": -0.5}, None, Exit.FORMAT_ERROR_LIMIT)
+    assert episode.metrics["failed_programs"] == 1.0
+    assert [s.text for s in episode.turns] == [f"no{END}"]
+    with pytest.raises(EnvironmentFailure, match="LookupError: no such tool"):
+        await play(agent, SpellingEngine([f"no{END}"]))
+    with pytest.raises(EnvironmentFailure, match="not done"):  # its own doing
+        await play(slow, SpellingEngine([f"no{END}"]), failure_reward=0.0, timeout_s=0.2)
+
+
+async def slow(base_url: str) -> None:
+    await Client(base_url).say([user("a")])
+    await asyncio.sleep(60)
+
+
 async def test_all_that_a_program_has_started_ends_with_it_daemons_too(written: Any, tmp_path: Path) -> None:
     """A child, one in a session of its own that ignores SIGTERM, and a daemon that holds the pipes open."""
     noted = tmp_path / "pids"
