@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
-from collections.abc import Iterator
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +14,24 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
-from tests.environments.program.played import ADDS, SpellingEngine, play
+from tests.environments.program.played import END, SpellingEngine, play
 from tests.renderers import families
 
-HERE = Path(__file__).parent
+AGENTS = "tests.environments.program.agents"
+CALLS = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+2"}}\n</tool_call>' + END
+NEEDS = {
+    "with_openai": ["openai"],
+    "with_openai_agents": ["agents"],
+    "with_langgraph": ["langgraph", "langchain_openai"],
+    "with_pydantic_ai": ["pydantic_ai", "openai"],
+    "with_smolagents": ["smolagents", "openai"],
+}
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the agents, questions and a tiny random chat model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(HERE))
     tokenizer = families.tokenizer("chatml")
     torch.manual_seed(0)
     shape = Qwen2Config(
@@ -38,24 +46,22 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     Qwen2ForCausalLM(shape).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    rows = [{"id": f"q{i}", "prompt": f"What is {i}+1?", "split": "train"} for i in range(4)]
+    rows = [{"id": f"q{i}", "question": f"What is {i}+1?", "answers": [str(i + 1)], "split": "train"} for i in range(4)]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    yield tmp_path
-    for name in ("sdk_agent",):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 def trained(*settings: str, run: str) -> Path:
     """A run of three steps."""
     given = ["experiment=none", "task.questions=q.jsonl", "model.path=model", "environment=program"]
-    given += ["reward=environment", "algorithm.advantage=none", "rollout.max_tokens=24", "rollout.tasks_per_step=2"]
+    given += ["algorithm.advantage=none", "rollout.max_tokens=24", "rollout.tasks_per_step=2"]
     given += ["rollout.group_size=2", "hardware.threads=1", "run.max_steps=3", "run.eval_every=0"]
     given += ["run.final_eval=false", "run.screen=quiet", "run.log_with=[]", f"run.dir={run}"]
     assert main(["train", *given, *settings]) == 0
     return Path(run)
 
 
-def check(run: Path, *, turns: int) -> None:
+def check(run: Path) -> None:
     """Exact log-probs, one branch each, and what is recorded as sampled."""
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) == 3
@@ -66,30 +72,70 @@ def check(run: Path, *, turns: int) -> None:
     for i in range(3):
         for record in read_trajectories(run / "trajectories" / f"train-{i:06d}.jsonl"):
             [branch] = record.branches
-            assert sum(segment.sampled for segment in branch.segments) == turns
+            assert any(segment.sampled for segment in branch.segments)
             assert record.error is None
 
 
+APPENDING = [
+    ("with_openai", "run"),
+    ("with_openai", "stream"),
+    ("with_openai_agents", "run"),
+    ("with_openai_agents", "stream"),
+    ("with_langgraph", "run"),
+    ("with_langgraph", "stream"),
+    ("with_pydantic_ai", "run"),
+]
+"""Agents that only append to their history."""
+
+
+def program(agent: str, ask: str) -> Any:
+    """Skips where its package is missing."""
+    for package in NEEDS[agent]:
+        pytest.importorskip(package)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that are not ours
+        return getattr(importlib.import_module(f"{AGENTS}.{agent}"), ask)
+
+
 @pytest.mark.slow
-def test_an_agent_with_openais_sdk_is_trained_streamed_or_not(desk: Path) -> None:
-    pytest.importorskip("openai")
-    whole = trained("environment.function=sdk_agent:run", run="whole")
-    check(whole, turns=3)
-    pieces = trained("environment.function=sdk_agent:stream", run="pieces")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("agent", "ask"), APPENDING)
+def test_an_unmodified_agent_is_trained(desk: Path, agent: str, ask: str) -> None:
+    program(agent, ask)
+    check(trained(f"environment.function={AGENTS}.{agent}:{ask}", "reward=correctness", run="run"))
+
+
+@pytest.mark.slow
+def test_what_is_streamed_is_the_same_run(desk: Path) -> None:
+    program("with_openai", "run")
+    for ask in ("run", "stream"):
+        trained(f"environment.function={AGENTS}.with_openai:{ask}", "reward=correctness", run=ask)
     for i in range(3):
         name = f"trajectories/train-{i:06d}.jsonl"
-        assert (whole / name).read_bytes() == (pieces / name).read_bytes()
+        assert Path("run", name).read_bytes() == Path("stream", name).read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", ["run", "stream"])
-async def test_calls_reach_the_sdk_and_come_back(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openai")
-    from tests.environments.program import sdk_agent
-
-    engine = SpellingEngine([f"I add.{ADDS}", "<tool_call>" + ADDS, ADDS])
-    episode = await play(getattr(sdk_agent, ask), engine)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("agent", "ask"), APPENDING)
+async def test_its_calls_are_made_and_its_history_is_what_was_sampled(agent: str, ask: str) -> None:
+    engine = SpellingEngine([CALLS, CALLS.replace("1+2", "4+5"), f"It is 9.{END}"])
+    episode = await play(program(agent, ask), engine)
+    [branch] = episode.branches
     assert [s.token_ids for s in episode.turns] == engine.answered
-    assert len(episode.branches) == 1
     assert (episode.metrics["continued_share"], episode.metrics["unattributed_tokens"]) == (1.0, 0.0)
-    assert "<tool_response>\n3\n</tool_response>" in "".join(s.text for s in episode.branches[0].segments)
+    told = [s.text for s in branch.segments if s.role == "tool"]
+    assert [text[text.index("<tool_response>") :][16:18] for text in told[:2]] == ["3\n", "9\n"]
+    assert episode.answer == "It is 9."
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+async def test_a_history_that_a_framework_rewrites_is_not_trained_twice() -> None:
+    final = CALLS.replace("calculator", "final_answer").replace("expression", "answer")
+    engine = SpellingEngine([CALLS, final])
+    episode = await play(program("with_smolagents", "run"), engine, ignore=("tool_choice",))
+    assert [s.token_ids for s in episode.turns] == engine.answered
+    assert len(episode.branches) == 2
+    assert episode.metrics["continued_share"] == 0.0
+    assert episode.metrics["unattributed_tokens"] > 0

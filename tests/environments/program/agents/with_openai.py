@@ -4,16 +4,14 @@ import json
 
 from openai import AsyncOpenAI
 
-ADD = {
+from tests.environments.program.agents.calculating import compute
+
+CALCULATOR = {
     "type": "function",
     "function": {
-        "name": "add",
-        "description": "Adds two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
-            "required": ["a", "b"],
-        },
+        "name": "calculator",
+        "description": "Computes.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
     },
 }
 
@@ -34,22 +32,21 @@ async def converse(task, base_url, ask):
             messages.append(message)
             calls = message.get("tool_calls", [])
             for call in calls:
-                numbers = json.loads(call["function"]["arguments"]).values()
-                result = str(sum(n for n in numbers if isinstance(n, int | float)))
+                result = compute(str(json.loads(call["function"]["arguments"])))
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
             if not calls:
                 messages.append({"role": "user", "content": "Call the tool."})
-    return len(set(message.get("content") or "")) / 10
+    return message.get("content") or ""
 
 
 async def whole(client, messages):
-    answer = await client.chat.completions.create(model="any", messages=messages, tools=[ADD])
+    answer = await client.chat.completions.create(model="any", messages=messages, tools=[CALCULATOR])
     return answer.choices[0].message.model_dump(exclude_none=True)
 
 
 async def in_pieces(client, messages):
     content, calls = "", {}
-    chunks = await client.chat.completions.create(model="any", messages=messages, tools=[ADD], stream=True)
+    chunks = await client.chat.completions.create(model="any", messages=messages, tools=[CALCULATOR], stream=True)
     async for chunk in chunks:
         delta = chunk.choices[0].delta
         content += delta.content or ""
