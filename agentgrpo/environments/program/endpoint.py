@@ -35,7 +35,7 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.program.openai import ChatRefused, chunks_of, document_of, request_of
 from agentgrpo.environments.program.session import Session
 from agentgrpo.retrieval.server.questions import RequestLimits
-from agentgrpo.retrieval.server.running import listening, patient, url_of
+from agentgrpo.retrieval.server.running import IDLE_S, listening, patient, url_of
 
 HOST = "127.0.0.1"
 LIMITS = RequestLimits(body_bytes=8 * 2**20)
@@ -106,7 +106,14 @@ class _Server:
             exception_handlers={HTTPException: _nothing_there},
         )
         self._config = uvicorn.Config(
-            app, http=patient(LIMITS), log_config=None, access_log=False, lifespan="off", ws="none", server_header=False
+            app,
+            http=patient(LIMITS),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=IDLE_S,
         )
 
     async def enter(self, key: str, door: _Door) -> None:

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from agentgrpo.cli.main import main
 from agentgrpo.records.trajectories import read_trajectories
 from tests.environments.program.played import END, SpellingEngine, play
-from tests.renderers import families
+from tests.environments.program.training import trained
 
 AGENTS = "tests.environments.program.agents"
 CALLS = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+2"}}\n</tool_call>' + END
@@ -26,39 +23,6 @@ NEEDS = {
     "with_pydantic_ai": ["pydantic_ai", "openai"],
     "with_smolagents": ["smolagents", "openai"],
 }
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the agents, questions and a tiny random chat model."""
-    monkeypatch.chdir(tmp_path)
-    tokenizer = families.tokenizer("chatml")
-    torch.manual_seed(0)
-    shape = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.15,
-    )
-    Qwen2ForCausalLM(shape).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    rows = [{"id": f"q{i}", "question": f"What is {i}+1?", "answers": [str(i + 1)], "split": "train"} for i in range(4)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
-
-
-def trained(*settings: str, run: str) -> Path:
-    """A run of three steps."""
-    given = ["experiment=none", "task.questions=q.jsonl", "model.path=model", "environment=program"]
-    given += ["algorithm.advantage=none", "rollout.max_tokens=24", "rollout.tasks_per_step=2"]
-    given += ["rollout.group_size=2", "hardware.threads=1", "run.max_steps=3", "run.eval_every=0"]
-    given += ["run.final_eval=false", "run.screen=quiet", "run.log_with=[]", f"run.dir={run}"]
-    assert main(["train", *given, *settings]) == 0
-    return Path(run)
 
 
 def check(run: Path) -> None:
