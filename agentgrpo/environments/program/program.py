@@ -150,7 +150,7 @@ class _Process:
                 for end, _ in ends:
                     os.close(end)
                 raise EnvironmentFailure(f"no process can be started: {e.strerror}", kind="program") from e
-        self.output, self.errors = _Tail(ends[0][0]), _Tail(ends[1][0])
+        self.output, self.errors = Tail(ends[0][0]), Tail(ends[1][0])
         self._ending: asyncio.Task[None] | None = None
 
     async def ended(self) -> int:
@@ -181,7 +181,7 @@ class _Process:
             self.errors.close()
 
 
-class _Tail:
+class Tail:
     """Reads a pipe as it fills, and keeps its end."""
 
     def __init__(self, fd: int) -> None:

@@ -95,6 +95,22 @@ async def test_a_rewritten_history_opens_a_branch_in_which_it_has_no_gradient() 
     assert metrics["unattributed_tokens"] == len(RENDERER.encode_action("no such words"))
 
 
+async def test_what_is_put_beside_a_sampled_turn_makes_it_another_one() -> None:
+    """Two messages of the assistant's in a row are one turn, and nobody has sampled that."""
+
+    async def agent(task: Any, base_url: str) -> float:
+        client, messages = Client(base_url), [user("a")]
+        messages += [await client.say(messages), assistant("and more"), user("b")]
+        await client.say(messages)
+        return 1.0
+
+    episode = await play(agent, SpellingEngine([f"one{END}", f"two{END}"]))
+    assert [texts(branch)[1:] for branch in episode.branches] == [
+        [(f"one{END}", True)],
+        [(f"one\nand more{END}", False), (word("b"), False), (f"two{END}", True)],
+    ]
+
+
 async def test_a_request_that_goes_back_follows_the_sampled_tokens_and_trains_them_once() -> None:
     async def agent(task: Any, base_url: str) -> float:
         client, messages = Client(base_url), [user("a")]
@@ -126,7 +142,12 @@ async def test_another_system_prompt_or_other_tools_are_a_conversation_of_its_ow
     engine = SpellingEngine([f"{n}{END}" for n in range(4)])
     episode = await play(agent, engine)
     assert [sum(s.sampled for s in branch.segments) for branch in episode.branches] == [2, 1, 1]
-    assert "Be brief." in texts(episode.branches[1])[0][0]
+    plain, brief, offered = (texts(branch)[0][0] for branch in episode.branches)
+    assert [("Be brief." in text, "<tools>" in text) for text in (plain, brief, offered)] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
     assert episode.metrics["continued_share"] == pytest.approx(1 / 3)
 
 
@@ -189,30 +210,39 @@ async def test_a_call_that_cannot_be_read_is_text_and_goes_on() -> None:
     assert episode.metrics["continued_share"] == 1.0
 
 
-async def test_what_is_cancelled_leaves_nothing_and_the_same_again_is_the_same() -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_is_cancelled_leaves_nothing_and_the_same_again_is_the_same(begun: bool) -> None:
     """A client that gives up is not answered; asked again, its turn is drawn with the same random numbers."""
-    is_late, over = [True], asyncio.Event()
+    is_asked, is_over, is_patient = asyncio.Event(), asyncio.Event(), [True]
 
     async def wait() -> None:
+        is_asked.set()
         try:
-            await asyncio.sleep(30 if is_late[0] else 0)
+            await asyncio.sleep(0 if is_patient[0] else 600)
         finally:
-            over.set()
+            is_over.set()
 
     async def agent(task: Any, base_url: str) -> float:
         client, messages = Client(base_url), [user("a")]
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.say(messages), 0.2)
-        await over.wait()
-        is_late[0] = False
+        if begun:
+            messages += [await client.say(messages), user("b")]
+        is_patient[0] = False
+        is_asked.clear()
+        given_up = asyncio.ensure_future(client.say(messages))
+        await is_asked.wait()
+        is_over.clear()
+        given_up.cancel()
+        await is_over.wait()
+        is_patient[0] = True
         await client.say(messages)
         return 1.0
 
     engine = SpellingEngine(lambda context: f"x{END}", wait=wait)
     episode = await play(agent, engine)
-    assert engine.asked[0] == engine.asked[1]
+    assert engine.asked[-1] == engine.asked[-2]
     [branch] = episode.branches
-    assert [s.token_ids for s in branch.segments if s.sampled] == engine.answered == [spelled(f"x{END}")]
+    assert [s.token_ids for s in branch.segments if s.sampled] == engine.answered == [spelled(f"x{END}")] * (1 + begun)
+    assert len(branch.segments) == 2 + 2 * begun
 
 
 async def test_limits_are_said_by_name_and_end_an_episode_whose_program_does_not_cope() -> None:

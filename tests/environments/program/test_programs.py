@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import textwrap
 import time
@@ -17,6 +18,7 @@ import pytest
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Exit
 from agentgrpo.environments.program.environment import ProgramEnvironments
+from agentgrpo.environments.program.program import MAX_TAIL, Tail
 from tests.environments.program.played import END, RENDERER, Client, SpellingEngine, environments, play, user
 
 ASK = """
@@ -184,6 +186,14 @@ async def test_of_a_flood_only_the_end_is_kept(written: Any) -> None:
         print(len(ask("a")))
     """)
     assert (await play(command, engine())).outcome == {"reward": 3.0}
+    ours, theirs = os.pipe()
+    tail = Tail(ours)
+    for _ in range(5):
+        os.write(theirs, b"x" * 30_000 + b"y" * 30_000)
+        tail.drain()
+    assert bytes(tail.content) == (b"x" * 30_000 + b"y" * 30_000)[-MAX_TAIL:].rjust(MAX_TAIL, b"y")
+    tail.close()
+    os.close(theirs)
 
 
 async def test_programs_side_by_side_do_not_meet(written: Any) -> None:
