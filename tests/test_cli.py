@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -454,12 +455,17 @@ def test_flags_and_overrides_in_any_order() -> None:
 # --- resume
 
 
+@cache
+def snapshot() -> str:
+    _, command = job("train", "reward=second_pass", "run.dir=x", "environment.system_prompt=${oc.env:HOME}")
+    return command.snapshot
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "a run = 'é'"
     folder.mkdir()
-    _, command = job("train", "reward=second_pass", "run.dir=x", "environment.system_prompt=${oc.env:HOME}")
-    (folder / "config.yaml").write_text(command.snapshot, encoding="utf-8")
+    (folder / "config.yaml").write_text(snapshot(), encoding="utf-8")
     return folder
 
 

@@ -94,6 +94,7 @@ def test_a_plain_function_is_the_whole_reward(train: Train) -> None:
     assert {*run.config["reward"]["terms"]} == {"even"}
 
 
+@pytest.mark.slow
 def test_rewards_are_added_to_a_preset_that_is_chosen(train: Train) -> None:
     assert {*train("reward=correctness").config["reward"]["terms"]} == {"correctness", "even"}
 
@@ -154,6 +155,7 @@ def test_ctrl_c_before_there_is_anything_to_go_on_with(train: Train, *, in_a_loo
     assert [*Path("runs").rglob("*")] == []
 
 
+@pytest.mark.slow
 def test_rows_are_kept_in_the_run_so_that_it_can_go_on(train: Train, data: Path) -> None:
     given = {key: rows(data / f"{key}.jsonl") for key in ("questions", "corpus")}
     run = train(**given)

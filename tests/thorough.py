@@ -4,7 +4,10 @@ little on a machine that is busy. pytest --hypothesis-profile=thorough; see conf
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 QUICK, THOROUGH = 20, 100
@@ -18,6 +21,12 @@ def is_thorough() -> bool:
 def examples(count: int) -> int:
     """How many to generate where `count` are thorough: a tenth is quick."""
     return count if is_thorough() else max(10, count // 10)
+
+
+def siblings(values: Iterable[Any], quick: int) -> list[Any]:
+    """For parametrize: all but the first `quick` of the values are marked slow."""
+    values = list(values)
+    return [*values[:quick], *(pytest.param(value, marks=pytest.mark.slow) for value in values[quick:])]
 
 
 def late(began: float, seconds: float) -> bool:

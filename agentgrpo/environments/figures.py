@@ -36,6 +36,9 @@ class Figures:
     """Name of a kind of call in run.eval.prices -> the metric of an episode that counts these calls."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Name of a kind of call -> the price of one, unless run.eval.prices has another."""
+    ratios: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    """Section of eval.json -> name -> (numerator, denominator): metrics that only some episodes have, such as those
+    whose task says which passages prove the answer. The ratio of their sums; absent where the denominators are 0."""
 
     def __post_init__(self) -> None:
         known = {*self.columns, self.quality, "cost", "reward"}
@@ -72,6 +75,10 @@ class Figures:
             labels=dict(said["labels"]),
             counts=dict(said["counts"]),
             prices=dict(said["prices"]),
+            ratios={
+                section: {name: (str(above), str(below)) for name, (above, below) in of.items()}
+                for section, of in said.get("ratios", {}).items()
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +92,7 @@ class Figures:
             "labels": dict(self.labels),
             "counts": dict(self.counts),
             "prices": dict(self.prices),
+            "ratios": {section: {name: list(of) for name, of in row.items()} for section, row in self.ratios.items()},
         }
 
     def label(self, column: str) -> str:
@@ -112,3 +120,20 @@ class Figures:
         values = {name: metrics.get(name, 0.0) for name in self.columns} | {self.quality: quality}
         values |= {"cost": self.cost(metrics, prices), "reward": reward.total if reward else 0.0}
         return {name: values[name] for name in (*self.headline, "reward", *values)}
+
+    def ratio_parts(self, episode: Episode) -> dict[str, float]:
+        """Numerators and denominators of `ratios`, as far as the episode has them."""
+        parts = {part for section in self.ratios.values() for of in section.values() for part in of}
+        return {name: episode.metrics[name] for name in sorted(parts) if name in episode.metrics}
+
+    def shares(self, means: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """`ratios` of the means of their parts; no section in which all are absent."""
+        found = {
+            section: {
+                name: means[above] / means[below]
+                for name, (above, below) in row.items()
+                if above in means and means.get(below)
+            }
+            for section, row in self.ratios.items()
+        }
+        return {section: row for section, row in found.items() if row}

@@ -56,6 +56,11 @@ class ToolRenderer(Renderer, Protocol):
         or a turn without action."""
         ...
 
+    def answered(self, context: str) -> list[str]:
+        """The texts of the replies that a context shows, in order. For demonstrators, whose tools write none of the
+        family's marks: in what a stranger wrote, it may find too many."""
+        ...
+
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         """Token ids to append after the turn `sampled`: its end where it was cut short, the replies in order (untrusted
         text), and the opening of the policy's next turn."""

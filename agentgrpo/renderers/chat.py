@@ -272,6 +272,11 @@ class ChatRenderer:
             return turn
         return replace(turn, answer=turn.content, content="")
 
+    def answered(self, context: str) -> list[str]:
+        before, after = (re.escape(text).replace(re.escape("{id}"), ".*?") for text in self._markup.reply)
+        found: list[str] = re.findall(f"{before}(.*?){after}", context, re.DOTALL)
+        return [json.loads(text) for text in found] if self._markup.quoted else found
+
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         return self.observe((*self._end(sampled), *_replies(self._markup, replies)))
 

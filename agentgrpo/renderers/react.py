@@ -34,6 +34,9 @@ _ACTION = re.compile(r"^Action:", re.MULTILINE)
 _CALL = re.compile(r"Action:([^\n]*)\n[ \t\n]*Action Input:")
 _THOUGHT = re.compile(r"^Thought:", re.MULTILINE)
 _FINAL = "Final Answer:"
+_ANSWERED = re.compile(
+    r"^Action: [^\n]*\nAction Input: [^\n]*\nObservation:(.*?)(?=^Action: |\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 class ReactRenderer:
@@ -92,6 +95,10 @@ class ReactRenderer:
             reasoning=reasoning.strip(),
             content=(content if complete else content + acts).strip(),
         )
+
+    def answered(self, context: str) -> list[str]:
+        """Of calls that were made one by one."""
+        return [text.strip() for text in _ANSWERED.findall(context)]
 
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         pieces = [Piece(self._rest_of_stop(sampled), True)]

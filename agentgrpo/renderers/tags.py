@@ -121,6 +121,9 @@ class TagsRenderer:
             return ParsedTurn(calls=tuple(calls), content=content)
         return ParsedTurn(answer=content)
 
+    def answered(self, context: str) -> list[str]:
+        return re.findall("<result>(.*?)</result>", context, re.DOTALL)
+
     def reply(self, replies: Sequence[ToolReply], *, sampled: Sequence[int]) -> tuple[int, ...]:
         pieces = [Piece(self._end(sampled), True)]
         for reply in replies:

@@ -16,7 +16,7 @@ from agentgrpo.records.run_dir import RunDir, stop_sentence
 from agentgrpo.records.screen import LEARNING, OUTCOME, Screen, clock
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.reports.recorded import figures_of
-from agentgrpo.run.report import closing_lines, report_mode
+from agentgrpo.run.report import closing_lines, report_mode, report_shares
 
 CURVES_BESIDE = ("dev/reward", "policy/kl")
 """Of LEARNING; beside the outcome and what the policy does."""
@@ -59,6 +59,7 @@ def _evaluation(screen: Screen, run: RunDir, rows: Sequence[Mapping[str, Any]], 
     try:
         if "figures" in result:  # or it is of an older version, which had none
             report_mode(screen, result, "greedy")
+            report_shares(screen, result)
         for line in closing_lines(result, rows):
             screen.line(line)
     except (KeyError, TypeError) as e:

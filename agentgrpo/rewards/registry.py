@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentgrpo.rewards import costs, memory, special, terms, tools
+from agentgrpo.rewards import citations, costs, memory, special, terms, tools
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
 from agentgrpo.rewards.reward import Reward
 
 TERMS: Mapping[str, Callable[..., RewardTerm]] = {
     "correctness": terms.Correctness,
-    "citation_support": terms.CitationSupport,
+    "citation_support": citations.CitationSupport,
     "unsupported_claim": terms.UnsupportedClaim,
     "fetch_usefulness": terms.FetchUsefulness,
     "format": terms.FormatChecks,

@@ -112,18 +112,6 @@ class Correctness(Weighted):
 # --- citation support
 
 
-class CitationSupport(Weighted):
-    """w · distinct valid cited results / retrieved results; 0 without an answer or without results."""
-
-    dimension = CITATION_SUPPORT
-    is_cost = False
-
-    def __call__(self, episode: Episode, correctness: float) -> float:
-        if not has_answer(episode) or not episode.retrieved_ids:
-            return 0.0
-        return self.weight * len(cited(episode)) / len(set(episode.retrieved_ids))
-
-
 class UnsupportedClaim(Penalty):
     """w, once, for an answer that cites nothing although a search brought results."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -133,6 +134,8 @@ class Scorecard:
     failed: tuple[str, ...]
     """Ids of tasks of which an episode could not be run or judged. Their values are not results: see `without`."""
     pass_at_k: Mapping[str, float]
+    ratio_parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of Figures.ratios, per task as `metrics` are; 0.0 for a task whose episodes do not have it."""
 
     def means(self) -> dict[str, float]:
         return {name: fmean(values) for name, values in self.metrics.items()}
@@ -140,6 +143,11 @@ class Scorecard:
     def means_of(self, kind: str) -> dict[str, float]:
         rows = [i for i, k in enumerate(self.kinds) if k == kind]
         return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
+
+    def shares(self, figures: Figures, kind: str | None = None) -> dict[str, dict[str, float]]:
+        """Figures.ratios, of all tasks or of those of one kind."""
+        rows = [i for i, k in enumerate(self.kinds) if kind is None or k == kind]
+        return figures.shares({name: fmean(values[i] for i in rows) for name, values in self.ratio_parts.items()})
 
     def without(self, failed: Collection[str]) -> Scorecard:
         """The same without these tasks: an outage must look neither like a mistake nor like frugality. (pass@k keeps
@@ -153,6 +161,7 @@ class Scorecard:
             kinds=tuple(self.kinds[i] for i in rows),
             metrics={name: tuple(values[i] for i in rows) for name, values in self.metrics.items()},
             mismatched=tuple(self.mismatched[i] for i in rows),
+            ratio_parts={name: tuple(values[i] for i in rows) for name, values in self.ratio_parts.items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -167,6 +176,7 @@ class Scorecard:
             mismatched=tuple(row["mismatched"]),
             failed=tuple(row["failed"]),
             pass_at_k=dict(row["pass_at_k"]),
+            ratio_parts={k: tuple(v) for k, v in row.get("ratio_parts", {}).items()},
         )
 
 
@@ -230,23 +240,34 @@ async def evaluate(
     world = world or Alone()
     scored = await share(world, tasks, scored_groups)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
-    figures, columns = runner.figures, dict[str, list[float]]()
+    figures = runner.figures
     paid = figures.priced(prices)
+    rows, parts = list[Mapping[str, float]](), list[Mapping[str, float]]()
     for group in scored:
-        rows = [figures.row(e, r, paid) for e, r in zip(group.group.episodes, group.rewards, strict=True)]
-        for name in rows[0]:
-            columns.setdefault(name, []).append(fmean(row[name] for row in rows))
+        episodes = group.group.episodes
+        rows.append(_mean([figures.row(e, r, paid) for e, r in zip(episodes, group.rewards, strict=True)]))
+        parts.append(_mean([figures.ratio_parts(e) for e in episodes]))
     mismatched, failed = await _mismatched(judge, scored, world)
     failed |= {g.group.task.id for g in scored if any(r is None for r in g.rewards)}
     card = Scorecard(
         task_ids=tuple(t.id for t in tasks),
         kinds=tuple(str(t.metadata.get("kind", "")) for t in tasks),
-        metrics={name: tuple(values) for name, values in columns.items()},
+        metrics=_columns(rows),
         mismatched=tuple(mismatched),
         failed=tuple(sorted(failed)),
         pass_at_k=_pass_at_k(scored, samples_per_task),
+        ratio_parts=_columns(parts),
     )
     return card, scored
+
+
+def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: fmean(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(chain.from_iterable(rows))}
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+    """0.0 for what a row does not have."""
+    return {name: tuple(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
 def _pass_at_k(scored: Sequence[ScoredGroup], samples: int) -> dict[str, float]:
@@ -315,7 +336,8 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
         it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
-        `_fell`. `baselines`, where there are some: see `measured`."""
+        `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
+        where a task has what it is measured against."""
         quality, spending = self.figures.quality, self.figures.spending
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
@@ -338,9 +360,11 @@ class Evaluation:
                 },
                 "kinds": {
                     k: {"baseline": baseline.means_of(k), "trained": trained.means_of(k)}
+                    | self._shares(baseline, trained, k)
                     for k in sorted(set(trained.kinds))
                     if k
                 },
+                **self._shares(baseline, trained),
             }
         greedy, fell = modes["greedy"], [row for mode in modes for row in self._fell(mode)]
         decision, reason = verdict(
@@ -364,6 +388,12 @@ class Evaluation:
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": self.figures.to_json(),
         }
+
+    def _shares(self, baseline: Scorecard, trained: Scorecard, kind: str | None = None) -> dict[str, Any]:
+        """Section of Figures.ratios -> policy -> name -> share; without those that neither policy has."""
+        of = {"baseline": baseline.shares(self.figures, kind), "trained": trained.shares(self.figures, kind)}
+        sections = [section for section in self.figures.ratios if any(section in row for row in of.values())]
+        return {section: {name: row.get(section, {}) for name, row in of.items()} for section in sections}
 
     def _measured(self, name: str) -> dict[str, Any]:
         policies, note = (self.baseline["greedy"], self.trained["greedy"]), self.notes.get(name, "")

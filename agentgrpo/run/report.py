@@ -29,6 +29,7 @@ def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, A
                 for kind, row in kinds.items()
             ],
         )
+    report_shares(screen, result)
     _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):
         _report_failures(screen, mode, result[mode], figures["quality"])
@@ -73,6 +74,24 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
         ["metric", "before", "after", "change", "95 % interval", *beside],
         rows,
     )
+
+
+def report_shares(screen: Screen, result: Mapping[str, Any]) -> None:
+    """Each section of Figures.ratios that there is, before and after: in both modes, and greedy by kind of question."""
+    for section, names in result["figures"].get("ratios", {}).items():
+        if section not in result["greedy"]:
+            continue
+        of = {mode: result[mode] for mode in ("greedy", "sampled")} | result["greedy"]["kinds"]
+        screen.table(
+            f"{section}, by kind greedy: before → after",
+            ["", *(name.replace("_", " ") for name in names)],
+            [[label, *(_change(row.get(section, {}), name) for name in names)] for label, row in of.items()],
+        )
+
+
+def _change(of: Mapping[str, Mapping[str, float]], name: str) -> str:
+    before, after = (of.get(policy, {}).get(name) for policy in ("baseline", "trained"))
+    return " → ".join("-" if value is None else f"{value:.2f}" for value in (before, after))
 
 
 def _report_baselines(screen: Screen, result: dict[str, Any]) -> None:

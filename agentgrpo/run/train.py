@@ -20,6 +20,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from agentgrpo.core import heap
 from agentgrpo.core.errors import (
     GuardHalt,
     GuardRollback,
@@ -149,6 +150,7 @@ async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts
     guard(progress.dev_tags)
     rollout = await ctx.do(f"the rollout of step {step}", rollouts.of(step, progress.state.rates))
     began = time.monotonic()
+    heap.give_back()  # what the rollout took; the update's tensors are of other sizes
     ctx.at(f"the update of step {step}")
     chosen = samples_of(parts, step, rollout, progress.next_state)
     guard(chosen.tags)
@@ -156,6 +158,7 @@ async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts
     progress.is_unrecorded = True
     # pack -> forward and backward, micro-batch by micro-batch -> optimizer
     update = await rollouts.beside(partial(parts.trainer.update, chosen.samples, step=step, guard=guard))
+    heap.give_back()
     if parts.reference is not None:
         parts.reference.after_update(step)
     tags = {**chosen.tags, **update.tags()}

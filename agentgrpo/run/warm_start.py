@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -31,9 +31,10 @@ from agentgrpo.core.types import Branch, Episode, Passage
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.environments.factory import Runner
-from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
-from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language
+from agentgrpo.rollout.demonstrations.oracle import said_by
+from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language, ToolDemonstrator
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 
@@ -49,6 +50,7 @@ SOURCES = (
     "environments",
     "engines",
     "training",
+    "rollout/demonstrations/oracle.py",
     "run/warm_start.py",
 )
 """Parts of the package whose source determines a warm start, and so its place in the cache."""
@@ -259,12 +261,11 @@ def demonstrate(world: DemonstrationWorld, renderer: Renderer, make_runner: Make
     return asyncio.run(run_all())
 
 
-def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator]) -> ScriptedEngine:
+def scripted(renderer: Renderer, demonstrator: Callable[[str], Demonstrator | ToolDemonstrator]) -> ScriptedEngine:
     """An engine that says what the demonstrator of each task (by its id) does."""
 
     def script(key: SeedKey, context: str) -> str:
-        turn = demonstrator(key.task_id).act(context)
-        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+        return said_by(demonstrator(key.task_id), context, renderer)
 
     return ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script)
 

@@ -23,6 +23,7 @@ import httpx
 from agentgrpo.core.concurrency import Limiter, PerLoop
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.services.addresses import Address, Forbidden, Reachable
+from agentgrpo.services.pdf import PdfError, text_of_pdf
 
 MAX_URL_CHARS = 2048
 MAX_RATIO = 100
@@ -298,8 +299,13 @@ _KNOWN_CHARSETS = re.compile(
 
 
 async def read(page: WebPage) -> str:
-    """What a person would read of it: of HTML without the markup. Raises PageError (no_text) for images and PDF."""
+    """What a person would read of it: of HTML without the markup. Raises PageError (no_text) for images and such."""
     kind = page.content_type.partition(";")[0].strip().lower()
+    if kind == "application/pdf":
+        try:
+            return await asyncio.to_thread(text_of_pdf, page.body)
+        except PdfError as e:
+            raise PageError(str(e), kind="no_text") from e
     if kind not in _HTML and not _PLAIN.fullmatch(kind):
         raise PageError(f"a page of type {kind[:80] or 'unknown'} has no text", kind="no_text")
     return await asyncio.to_thread(_decode, page, kind in _HTML)  # megabytes of markup take a moment

@@ -58,6 +58,15 @@ class Demonstrator(Protocol):
         ...
 
 
+@runtime_checkable
+class ToolDemonstrator(Protocol):
+    """One that need not read the context, in whichever format it is: it knows the task, and is told what came back."""
+
+    def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
+        """answered: what its calls so far were answered with, in order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
     """What demonstrations are written in, as far as a warm start must know it to make a tokenizer and loss weights."""
@@ -83,7 +92,7 @@ class DemonstrationWorld(Protocol):
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]: ...
 
-    def demonstrator(self, task: Task) -> Demonstrator: ...
+    def demonstrator(self, task: Task) -> Demonstrator | ToolDemonstrator: ...
 
 
 @runtime_checkable
@@ -99,6 +108,6 @@ class DemonstratedDataset(TaskDataset, Protocol):
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
 
-    def oracle(self, task: Task) -> Demonstrator:
+    def oracle(self, task: Task) -> Demonstrator | ToolDemonstrator:
         """The ideal policy: what the trained one is measured against."""
         ...

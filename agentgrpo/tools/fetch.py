@@ -10,12 +10,14 @@ from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
 from agentgrpo.services.addresses import Forbidden, Reachable
+from agentgrpo.services.page_parts import open_part
 from agentgrpo.services.pages import PageClient, PageError, read
 from agentgrpo.tools.base import ToolResult, Workspace
 
 
 class Fetch:
-    """`fetch {"url": ...}`: the text of a page, at most max_chars of it.
+    """`fetch {"url": ..., "part": 2, "find": "words"}`: the text of a page, at most max_chars of it: the first ones,
+    another part of so many, or the first part, from there on, that has these words.
 
     Model-written URLs reach public addresses only, on `ports`; allow_hosts are names whose addresses may be private,
     allow_networks are networks that may be reached although they are. A page that cannot be had is a result like any
@@ -23,10 +25,14 @@ class Fetch:
 
     spec = ToolSpec(
         name="fetch",
-        description="Fetches a web page and returns its text.",
+        description="Fetches a web page and returns its text, of a long page one part.",
         parameters={
             "type": "object",
-            "properties": {"url": {"type": "string", "description": "An http:// or https:// URL."}},
+            "properties": {
+                "url": {"type": "string", "description": "An http:// or https:// URL."},
+                "part": {"type": "integer", "minimum": 1, "description": "Which part of a long page; 1 if left out."},
+                "find": {"type": "string", "description": "Shows the part where these words are."},
+            },
             "required": ["url"],
             "additionalProperties": False,
         },
@@ -73,7 +79,12 @@ class Fetch:
             if e.kind == "timeout":
                 return ToolResult(outcome=Outcome.TIMEOUT, text=f"error: {e}")
             return replace(ToolResult.failed(str(e)), detail=e.kind)
-        return ToolResult(outcome=Outcome.SUCCESS, text=text[: self._max_chars], detail=page.url)
+        wanted, words = arguments.get("part", 1), arguments.get("find", "")
+        part = open_part(text, max_chars=self._max_chars, part=wanted, find=words)
+        if part is None:
+            return ToolResult.failed("the page does not have that part or those words")
+        lines = [part.text, f"[{part.note}]"] if part.note else [part.text]
+        return ToolResult(outcome=Outcome.SUCCESS, text="\n".join(lines), detail=page.url)
 
     async def close(self) -> None:
         await self._pages.close()

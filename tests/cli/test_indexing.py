@@ -90,7 +90,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return corpus, folder / "index"
 
 
-@pytest.mark.parametrize(("where", "number"), [("stored", 7), ("read", 1), ("embedded", 2), ("words", 1)])
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ("stored", 7),
+        *(pytest.param(*at, marks=pytest.mark.slow) for at in (("read", 1), ("embedded", 2), ("words", 1))),
+    ],
+)
 def test_a_kill_at_any_time_is_gone_on_from(whole: tuple[Path, Path], tmp_path: Path, where: str, number: int) -> None:
     corpus, index = whole
     command = [sys.executable, "-c", KILLED, str(corpus), str(tmp_path / "out"), where, str(number)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,23 @@ from agentgrpo.core.types import Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.tools.state import tool_figures
 from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rewards.registry import TERMS
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.run.warm_start import scripted
-from agentgrpo.tasks.base import Demonstrator
+from agentgrpo.tasks.base import ToolDemonstrator
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
 from agentgrpo.tools.workspace import Workspaces
 from agentgrpo.worlds.workshop.dataset import Workshop
-from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, next_turn
+from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, turn_after
 from agentgrpo.worlds.workshop.world import NOTE, Problem, draw_problem, kinds
+from tests.renderers.families import renderer
 from tests.runners import tool_runner
 
 SHORT = [
@@ -110,8 +112,8 @@ class Scripted:
     def __init__(self, problem: Problem, script: Callable[[Problem], Script]) -> None:
         self._problem, self._script = problem, script
 
-    def act(self, context: str) -> ParsedTurn:
-        return next_turn(self._script(self._problem), context)
+    def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
+        return turn_after(answered, self._script(self._problem))
 
 
 def never_calls(problem: Problem) -> Script:
@@ -137,9 +139,11 @@ def always_calls(problem: Problem) -> Script:
     return answer((yield compute(problem.expression.format(*values), python=True)))
 
 
-async def card_of(make: Callable[[Task], Demonstrator], tasks: list[Task]) -> Scorecard:
+async def card_of(
+    make: Callable[[Task], ToolDemonstrator], tasks: list[Task], renderer: ToolRenderer | None = None
+) -> Scorecard:
     tokenizer = train_tokenizer((), vocab_size=400, control_strings=Workshop.language.control_strings or (), words=())
-    renderer = ReactRenderer(tokenizer=tokenizer)
+    renderer = renderer or ReactRenderer(tokenizer=tokenizer)
     demonstrators = {task.id: make(task) for task in tasks}
     tools: dict[str, Tool] = {"calculator": Calculator(), "python": PythonTool()}
     tools |= {tool.spec.name: tool for tool in Files(offered=("lookup", "read_file"), max_lines=3).tools}
@@ -184,6 +188,13 @@ def compared(before: Scorecard, after: Scorecard) -> str:
     )
     result = evaluation.to_json()
     return f"{result['verdict']}: {result['reason']}"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "tags in chat"])
+async def test_the_oracle_is_right_in_a_models_own_format(name: str) -> None:
+    dataset = Workshop(train_tasks=1, dev_tasks=1, test_tasks=12)
+    card = await card_of(dataset.oracle, list(dataset.split("test")), renderer(name))
+    assert card.means()["success"] == 1.0
 
 
 @pytest.mark.slow

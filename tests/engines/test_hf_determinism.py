@@ -13,6 +13,7 @@ from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.schedule import Schedule
 from tests.engines.tiny import bits, engine, model, play, play_all, play_chunks, tokenizer
+from tests.thorough import siblings
 
 EPISODES = [(task, sample) for task in range(3) for sample in range(3)]
 CHUNKS = {"qwen3": 512, "qwen2": 16, "llama": 11}
@@ -41,7 +42,7 @@ def storm(backend: HFEngine, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("schedules", [6, pytest.param(67, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", siblings(["qwen3", "qwen2", "llama"], quick=1))
 async def test_random_schedules(family, schedules):
     """One engine after another is given some of the same episodes in another order, with other delays, slots and
     budgets, and has to evict or is made to."""
@@ -92,7 +93,7 @@ async def test_prompt_sharing_changes_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("schedules", "evicted"), [(4, 4), pytest.param(40, 100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", siblings(["qwen3", "qwen2", "llama"], quick=1))
 async def test_fresh_prompts_with_a_common_opening_in_random_schedules(family, schedules, evicted):
     """The opening is computed by one, kept from chunk to chunk and copied by others, of other groups too."""
     alone = short(family)

@@ -244,6 +244,7 @@ async def play(
     vdb: Mapping[str, Sequence[Passage] | Exception] = ROWS,
     web: Mapping[str, Sequence[Passage] | Exception] | None = ROWS,
     question: str = "Where was the founder of Velmor born?",
+    metadata: Mapping[str, object] | None = None,
     max_context: int = 10_000,
     max_tokens: int = 1_000,
     **options: object,
@@ -270,7 +271,7 @@ async def play(
         on_turn=on_turn,
         **(defaults | options),  # type: ignore[arg-type]
     )
-    task = builders.task(question, "Roka", id="t7")
+    task = builders.task(question, "Roka", id="t7", **(metadata or {}))
     episode = await agent.run(task, sample_index=2, stream="train/3", sampling=SamplingParams(max_tokens=max_tokens))
     assert len(engine.keys) == len(script), f"{len(engine.keys)} of {len(script)} scripted turns were sampled"
     return Played(episode, engine, retrievers["vdb"], retrievers.get("web"), judge, turns)

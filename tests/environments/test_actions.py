@@ -102,6 +102,29 @@ def test_urls_split_on_newlines_and_commas() -> None:
     assert PLANNER.parse(text).action == FetchAction(urls=("http://a.test/x", "http://b.test/y"))
 
 
+@pytest.mark.parametrize(
+    "attributes, part, find",
+    [
+        (' part="2"', 2, ""),
+        (" part=3", 3, ""),
+        (" PART = '04'", 4, ""),
+        (' part="0"', 1, ""),
+        (' part="-2"', 1, ""),
+        (' part="two"', 1, ""),
+        (f' part="{"9" * 5000}"', 1, ""),
+        (' find="Two  words"', 1, "Two words"),
+        (" find='the maker", 1, "the maker"),
+        (" find=word part=2", 2, "word"),
+        (" part=“2” find=“it\u2019s so”", 2, "it\u2019s so"),
+        (' find=""', 1, ""),
+        (' reference="2"', 1, ""),
+    ],
+)
+def test_a_part_of_a_page(attributes: str, part: int, find: str) -> None:
+    action = PLANNER.parse(f"<fetch{attributes}>http://a.test/x?part=7</fetch>").action
+    assert action == FetchAction(urls=("http://a.test/x?part=7",), part=part, find=find)
+
+
 def test_an_answer_is_kept_as_written() -> None:
     assert PLANNER.parse("so <answer> Roka [R1Q1D1]</answer><|im_end|>").action == AnswerAction(text=" Roka [R1Q1D1]")
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from agentgrpo.core.types import Citation
@@ -60,5 +62,13 @@ def test_documents_become_one_line() -> None:
 def test_a_page_finds_the_document_with_its_url() -> None:
     labels = Labels()
     labels.add_round([(1, [passage("n", "no url"), A])])
-    assert labels.marker_of_page("http://x.test/a#bottom") == "[R1Q1D2]"
-    assert labels.marker_of_page("http://x.test/b") is None
+    page, other = (passage(url, f"all of {url}", url=url) for url in ("http://x.test/a#bottom", "http://x.test/b"))
+    assert labels.add_pages([(1, page), (2, other)]) == ["[R1Q1D2]", "[R2Q2D1]"]
+    assert list(labels.documents) == ["n", "a", "http://x.test/b"]
+    assert labels.cite("[R1Q1D2][R2Q2D1]") == (
+        Citation(doc_id="a", marker="[R1Q1D2]", text="text a all of http://x.test/a#bottom"),
+        Citation(doc_id="http://x.test/b", marker="[R2Q2D1]", text="all of http://x.test/b"),
+    )
+    assert labels.add_pages([(1, replace(page, text="it begins with text a and goes on"))]) == ["[R1Q1D2]"]
+    assert labels.add_round([(1, [C])]) == [["[R3Q1D1]"]]
+    assert labels.add_pages([(1, passage("i", "its URL was invisible"))]) == ["[R4Q1D1]"]

@@ -32,6 +32,7 @@ from agentgrpo.training.policy import Policy
 from agentgrpo.training.trainer import Trainer
 from tests.grpo import reference_numpy as paper
 from tests.grpo.tiny import exact_model, random_samples, tiny_tokenizer
+from tests.thorough import siblings
 
 CPU = torch.device("cpu")
 LN2 = math.log(2)
@@ -123,7 +124,7 @@ def mixes(loss: str) -> list[dict[str, Any]]:
     return [k for k in found if k["aggregation"] == "token_mean" or not k.get("kl_importance", False)]
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", siblings(LOSSES, quick=2))
 def test_every_mix_is_what_the_papers_say(loss: str) -> None:
     """In value and gradient, the trainer's objective and the scalar reference of `agentgrpo check numerics`."""
     answers = random_answers(seed=list(LOSSES).index(loss))
@@ -364,7 +365,7 @@ def trained_on(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
     return noisy
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", siblings(LOSSES, quick=2))
 def test_neither_packing_nor_micro_batches_nor_chunks_nor_order_matter(loss: str) -> None:
     """At the second mini-batch the ratios are other than 1. The order does not change a bit."""
     samples, algorithm = trained_on(random_samples(groups=4)), algorithm_of(loss)

@@ -156,3 +156,16 @@ def test_any_tokens_at_all_are_parsed(name: str) -> None:
         for j in controls:
             turn = speaks.parse((i, j, i, 65, j))
             assert turn.answer is None or not turn.calls
+
+
+@every
+def test_what_calls_were_answered_with_is_read_from_the_context(name: str) -> None:
+    speaks = renderer(name)
+    ids = speaks.open_with_tools(ASK, [SPEC])
+    assert speaks.answered(speaks.decode(ids)) == []
+    for text in ("41", 'error: "nut" is\nin stock'):
+        sampled = speaks.encode_action(speaks.write(ParsedTurn(calls=(NUT,))))
+        ids = (*ids, *sampled)
+        call = replace(NUT, id="probe0001")
+        ids = (*ids, *speaks.reply([ToolReply(call=call, text=text)], sampled=sampled))
+    assert speaks.answered(speaks.decode(ids)) == ["41", 'error: "nut" is\nin stock']

@@ -80,7 +80,7 @@ def calls(*outcomes: Outcome) -> tuple[ToolRecord, ...]:
 
 
 def right() -> Episode:
-    """Two rounds, one of each retriever, one rerank; the right answer with one of four results cited."""
+    """Two rounds, one of each retriever, one rerank; the right answer with the one result cited that supports it."""
     spent = {"rounds_used": 2.0, "web_searches": 1.0, "vdb_searches": 1.0, "rerank_calls": 1.0}
     found = {"evidence_gain_total": 0.8, "early_stops": 1.0, "subquestion_coverage_ratio": 0.5}
     quality = {"final_evidence_sufficient": 1.0, "search_quality_score": 0.6}
@@ -90,7 +90,7 @@ def right() -> Episode:
         shown("<information>d</information>"),
         said("<think>b</think><answer>Castin</answer>"),
         metrics=NOTHING | spent | found | quality | {"reward": 0.25},
-        citations=[Citation(doc_id="p1", marker="[R1Q1D1]", text="")],
+        citations=[Citation(doc_id="p1", marker="[R1Q1D1]", text="Velmor was founded by Castin.")],
         retrieved=["p1", "p2", "p3", "p4"],
     )
     return replace(of, tool_records=calls(Outcome.SUCCESS, Outcome.SUCCESS, Outcome.TIMEOUT))
@@ -123,13 +123,13 @@ def silent() -> Episode:
 
 
 SECOND_PASS = (
-    1.0 - 2 * 0.02 + 0.1 * 1 / 4,  # correct, 2 rounds, 1 of 4 cited
+    1.0 - 2 * 0.02 + 0.1,  # correct, 2 rounds, all that is cited supports it
     -5 * 0.02 - 0.1 - 2 * 0.05,  # 5 rounds, unsupported, 2 duplicates
     -5 * 0.02,
 )
 GOLDEN: dict[str, tuple[float, float, float]] = {
     "shaped": (
-        1.0 + 0.3 / 4 + 0.2 * 0.5 + 0.15 * (1 + 0.6) / 2 - 0.05,
+        1.0 + 0.3 + 0.2 * 0.5 + 0.15 * (1 + 0.6) / 2 - 0.05,
         # coverage, quality, 4 rounds too many, 2 duplicates, budget, 2 fetches, insufficient, forced
         0.2 + 0.15 * 0.2 / 2 - 4 * 0.05 - 2 * 0.1 - 0.1 - 2 * 0.1 - 0.2 - 0.05,
         # coverage, quality, fetch, 4 rounds too many, budget, exhausted

@@ -21,24 +21,6 @@ def cite(*ids: str) -> list[Citation]:
 
 
 @pytest.mark.parametrize(
-    ("citations", "retrieved", "answer", "expected"),
-    [
-        (["a"], ["a", "b", "c", "d"], "x", 2 * 1 / 4),
-        (["a", "a", "b"], ["a", "b", "c", "d"], "x", 2 * 2 / 4),
-        (["a", "made-up"], ["a", "b"], "x", 2 * 1 / 2),
-        ([], ["a"], "x", 0.0),
-        ([], [], "x", 0.0),
-        (["a"], ["a"], None, 0.0),
-        (["a"], ["a"], " ", 0.0),
-    ],
-)
-def test_citation_support(citations: list[str], retrieved: list[str], answer: str | None, expected: float) -> None:
-    assert (
-        value("citation_support", episode(answer=answer, citations=cite(*citations), retrieved=retrieved)) == expected
-    )
-
-
-@pytest.mark.parametrize(
     ("answer", "rounds", "retrieved", "citations", "expected"),
     [
         ("x", 1.0, ["a"], [], -0.1),

@@ -110,7 +110,7 @@ def test_different_tasks_do_not_pair() -> None:
 
 
 def test_scorecards_come_back_from_json() -> None:
-    one = card([1.0, 0.0], [1.0, 2.0], 1)
+    one = replace(card([1.0, 0.0], [1.0, 2.0], 1), ratio_parts={"has_gold": (1.0, 0.0)})
     assert Scorecard.from_json(one.to_json()) == one
 
 
@@ -226,10 +226,50 @@ def test_a_search_environments_eval_json_and_report() -> None:
             },
             "counts": {"web": "web_calls", "vdb": "vdb_calls", "rerank": "rerank_calls"},
             "prices": {"web": 0.05, "vdb": 0.01, "rerank": 0.02},
+            "ratios": {
+                "citations": {
+                    "precision": ["citation_precision", "has_gold_and_citations"],
+                    "recall": ["citation_recall", "has_gold"],
+                    "unsupported": ["cites_unsupported", "has_gold_and_answer"],
+                },
+                "retrieval": {
+                    "recall": ["retrieval_recall", "has_gold"],
+                    "recall_round_1": ["retrieval_recall_round_1", "has_gold"],
+                    "recall_round_2": ["retrieval_recall_round_2", "has_gold"],
+                },
+            },
         },
     }
     assert json.dumps(evaluation.to_json()) == json.dumps(expected)
     assert printed(evaluation) == (f"{SEARCH_REPORT}verdict: PASS (fewer search rounds, correctness not lower)\n")
+
+
+def with_gold(of: Scorecard, precision: tuple[float, ...], *failed: int) -> Scorecard:
+    """Of t0 to t2 it is known what proves the answer; t2 cites nothing."""
+    parts = {"has_gold": (1.0, 1.0, 1.0, 0.0), "has_gold_and_citations": (1.0, 1.0, 0.0, 0.0)}
+    parts |= {"citation_precision": precision, "retrieval_recall": (0.5, 1.0, 0.0, 0.0)}
+    return replace(of, ratio_parts=parts, failed=tuple(f"t{i}" for i in failed))
+
+
+def test_shares_are_of_the_tasks_that_have_them() -> None:
+    """t0 and t1 are of kind a, t2 and t3 of kind b; the one without citations has no precision, and t3 no recall."""
+    plain = constant(SEARCH, AFTER)
+    before, after = with_gold(plain, (0.5, 0.0, 0.0, 0.0)), with_gold(plain, (1.0, 0.5, 0.0, 0.0))
+    evaluation = compared(SEARCH_FIGURES, before, after)
+    greedy = evaluation.to_json()["greedy"]
+    assert list(greedy)[-2:] == ["citations", "retrieval"]
+    assert greedy["citations"] == {"baseline": {"precision": 0.25}, "trained": {"precision": 0.75}}
+    assert greedy["retrieval"] == {"baseline": {"recall": 0.5}, "trained": {"recall": 0.5}}
+    kinds = greedy["kinds"]
+    assert kinds["a"]["citations"]["trained"] == {"precision": 0.75}
+    assert "citations" not in kinds["b"]
+    assert kinds["b"]["retrieval"] == {"baseline": {"recall": 0.0}, "trained": {"recall": 0.0}}
+    lines = [row.split("│")[1:4] for row in printed(evaluation).splitlines() if "0.25 → 0.75" in row]
+    assert [[cell.strip() for cell in row] for row in lines] == [
+        [label, "0.25 → 0.75", "- → -"] for label in ("greedy", "sampled", "a")
+    ]
+    outage = compared(SEARCH_FIGURES, before, with_gold(plain, (0.0, 0.5, 0.0, 0.0), 0)).to_json()
+    assert outage["greedy"]["citations"] == {"baseline": {"precision": 0.0}, "trained": {"precision": 0.5}}
 
 
 MEMORY = ("correctness", "memory_tokens", "compression", "validity", "calls_per_chunk", "cost", "reward")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.core.errors import ConfigError, DataError
-from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Task, ToolCall
 from agentgrpo.retrieval.embedded import embedded
-from agentgrpo.tasks.base import DemonstratedDataset, Demonstrator
+from agentgrpo.tasks.base import DemonstratedDataset, ToolDemonstrator
 from agentgrpo.tools.search import SearchTool
 from agentgrpo.worlds.glossary.dataset import Glossary
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
@@ -77,16 +76,15 @@ def test_nothing_of_test_is_asked_in_training_and_all_is_in_the_corpus(folder: P
     assert Glossary(path=str(folder), asked=ASKED).fingerprint == glossary.fingerprint
 
 
-async def done(by: Demonstrator, task: Task, tool: SearchTool) -> tuple[str | None, int]:
+async def done(by: ToolDemonstrator, task: Task, tool: SearchTool) -> tuple[str | None, int]:
     """(answer, calls)."""
-    context, calls = task.question, 0
-    while isinstance(turn := by.act(context), ParsedTurn) and turn.answer is None:
+    answered: list[str] = []
+    while (turn := by.next_turn(answered)).answer is None:
         [call] = turn.calls
         assert isinstance(call, ToolCall)
         result = await tool.call(call.arguments, None)  # type: ignore[arg-type]
-        context, calls = f"{context}\nAction: search\nAction Input: {{}}\nObservation: {result.text}\n", calls + 1
-    assert isinstance(turn, ParsedTurn)
-    return turn.answer, calls
+        answered.append(result.text)
+    return turn.answer, len(answered)
 
 
 def chained(folder: Path) -> Path:

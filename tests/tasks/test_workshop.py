@@ -165,46 +165,35 @@ def test_other_expressions_have_none(expression: str) -> None:
 # --- demonstrators
 
 
-def context(task: Task, *answered: tuple[ParsedTurn, str]) -> str:
-    text = f"{task.question}\n"
-    for turn, observed in answered:
-        [call] = turn.calls
-        assert isinstance(call, ToolCall)
-        text += f"Action: {call.name}\nAction Input: {dict(call.arguments)}\nObservation: {observed}\n"
-    return text
-
-
 def test_the_oracle_goes_where_it_is_sent(workshop: Workshop) -> None:
     task = workshop.split("test")[9]
     oracle = workshop.oracle(task)
-    first = oracle.act(context(task))
+    first = oracle.next_turn([])
     assert first == ParsedTurn(
         calls=(ToolCall(name="lookup", arguments={"table": "prices", "key": f" {_thing(task)}"}),)
     )
-    told = (first, f"error: {_thing(task)} is in imports")
-    second = oracle.act(context(task, told))
+    told = f"error: {_thing(task)} is in imports"
+    second = oracle.next_turn([told])
     assert second == ParsedTurn(
         calls=(ToolCall(name="lookup", arguments={"table": "imports", "key": f" {_thing(task)}"}),)
     )
-    third = oracle.act(context(task, told, (second, "44")))
+    third = oracle.next_turn([told, "44"])
     assert third == ParsedTurn(calls=(ToolCall(name="calculator", arguments={"expression": "53*44"}),))
-    assert oracle.act(context(task, told, (second, "44"), (third, "2332"))) == ParsedTurn(answer="2332")
+    assert oracle.next_turn([told, "44", "2332"]) == ParsedTurn(answer="2332")
 
 
 def test_the_oracle_programs_only_what_needs_a_program_and_answers_what_is_plain(workshop: Workshop) -> None:
     boxes, none = workshop.split("test")[4:6]
     a, b = re.findall(r"\d+", boxes.question)
-    [call] = workshop.oracle(boxes).act(context(boxes)).calls  # type: ignore[union-attr]
+    [call] = workshop.oracle(boxes).next_turn([]).calls
     assert call == ToolCall(name="python", arguments={"code": f"print(sum(range({a},{b}+1)))"})
-    assert workshop.oracle(none).act(context(none)) == ParsedTurn(answer=none.references[0])
+    assert workshop.oracle(none).next_turn([]) == ParsedTurn(answer=none.references[0])
 
 
 def first_turns(**habits: float) -> list[tuple[str, ParsedTurn]]:
     """(kind, first turn) of 1050 demonstrations."""
     worlds = list(Workshop(train_tasks=1, dev_tasks=1, test_tasks=1, habits=habits).demonstration_worlds(10, 105))
-    acts = [(t.metadata["kind"], w.demonstrator(t).act(f"{t.question}\n")) for w in worlds for t in w.tasks]
-    assert all(isinstance(turn, ParsedTurn) for _, turn in acts)
-    return acts  # type: ignore[return-value]
+    return [(t.metadata["kind"], w.demonstrator(t).next_turn([])) for w in worlds for t in w.tasks]
 
 
 CAREFUL = dict.fromkeys(
@@ -222,7 +211,7 @@ def test_without_bad_habits_the_careless_does_what_the_oracle_does() -> None:
     for index, task in enumerate(world.tasks):
         kind = kinds()[task.metadata["kind"]]
         oracle = WorkshopOracle(draw_problem(kind, "train", "demonstration-0", index))
-        assert world.demonstrator(task).act(context(task)) == oracle.act(context(task))
+        assert world.demonstrator(task).next_turn([]) == oracle.next_turn([])
 
 
 def test_habits_hold_as_frequencies() -> None:
@@ -250,9 +239,9 @@ def test_habits_hold_as_frequencies() -> None:
     )
 
 
-def test_the_same_context_gets_the_same_act(workshop: Workshop) -> None:
+def test_the_same_answers_get_the_same_turn(workshop: Workshop) -> None:
     [world] = workshop.demonstration_worlds(1, 42)
-    acts = [[world.demonstrator(task).act(context(task)) for task in world.tasks] for _ in range(2)]
+    acts = [[world.demonstrator(task).next_turn([]) for task in world.tasks] for _ in range(2)]
     assert acts[0] == acts[1]
 
 

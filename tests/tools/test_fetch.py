@@ -25,6 +25,7 @@ from agentgrpo.services.addresses import Reachable
 from agentgrpo.services.pages import PageClient
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.fetch import Fetch
+from agentgrpo.tools.schema import ArgumentSchema
 from tests.services.web import PRIVATE, PUBLIC, Names, Web, page, redirect
 from tests.thorough import late
 
@@ -39,9 +40,9 @@ def fetch(*ports: int, names: Names | None = None, max_chars: int = 20_000, **se
     return Fetch(pages=pages, max_chars=max_chars)
 
 
-async def ask(tool: Fetch, url: str) -> ToolResult:
+async def ask(tool: Fetch, url: str, **which: Any) -> ToolResult:
     try:
-        return await tool.call({"url": url}, NOWHERE)
+        return await tool.call({"url": url, **which}, NOWHERE)
     finally:
         await tool.close()
 
@@ -102,16 +103,38 @@ async def test_types_and_charsets(kind: str, body: bytes, text: str) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["image/png", "application/octet-stream", "application/pdf", "", "text/html2"])
+@pytest.mark.parametrize("kind", ["image/png", "application/octet-stream", "", "text/html2"])
 async def test_what_has_no_text(kind: str) -> None:
     async with Web({"/": page(b"\x89PNG", kind=kind)}) as web:
         result = await ask(fetch(web.port), f"http://{PUBLIC}:{web.port}/")
         assert result == failed(f"a page of type {kind or 'unknown'} has no text", "no_text")
 
 
-async def test_a_long_page_is_cut() -> None:
-    async with Web({"/": page("abc" * 100)}) as web:
-        assert (await ask(fetch(web.port, max_chars=7), f"http://{PUBLIC}:{web.port}/")).text == "abcabca"
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        ({}, "abc def\n[Part 1 of 3.]"),
+        ({"part": 3}, "r abc\n[Part 3 of 3.]"),
+        ({"find": "GHI"}, " ghi jk\n[Part 2 of 3.]"),
+        ({"find": "abc"}, "abc def\n[Part 1 of 3. Also found in part 3.]"),
+        ({"find": "abc", "part": 2}, "r abc\n[Part 3 of 3.]"),
+    ],
+)
+async def test_a_long_page_is_opened_in_parts(which: dict[str, Any], text: str) -> None:
+    async with Web({"/": page("abc def ghi jkr abc")}) as web:
+        tool, url = fetch(web.port, max_chars=7), f"http://{PUBLIC}:{web.port}/"
+        assert (await ask(tool, url, **which)).text == text
+
+
+@pytest.mark.parametrize("which", [{"part": 4}, {"find": "nowhere"}, {"find": "def", "part": 2}])
+async def test_a_part_that_a_page_does_not_have(which: dict[str, Any]) -> None:
+    async with Web({"/": page("abc def ghi jkr abc")}) as web:
+        result = await ask(fetch(web.port, max_chars=7), f"http://{PUBLIC}:{web.port}/", **which)
+        assert result == ToolResult.failed("the page does not have that part or those words")
+    whole, number = {"url": "u", "part": 2, "find": "x"}, {"url": "u", "part": 0}
+    schema = ArgumentSchema("fetch", Fetch.spec.parameters)
+    assert schema.problem(whole) is None
+    assert schema.problem(number) is not None
 
 
 async def test_a_status_that_is_no_page() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agentgrpo.core.types import Outcome, ToolCall
 from agentgrpo.tools.toolbox import Toolbox
-from tests.thorough import is_thorough
+from tests.thorough import is_thorough, siblings
 from tests.tools.hanging import HANGING
 from tests.tools.leftovers import new_processes
 from tests.tools.places import Place
@@ -43,7 +43,7 @@ def test_there_are_twelve_kinds() -> None:
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("kind", HANGING)
+@pytest.mark.parametrize("kind", siblings(HANGING, quick=4))
 async def test_a_hanging_call_ends_in_time(kind: str, tmp_path: Path) -> None:
     mark = f"agentgrpo-{uuid.uuid4().hex}"
     before = threading.active_count(), descriptors()

@@ -20,6 +20,7 @@ from agentgrpo.training.precision import first_non_finite
 from agentgrpo.training.trainer import Trainer
 from tests.builders import episode, group
 from tests.grpo.tiny import random_samples, tiny_model
+from tests.thorough import siblings
 from tests.training.test_trainer import TOKEN_MEAN, make_trainer, state
 
 BAD = (math.nan, math.inf, -math.inf)
@@ -172,7 +173,7 @@ def test_a_gradient(algorithm: Algorithm, call: int, value: float) -> None:
 
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("algorithm", [ON_POLICY, TWO_PASSES])
-@pytest.mark.parametrize("kind", ["exp_avg", "exp_avg_sq", "step", "master"])
+@pytest.mark.parametrize("kind", siblings(["exp_avg", "exp_avg_sq", "step", "master"], quick=2))
 def test_the_optimizers_state(algorithm: Algorithm, kind: str, value: float) -> None:
     name = f"model.layers.1.mlp.down_proj.weight.{kind}"
     trainer = trained(algorithm, half=kind == "master")

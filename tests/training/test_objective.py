@@ -21,6 +21,7 @@ from agentgrpo.training.process_group import Alone
 from agentgrpo.training.trainer import Trainer
 from agentgrpo.training.update_metrics import UpdateMetrics
 from tests.grpo.tiny import exact_model, plain_logprobs, random_samples, tiny_model
+from tests.thorough import siblings
 from tests.training.test_trainer import distance, gradient_of, make_trainer, same_bits, state, with_logprobs
 
 T = TypeVar("T")
@@ -336,7 +337,7 @@ def count_forwards(trainer: Trainer, counts: list[int], rank: int) -> None:
     trainer.policy.model.base_model.register_forward_pre_hook(counted)
 
 
-@pytest.mark.parametrize("size", [2, 3, 12])
+@pytest.mark.parametrize("size", siblings([3, 2, 12], quick=1))
 @pytest.mark.parametrize(
     "algorithm",
     [

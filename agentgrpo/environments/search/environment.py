@@ -24,7 +24,7 @@ from agentgrpo.environments.search.grammar import (
     SearchTurn,
     strip_markers,
 )
-from agentgrpo.environments.search.metrics import SEARCH_FIGURES, episode_metrics
+from agentgrpo.environments.search.metrics import GOLD, SEARCH_FIGURES, episode_metrics, gold_metrics
 from agentgrpo.environments.search.observations import Block
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.state import Ruling, SearchState, rule_on_answer
@@ -53,7 +53,7 @@ class SearchEnvironments(SearchOptions):
     @property
     def metrics(self) -> frozenset[str]:
         known = episode_metrics(SearchState(question=""), limit=1, answered=False)
-        return frozenset({*known, *(f"exit_{e.value}" for e in Exit)})
+        return frozenset({*known, *GOLD, *(f"exit_{e.value}" for e in Exit)})
 
     def make(self, attempt: Attempt) -> SearchEnvironment:
         return SearchEnvironment(self, attempt.task)
@@ -102,8 +102,7 @@ class SearchEnvironment:
         )
 
     async def score(self, episode: Episode) -> Scores:
-        """All that came of it has been measured on the way."""
-        return {}
+        return gold_metrics(episode)
 
     async def close(self) -> None:
         """Its parts are the run's."""
@@ -137,9 +136,9 @@ class SearchEnvironment:
             case RerankAction():
                 self.state.counts["tool_turns"] += 1
                 self._say(await self.tools.rerank(self.turn))
-            case FetchAction(urls=urls):
+            case FetchAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.fetch(urls, self.turn))
+                self._say(await self.tools.fetch(parsed.action, self.turn))
         return None
 
     def _plan_noted(self, parsed: SearchTurn) -> None:

@@ -7,6 +7,8 @@
     <searches>one query per line, or <query>...</query> children; "[T1] query" belongs to subquestion T1</searches>
     <rerank/>
     <fetch>URLs, split on newlines and commas</fetch>
+    <fetch part="2">URL</fetch>                      a later part of a long page
+    <fetch find="two words">URL</fetch>              the part of it where they are; with part= from that one on
     <answer>text</answer>
 
 Only closed tags count, and only with something in them: an empty query or answer is no action. Attributes may come in
@@ -118,15 +120,16 @@ def strip_markers(text: str) -> str:
 class Labels:
     """The documents shown so far and their markers.
 
-    [R{round}Q{query}D{document}], 1-based: round counts the rounds that showed something, query is the place of the
-    query in the turn that wrote it, document the place in what the query showed.
+    [R{round}Q{query}D{document}], 1-based: round counts the turns that showed something new, query is the place of the
+    query, or of the URL, in the turn that wrote it, document the place in what it showed.
     """
 
     def __init__(self) -> None:
         self.documents: dict[str, Passage] = {}
-        """Every distinct document by its document_id, in the order shown."""
+        """Every distinct document by its document_id, in the order shown; with the text of its page, once fetched."""
         self._round = 0
-        self._by_marker: dict[str, Passage] = {}
+        self._document: dict[str, str] = {}
+        """document_id by marker."""
         self._first_marker: dict[str, str] = {}
 
     def add_round(self, rows: Sequence[tuple[int, Sequence[Passage]]]) -> list[list[str]]:
@@ -136,10 +139,20 @@ class Labels:
         self._round += 1
         return [[self._add(number, i, p) for i, p in enumerate(passages, start=1)] for number, passages in rows]
 
+    def add_pages(self, pages: Sequence[tuple[int, Passage]]) -> list[str]:
+        """Label the pages of one turn, (place of the URL, page with what was shown of its text). A page is the document
+        with its URL, which has that text too from then on. Pages of which there is none are labelled as a round."""
+        keys = [self._with_url(page.url) for _, page in pages]
+        for key, (_, page) in zip(keys, pages, strict=True):
+            if key is not None:
+                self.documents[key] = replace(self.documents[key], text=_joined(self.documents[key].text, page.text))
+        self.add_round([(place, [page]) for key, (place, page) in zip(keys, pages, strict=True) if key is None])
+        return [self._first_marker[key or document_id(page)] for key, (_, page) in zip(keys, pages, strict=True)]
+
     def _add(self, query: int, document: int, passage: Passage) -> str:
         marker = f"[R{self._round}Q{query}D{document}]"
         key = document_id(passage)
-        self._by_marker[marker] = passage
+        self._document[marker] = key
         self.documents.setdefault(key, passage)
         self._first_marker.setdefault(key, marker)
         return marker
@@ -148,23 +161,27 @@ class Labels:
         """The first marker of a document that has been shown. Raises KeyError for another."""
         return self._first_marker[document_id(passage)]
 
-    def marker_of_page(self, url: str) -> str | None:
-        """The first marker of a document with this URL, fragments apart."""
+    def _with_url(self, url: str) -> str | None:
+        """The first document with this URL, fragments apart."""
         page = page_of(url)
-        known = (key for key, passage in self.documents.items() if passage.url and page_of(passage.url) == page)
-        return next((self._first_marker[key] for key in known), None)
+        return next((key for key, p in self.documents.items() if p.url and page_of(p.url) == page), None)
 
     def cite(self, answer: str) -> tuple[Citation, ...]:
         """The existing markers in `answer`, each once, in order."""
         return tuple(
-            Citation(doc_id=document_id(passage), marker=marker, text=passage.text)
+            Citation(doc_id=key, marker=marker, text=self.documents[key].text)
             for marker in dict.fromkeys(_MARKER.findall(answer))
-            if (passage := self._by_marker.get(marker)) is not None
+            if (key := self._document.get(marker)) is not None
         )
 
     def cited(self, citations: Sequence[Citation]) -> list[Passage]:
         """The passages behind citations that `cite` made."""
-        return [self._by_marker[c.marker] for c in citations]
+        return [self.documents[c.doc_id] for c in citations]
+
+
+def _joined(before: str, after: str) -> str:
+    """Both, where neither holds the other."""
+    return before if after in before else after if before in after else f"{before} {after}"
 
 
 RetrieverName: TypeAlias = Literal["web", "vdb"]
@@ -177,6 +194,8 @@ _DECISIONS: dict[str, Decision] = {
     **dict.fromkeys(("search", "retrieve", "external", "need_search"), "search"),
 }
 _ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*[\"'“”‘’]*([^\s\"'“”‘’>/]*)")
+_PART = re.compile(r"""\bpart\s*=\s*[\"'“”‘’]*0*([1-9][0-9]{0,5})(?![0-9])""", re.IGNORECASE)
+_FIND = re.compile(r"""\bfind\s*=\s*(?:[\"“”]([^\"“”]*)|['‘’]([^'‘’]*)|([^\s\"'“”‘’]+))""", re.IGNORECASE)
 _BULLETS = re.compile(r"\s*(?:(?:[-*+–—]\s+|[•·]\s*|\(?\d{1,3}[.)]\s+)){0,2}")
 _BINDING = re.compile(r"\[([^\[\]]{1,64})\]\s*:?\s*(?=\S)")
 _NAMED_LINE = re.compile(r"\[?([^\s:\[\]]{1,64})\]?\s*:\s*(?=\S)")
@@ -217,6 +236,8 @@ class RerankAction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAction:
     urls: tuple[str, ...]
+    part: int = 1
+    find: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,9 +311,10 @@ class Planner:
             return SearchAction(queries=queries)
         if self._rerank.search(text):
             return RerankAction()
-        pages = re.split(r"[\n,]", "\n".join(match["body"] for match in self._fetch.matches(text)))
+        fetches = list(self._fetch.matches(text))
+        pages = re.split(r"[\n,]", "\n".join(match["body"] for match in fetches))
         if urls := tuple(dict.fromkeys(page.strip() for page in pages if page.strip())):
-            return FetchAction(urls=urls)
+            return _fetch(urls, fetches[0]["attributes"])
         for match in self._answer.matches(text):
             if strip_markers(match["body"]):
                 return AnswerAction(text=match["body"])
@@ -340,6 +362,12 @@ class _Element:
 
 def _attributes(text: str) -> dict[str, str]:
     return {name.lower(): value.lower() for name, value in _ATTRIBUTE.findall(text)}
+
+
+def _fetch(urls: tuple[str, ...], attributes: str) -> FetchAction:
+    part, find = _PART.search(attributes), _FIND.search(attributes)
+    words = next((group for group in find.groups() if group is not None), "") if find else ""
+    return FetchAction(urls=urls, part=int(part[1]) if part else 1, find=" ".join(words.split()))
 
 
 def _decision(body: str) -> Decision:

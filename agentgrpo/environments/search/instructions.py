@@ -69,7 +69,11 @@ def instructions_for(
             f"<{tags.rerank}/> does so with what has been found."
         )
     if fetch:
-        actions.append(f"<{tags.fetch}>URL</{tags.fetch}> shows a page, up to a length.")
+        actions.append(
+            f'<{tags.fetch}>URL</{tags.fetch}> shows a page, the first part of a long one; <{tags.fetch} part="2">URL'
+            f'</{tags.fetch}> shows another part; <{tags.fetch} find="words">URL</{tags.fetch}> the part with these '
+            "words."
+        )
     actions.append(
         f"<{tags.answer}>answer [R1Q1D1]</{tags.answer}> answers: the answer alone, as short as possible, and the "
         "labels of the results that it rests on."

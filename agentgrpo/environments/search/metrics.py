@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentgrpo.core.types import Episode, Outcome
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.grammar import document_id, page_of
 from agentgrpo.environments.search.state import SearchState
@@ -48,14 +49,16 @@ def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[s
     subquestion_coverage_ratio := covered / active subquestions; 1 without any
     budget_used_ratio := search_queries / limit
     web_fraction, rerank_rate := of the searches sent; 0 without any
-    useful_fetched_pages := fetched pages that are a cited document, or have its URL; the others are unnecessary
+    fetched_pages := pages opened, each part of one for itself
+    useful_fetched_pages := those that are a cited document, or have its URL; the others are unnecessary
     """
     counts, rounds = state.counts, state.search_rounds
     metrics = {name: float(counts[name]) for name in COUNTED}
     wished = counts["search_queries"] + counts["repeated_search_queries"] + counts["search_limit_hits"]
     cited = state.labels.cited(state.citations)
     cited_pages = {page_of(p.url) for p in cited} | {document_id(p) for p in cited}
-    useful = sum(url in cited_pages for url in state.fetched)
+    opened = state.fetched.items()
+    useful = sum(not cited_pages.isdisjoint((of.url, page_of(page.url), document_id(page))) for of, page in opened)
     active = len(state.subquestions)
     queries = counts["web_searches"] + counts["vdb_searches"]
     unsupported = answered and not state.evidence_sufficient and not counts["direct_answers"]
@@ -83,6 +86,48 @@ def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[s
     }
 
 
+# --- What came of it, where the task says which passages prove the answer (metadata.supporting). For evaluation: no
+# preset pays for it.
+
+GOLD = (
+    *("has_gold", "retrieval_recall", "retrieval_recall_round_1", "retrieval_recall_round_2"),
+    *("citation_recall", "citation_precision", "has_gold_and_citations"),
+    *("has_gold_and_answer", "cites_unsupported"),
+)
+
+
+def gold_metrics(episode: Episode) -> dict[str, float]:
+    """GOLD by name; empty where the task names no supporting passages.
+
+    retrieval_recall := supporting passages shown / supporting passages; _round_N: shown by the end of round N
+    citation_recall := supporting passages cited / supporting passages
+    citation_precision := supporting passages cited / passages cited; 0 without any (has_gold_and_citations)
+    cites_unsupported := the answer cites a passage that is not supporting
+    """
+    named = episode.task.metadata.get("supporting")
+    gold = {str(id_) for id_ in named} if isinstance(named, list | tuple) else set[str]()
+    if not gold:
+        return {}
+    rounds: dict[int, set[str]] = {}
+    for record in episode.tool_records:
+        if record.name == "search" and record.outcome is Outcome.SUCCESS:
+            rounds.setdefault(record.turn, set()).update(record.result_ids)
+    first, second = [*rounds.values(), set[str](), set[str]()][:2]
+    cited = {citation.doc_id for citation in episode.citations}
+    answered = episode.answer is not None
+    return {
+        "has_gold": 1.0,
+        "retrieval_recall": len(gold.intersection(episode.retrieved_ids)) / len(gold),
+        "retrieval_recall_round_1": len(gold & first) / len(gold),
+        "retrieval_recall_round_2": len(gold & (first | second)) / len(gold),
+        "citation_recall": len(gold & cited) / len(gold),
+        "citation_precision": len(gold & cited) / max(len(cited), 1),
+        "has_gold_and_citations": float(bool(cited)),
+        "has_gold_and_answer": float(answered),
+        "cites_unsupported": float(answered and bool(cited - gold)),
+    }
+
+
 # --- What eval.json reports of the search environment: right answers, and what was searched for them.
 
 
@@ -98,4 +143,16 @@ SEARCH_FIGURES = Figures(
     labels={"search_rounds": "rounds", "web_searches": "web", "vdb_searches": "vdb", "rerank_calls": "rerank"},
     counts={"web": "web_calls", "vdb": "vdb_calls", "rerank": "rerank_calls"},
     prices={"web": 0.05, "vdb": 0.01, "rerank": 0.02},
+    ratios={
+        "citations": {
+            "precision": ("citation_precision", "has_gold_and_citations"),
+            "recall": ("citation_recall", "has_gold"),
+            "unsupported": ("cites_unsupported", "has_gold_and_answer"),
+        },
+        "retrieval": {
+            "recall": ("retrieval_recall", "has_gold"),
+            "recall_round_1": ("retrieval_recall_round_1", "has_gold"),
+            "recall_round_2": ("retrieval_recall_round_2", "has_gold"),
+        },
+    },
 )

@@ -63,12 +63,11 @@ def pieces(blocks: Iterable[Block], tags: Sequence[str]) -> tuple[Piece, ...]:
     return (*before, Piece(last.text.removesuffix("\n"), True))
 
 
-def document(marker: str | None, passage: Passage, *, max_chars: int | None = None) -> Line:
-    """One passage on one line, its text cut to `max_chars`; title and URL only where there are any."""
+def document(marker: str, passage: Passage) -> Line:
+    """One passage on one line; title and URL only where there are any."""
     title = f" (Title: {passage.title})" if passage.title else ""
     url = f" URL: {passage.url}" if passage.url else ""
-    text = Piece(f"{title} {passage.text[:max_chars]}{url}", False)
-    return (Piece(marker, True), text) if marker else (text,)
+    return Piece(marker, True), Piece(f"{title} {passage.text}{url}", False)
 
 
 def nothing(number: int | None, markers: Sequence[str]) -> Line:
@@ -91,6 +90,10 @@ def refused(number: int | None) -> Line:
 
 def not_fetched(num_pages: int) -> Line:
     return sentence(f"Pages not shown: {num_pages}. They failed, were shown before or are too many for one turn.")
+
+
+def not_there(num_pages: int) -> Line:
+    return sentence(f"Pages without that part or those words: {num_pages}.")
 
 
 def evaluation(sufficient: bool) -> Line:

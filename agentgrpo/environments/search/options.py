@@ -75,7 +75,7 @@ class SearchOptions(EnvironmentDefaults):
     max_url_fetch: int = 3
     """Pages fetched in one turn."""
     max_full_page_chars: int = 4096
-    """Characters shown of a fetched page."""
+    """Characters of one part of a fetched page."""
     require_sufficient_evidence_before_answer: bool = True
     max_answer_rejections: int = 3
     """Answers rejected for insufficient evidence before the next one is accepted all the same."""

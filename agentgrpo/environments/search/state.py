@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from agentgrpo.core.types import Citation, Passage
 from agentgrpo.environments.search.grammar import Labels, Query, QueryKey
 from agentgrpo.judges.base import EvidenceGrade
+
+
+class OpenedPage(NamedTuple):
+    """What was asked of a page."""
+
+    url: str
+    """Without fragment."""
+    part: int
+    find: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +46,8 @@ class SearchState:
     """Active ones: text by id."""
     covered: set[str] = field(default_factory=set)
     """Ids of subquestions for which a query found something."""
-    fetched: dict[str, Passage] = field(default_factory=dict)
-    """Pages by URL without fragment."""
+    fetched: dict[OpenedPage, Passage] = field(default_factory=dict)
+    """The page, of each time that one was opened."""
     counts: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
 from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, Passage, Task, ToolRecord
 from agentgrpo.environments.search import observations as say
-from agentgrpo.environments.search.grammar import Query, clean, document_id, page_of
+from agentgrpo.environments.search.grammar import FetchAction, Query, clean, document_id, page_of
 from agentgrpo.environments.search.observations import Block, Line
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.retrieval import QueryResult, Retrieval
-from agentgrpo.environments.search.state import SearchState, effective_search_limit, on_plateau
+from agentgrpo.environments.search.state import OpenedPage, SearchState, effective_search_limit, on_plateau
 from agentgrpo.judges.base import QueryResults
 from agentgrpo.services.budget import OVER_BUDGET
+from agentgrpo.services.page_parts import open_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,41 +209,54 @@ class ToolTurns:
         lines = [say.document(state.labels.marker_of(p), p) for p in documents]
         return [Block(self._tags.information, lines)]
 
-    async def fetch(self, urls: Sequence[str], turn: int) -> list[Block]:
-        """Show the first max_url_fetch pages that have not been shown. A page that fails is the page's failure and gets
-        feedback; a fetcher that raises is a RetrieverError."""
+    async def fetch(self, action: FetchAction, turn: int) -> list[Block]:
+        """Show the first max_url_fetch pages, or the wanted part of them, that have not been shown. A page that fails
+        is the page's failure and gets feedback; a fetcher that raises is a RetrieverError."""
         state, options = self._state, self._options
+        fresh: dict[OpenedPage, str] = {}
+        for url in action.urls:
+            opened = OpenedPage(page_of(url), action.part, action.find.casefold())
+            if opened not in state.fetched:
+                fresh.setdefault(opened, url)
         if options.fetcher is None:
-            for url in urls:
-                self._record("fetch", {"url": url}, Outcome.TOOL_NOT_FOUND, turn)
+            for url in action.urls:
+                self._record("fetch", _page_arguments(action, url), Outcome.TOOL_NOT_FOUND, turn)
             return [Block(self._tags.search_feedback, [say.sentence(say.NO_FETCHER)])]
-        fresh: dict[str, str] = {}
-        for url in urls:
-            if page_of(url) not in state.fetched:
-                fresh.setdefault(page_of(url), url)
-        wanted = list(fresh.values())[: options.max_url_fetch]
+        wanted = dict(list(fresh.items())[: options.max_url_fetch])
         with boundary(RetrieverError, "page fetcher"), calling(Stage.TOOLS):
-            rows = list(zip(wanted, await options.fetcher.fetch(wanted) if wanted else [], strict=True))
-        pages: list[Line] = []
-        for url, row in rows:
+            found = await options.fetcher.fetch(list(wanted.values())) if wanted else []
+        pages: list[tuple[int, Passage]] = []
+        notes: list[str] = []
+        spent = absent = 0
+        for (opened, url), row in zip(wanted.items(), found, strict=True):
+            arguments = _page_arguments(action, url)
             if isinstance(row, RetrieverError) and row.kind == OVER_BUDGET:
-                self._record("fetch", {"url": url}, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
+                spent += 1
+                self._record("fetch", arguments, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
                 continue
             if isinstance(row, RetrieverError):
                 outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
-                self._record("fetch", {"url": url}, outcome, turn, detail=row.kind, cost=self._price("fetch"))
+                self._record("fetch", arguments, outcome, turn, detail=row.kind, cost=self._price("fetch"))
                 continue
-            page = state.fetched[page_of(url)] = clean(row)
-            self._record("fetch", {"url": url}, Outcome.SUCCESS, turn, results=[page], cost=self._price("fetch"))
-            marker = state.labels.marker_of_page(url)
-            pages.append(say.document(marker, page, max_chars=options.max_full_page_chars))
-        blocks = [Block(self._tags.full_page, pages)] if pages else []
-        if missing := len(urls) - len(pages):
-            feedback = [say.not_fetched(missing)]
-            if any(isinstance(row, RetrieverError) and row.kind == OVER_BUDGET for _, row in rows):
-                feedback.append(say.sentence(say.SPENT["fetch"]))
-            blocks.append(Block(self._tags.search_feedback, feedback))
-        return blocks
+            page = state.fetched[opened] = clean(replace(row, url=row.url or url))
+            part = open_part(page.text, max_chars=options.max_full_page_chars, part=action.part, find=action.find)
+            results = [] if part is None else [page]
+            self._record("fetch", arguments, Outcome.SUCCESS, turn, results=results, cost=self._price("fetch"))
+            if part is None:
+                absent += 1
+                continue
+            pages.append((action.urls.index(url) + 1, replace(page, text=part.text)))
+            notes.append(part.note)
+        lines: list[Line] = []
+        for marker, (_, page), note in zip(state.labels.add_pages(pages), pages, notes, strict=True):
+            lines += [say.document(marker, page), *([say.sentence(note)] if note else [])]
+        blocks = [Block(self._tags.full_page, lines)] if lines else []
+        feedback = [say.not_there(absent)] if absent else []
+        if missing := len(action.urls) - len(pages) - absent:
+            feedback.append(say.not_fetched(missing))
+        if spent:
+            feedback.append(say.sentence(say.SPENT["fetch"]))
+        return [*blocks, Block(self._tags.search_feedback, feedback)] if feedback else blocks
 
     def _record(
         self,
@@ -281,3 +295,9 @@ def _arguments(query: Query) -> dict[str, object]:
         "rerank": query.rerank,
         "subquestion": query.subquestion,
     }
+
+
+def _page_arguments(action: FetchAction, url: str) -> dict[str, object]:
+    arguments: dict[str, object] = {"url": url}
+    arguments |= {"part": action.part} if action.part > 1 else {}
+    return arguments | ({"find": action.find} if action.find else {})

@@ -15,7 +15,7 @@ from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.rollout.demonstrations.base import Demonstrations, demonstrated
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.loop import PolicyRunner
-from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, Demonstrator, TaskDataset
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, Demonstrator, TaskDataset, ToolDemonstrator
 
 
 class Oracle:
@@ -63,14 +63,22 @@ def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], s
     shown = dataset
 
     @cache
-    def demonstrator(task_id: str) -> Demonstrator:
+    def demonstrator(task_id: str) -> Demonstrator | ToolDemonstrator:
         task = next((task for name in SPLITS for task in shown.split(name) if task.id == task_id), None)
         if task is None:
             raise ConfigError(f"engine.script=oracle: the task {task_id} is none of the task set's")
         return shown.oracle(task)
 
     def say(task_id: str, context: str) -> str:
-        turn = demonstrator(task_id).act(context)
-        return turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+        return said_by(demonstrator(task_id), context, renderer)
 
     return say
+
+
+def said_by(demonstrator: Demonstrator | ToolDemonstrator, context: str, renderer: Renderer) -> str:
+    """The text of its next turn, as the renderer's policy would write it."""
+    speaks = cast(ToolRenderer, renderer)  # or no turn of calls could be written
+    if isinstance(demonstrator, ToolDemonstrator):
+        return speaks.write(demonstrator.next_turn(speaks.answered(context)))
+    turn = demonstrator.act(context)
+    return turn if isinstance(turn, str) else speaks.write(turn)

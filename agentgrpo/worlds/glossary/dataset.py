@@ -13,10 +13,10 @@ from agentgrpo.core.chance import generator
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Message, Passage, Task
-from agentgrpo.tasks.base import Demonstrator, Language, split_of
+from agentgrpo.tasks.base import Language, ToolDemonstrator, split_of
 from agentgrpo.tasks.generated import drawn, hash_of, refuse_other_kinds
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
-from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, next_turn
+from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, turn_after
 
 Kind = Literal["word", "kind", "above", "both"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -129,7 +129,7 @@ class Glossary:
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return {}
 
-    def oracle(self, task: Task) -> Demonstrator:
+    def oracle(self, task: Task) -> ToolDemonstrator:
         return GlossaryOracle(drawn(self._questions, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[_Shelf]:
@@ -153,7 +153,7 @@ class _Shelf:
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora
 
-    def demonstrator(self, task: Task) -> Demonstrator:
+    def demonstrator(self, task: Task) -> ToolDemonstrator:
         return GlossaryOracle(self._questions[task.id])
 
 
@@ -164,8 +164,8 @@ class GlossaryOracle:
     def __init__(self, question: _Question) -> None:
         self._question = question
 
-    def act(self, context: str) -> ParsedTurn:
-        return next_turn(self._script(), context)
+    def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
+        return turn_after(answered, self._script())
 
     def _script(self) -> Script:
         kind, noun, _ = self._question

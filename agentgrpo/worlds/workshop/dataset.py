@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage, Task
-from agentgrpo.tasks.base import Demonstrator, Language, split_of
+from agentgrpo.tasks.base import Language, ToolDemonstrator, split_of
 from agentgrpo.tasks.generated import drawn, habits_of, hash_of, refuse_other_kinds
 from agentgrpo.worlds.almanac.world import Pool
 from agentgrpo.worlds.workshop.demonstrator import Careless, WorkshopHabits, WorkshopOracle
@@ -94,7 +94,7 @@ class Workshop:
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return {}
 
-    def oracle(self, task: Task) -> Demonstrator:
+    def oracle(self, task: Task) -> ToolDemonstrator:
         return WorkshopOracle(drawn(self._problems, task))
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Bench]:
@@ -121,5 +121,5 @@ class Bench:
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return {}
 
-    def demonstrator(self, task: Task) -> Demonstrator:
+    def demonstrator(self, task: Task) -> ToolDemonstrator:
         return Careless(self._problems[task.id], self._habits, key=task.id)

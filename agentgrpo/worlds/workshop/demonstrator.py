@@ -1,14 +1,13 @@
 """Scripted workers for this world: the oracle, and the careless one that warm starts are made from.
 
-Both are scripts that yield a call and are given what it was answered with; what has been answered so far is read from
-the context, as a policy reads it, in the ReAct text of renderers.react. They know what a problem asks for, not what
+Both are scripts that yield a call and are given what it was answered with. They know what a problem asks for, not what
 its files say."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from random import Random
 from typing import TypeAlias
@@ -22,9 +21,6 @@ from agentgrpo.worlds.workshop.world import NOTE, Problem
 Script: TypeAlias = Generator[ParsedTurn, str, ParsedTurn]
 """Yields a call, is sent what it was answered with, returns the final answer."""
 
-_CALLED = re.compile(
-    r"^Action: [^\n]*\nAction Input: [^\n]*\nObservation:(.*?)(?=^Action: |\Z)", re.DOTALL | re.MULTILINE
-)
 _MOVED = re.compile(r"\bis in (\w+)\b")
 _NUMBER = re.compile(r"\d+")
 
@@ -86,12 +82,12 @@ def compute(expression: str, *, python: bool) -> ParsedTurn:
     return call("python", code=f"print({expression})") if python else call("calculator", expression=expression)
 
 
-def next_turn(script: Script, context: str) -> ParsedTurn:
-    """What the script says after all that the context shows to have been answered."""
+def turn_after(answered: Sequence[str], script: Script) -> ParsedTurn:
+    """What the script says after all that has been answered."""
     try:
         turn = next(script)
-        for observed in _CALLED.findall(context):
-            turn = script.send(observed.strip())
+        for observed in answered:
+            turn = script.send(observed)
     except StopIteration as end:
         last: ParsedTurn = end.value
         return last
@@ -108,8 +104,8 @@ class WorkshopOracle:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def act(self, context: str) -> ParsedTurn:
-        return next_turn(self._script(), context)
+    def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
+        return turn_after(answered, self._script())
 
     def _script(self) -> Script:
         problem, kind = self.problem, self.problem.kind
@@ -129,13 +125,13 @@ class WorkshopOracle:
 
 class Careless:
     """Computes the dear way, spoils calls, gives up, repeats itself and leaves work half done. Its choices are a
-    function of `key`: the same context gets the same act."""
+    function of `key`: the same answers get the same turn."""
 
     def __init__(self, problem: Problem, habits: WorkshopHabits, *, key: str) -> None:
         self.problem, self.habits, self.key = problem, habits, key
 
-    def act(self, context: str) -> ParsedTurn:
-        return next_turn(_Careless(self.problem, self.habits, generator("careless", self.key)).script(), context)
+    def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
+        return turn_after(answered, _Careless(self.problem, self.habits, generator("careless", self.key)).script())
 
 
 class _Careless:
