@@ -227,7 +227,7 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
     it asks for and the task has not."""
     if reset is None:
         return {}
-    columns = {"task": task, **columns_of(task)}
+    columns = {**columns_of(task), "task": task, **task.metadata}
     parameters = [p for name, p in inspect.signature(reset).parameters.items() if name != "self"]
     for p in parameters:
         if p.name not in columns and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
@@ -241,13 +241,12 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
 
 
 def columns_of(task: Task) -> dict[str, Any]:
-    """A task as a line of its file has it."""
+    """A task as a line of its file has it, but for its metadata."""
     return {
         "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
         "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
         "references": list(task.references),
         "answer": task.references[0] if task.references else "",
-        **task.metadata,
     }
 
 

@@ -178,7 +178,7 @@ class ProgramEnvironment:
         door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
         async with door as url:
             call = Call(
-                task={"id": task.id, **columns_of(task)},
+                task={"id": task.id, **columns_of(task), **task.metadata},
                 base_url=f"{url}/v1",
                 api_key=API_KEY,
                 workspace=self._workspace.path,
