@@ -41,6 +41,7 @@ _SILENT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 )
 """Parameters that say nothing of what is sampled."""
+_MAX_DEPTH = 64
 _ANY_ARGUMENTS = {"type": "object", "properties": {}}
 
 
@@ -132,7 +133,22 @@ def _object(body: bytes) -> Mapping[str, Any]:
         raise ChatRefused(f"the body is not JSON: {e}") from e
     if not isinstance(value, dict):
         raise ChatRefused("the body must be a JSON object with messages")
+    _refuse_depth(value)
     return value
+
+
+def _refuse_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ChatRefused(f"the body is nested more than {_MAX_DEPTH} levels deep")
 
 
 def _refuse_others(given: Mapping[str, Any], sampling: SamplingParams) -> None:
@@ -243,8 +259,9 @@ def _spec(tool: Any, where: str) -> ToolSpec:
     if not isinstance(function, dict):
         raise ChatRefused(f'{where} must be {{"type": "function", "function": {{...}}}}', param=where)
     parameters = function.get("parameters") or _ANY_ARGUMENTS
-    if not isinstance(parameters, dict):
-        raise ChatRefused(f"{where}.function.parameters must be a JSON schema", param=where)
+    properties = parameters.get("properties") or {} if isinstance(parameters, dict) else None
+    if not isinstance(properties, dict) or not all(isinstance(schema, dict) for schema in properties.values()):
+        raise ChatRefused(f"{where}.function.parameters must be a JSON schema of an object's properties", param=where)
     name = _text(function.get("name"), f"{where}.function.name")
     description = _text(function.get("description") or "", f"{where}.function.description")
     return ToolSpec(name=name, description=description, parameters=parameters)

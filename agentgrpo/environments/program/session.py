@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, EpisodeError
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Message, ToolCall
 from agentgrpo.environments.conversation import Conversation
@@ -78,8 +78,8 @@ class Session:
         self._sampled = self._unattributed = 0
         self.limit: Exit | None = None
         """The limit that a request was refused for, the newest."""
-        self.failure: AgentGrpoError | None = None
-        """Not the program's: nothing more is answered."""
+        self.failure: Exception | None = None
+        """Not the program's, be it a bug of ours: nothing more is answered."""
         self.last = ""
         """What the policy has said last."""
         self.on_failure: Callable[[], object] = lambda: None
@@ -105,6 +105,9 @@ class Session:
         except ChatRefused:
             self._refused += 1
             raise
+        except Exception as e:
+            self._refused += 1
+            raise self._failed(e) from e
 
     def refuse(self) -> None:
         """A request that could not even be read."""
@@ -127,8 +130,6 @@ class Session:
             line.conversation.rewind(before)
             if not line.turns and line in self._lines:
                 self._lines.remove(line)
-            if isinstance(e, AgentGrpoError):
-                raise self._failed(e) from e
             raise
         finally:
             line.is_busy = False
@@ -167,9 +168,9 @@ class Session:
             param="messages",
         )
 
-    def _failed(self, error: AgentGrpoError) -> ChatRefused:
+    def _failed(self, error: Exception) -> ChatRefused:
         """What the renderer cannot write is the request's fault, all else is that of the run."""
-        if isinstance(error, ConfigError | DataError) and not isinstance(error, EpisodeError):
+        if isinstance(error, ConfigError | DataError):
             return ChatRefused(str(error), param="messages")
         self.failure = error
         self.on_failure()

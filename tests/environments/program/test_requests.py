@@ -112,6 +112,7 @@ async def test_a_stream_says_the_same_in_pieces() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
         ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "b"}]}, "messages[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": [1]}}}]}, "tools[0]"),
     ],
 )
 def test_what_would_change_the_sampling_or_cannot_be_read_is_refused_by_name(
@@ -136,6 +137,11 @@ async def test_every_error_has_openais_shape_and_nothing_is_sampled_for_it() -> 
         assert (refused.status_code, "allowed are" in refused.json()["error"]["message"]) == (404, True)
         other = Client(client.base_url.replace("/episodes/", "/episodes/x"))
         assert (await other.refused({"messages": [user("a")]}))["code"] == "episode_not_found"
+        deep: dict[str, Any] = {}
+        for _ in range(200):
+            deep = {"properties": {"x": deep}}
+        function = {"type": "function", "function": {"name": "f", "parameters": deep}}
+        assert "nested" in (await client.refused({"messages": [user("a")], "tools": [function]}))["message"]
         unsampled = [user("a"), {"role": "assistant", "content": "<|im_end|>"}, user("b")]
         assert "control token" in (await client.refused({"messages": unsampled}))["message"]
 
@@ -210,6 +216,18 @@ async def test_a_failure_of_the_engine_is_the_episodes_not_the_programs() -> Non
 
     with pytest.raises(EngineError, match="the server is gone"):
         await play(agent, SpellingEngine(fails))
+
+
+async def test_a_bug_of_ours_ends_the_run_and_not_as_an_error_of_the_programs() -> None:
+    async def agent(base_url: str) -> float:
+        await Client(base_url).refused({"messages": [user("a")]})
+        await asyncio.sleep(30)
+        return 1.0
+
+    engine = SpellingEngine(())
+    engine.max_context = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        await play(agent, engine)
 
 
 JSON = st.recursive(
