@@ -49,8 +49,6 @@ def train(
     has them. run_dir: run.dir, by default a fresh directory in runs/."""
     words = [*_listed(overrides)]
     chosen = {word.lstrip("+").partition("=")[0] for word in words}
-    if not (model is None and questions is None and corpus is None) and "experiment" not in chosen:
-        words.insert(0, "experiment=none")
     if rewards and "reward" not in chosen:
         words.append("~reward.terms")
     words += [f"+{word}" for word in _terms(rewards)]

@@ -52,6 +52,7 @@ def test_exit_codes() -> None:
         "AgentGrpoError": 1,
         "ConfigError": 2,
         "DataError": 2,
+        "MalformedRows": 2,
         "RunDirectoryError": 3,
         "CheckpointError": 4,
         "StorageError": 5,

@@ -17,12 +17,14 @@ import pytest
 import yaml
 
 from agentgrpo.cli import main as cli
+from agentgrpo.cli.jobs import report
 from agentgrpo.cli.main import complete, main, parse
 from agentgrpo.config import build, registry
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.compose import read_snapshot
+from agentgrpo.config.overrides import brought
 from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
-from agentgrpo.core.errors import ConfigError, Preempted, RunDirectoryError
+from agentgrpo.core.errors import ConfigError, DataError, MalformedRows, Preempted, RunDirectoryError
 from agentgrpo.grpo.advantages import GroupRewards
 from agentgrpo.grpo.losses import LossInputs, TokenLoss, clipped
 
@@ -110,6 +112,42 @@ def test_a_check_makes_no_run_directory(tmp_path: Path) -> None:
     assert written(tmp_path) == []
     job("train")
     assert written(tmp_path)[0] == "runs"
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["model.path=m", "task.questions=q", "task.corpus=c"], ["model.path", "task.questions", "task.corpus"]),
+        (["model=qwen3_0_6b", "task.questions=q"], ["task.questions"]),
+        (["task=questions", "++task.sources.own.path=q", "model=path"], ["task.sources.own.path"]),
+        (["model=path", "model.path=m"], []),  # in the embedded world
+        (["experiment=tools", "model.path=m", "task.questions=q"], []),
+        (["experiment=a,b", "model.path=m"], []),
+        (["model=smollm2", "task.nouns=40"], []),
+    ],
+)
+def test_what_a_command_line_brings_of_the_users_own(words: list[str], own: list[str]) -> None:
+    assert brought(words) == own
+
+
+def test_what_is_the_users_own_leaves_the_embedded_example(capsys: pytest.CaptureFixture[str]) -> None:
+    config, command = job("train", *OWN_DATA, "run.dir=r")
+    said = "agentgrpo: note: task.questions, task.corpus, model.path: your own, so experiment=none\n"
+    assert capsys.readouterr().err == said
+    assert command.choices["experiment"] == "none"
+    assert (config["task"]["questions"], config["rollout"]["stratify_by"]) == ("q", None)
+    assert main(["train", "model.path=m"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "agentgrpo: note: model.path: your own, so experiment=none",
+        "agentgrpo: task.questions has no value; give it one: task.questions=...",
+    ]
+
+
+def test_every_malformed_row_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(MalformedRows("2 malformed rows:\n  q, line 1: x\n  q, line 3: y")) == 2
+    assert report(DataError("one\n  line")) == 2
+    said = ["agentgrpo: 2 malformed rows:", "  q, line 1: x", "  q, line 3: y", "agentgrpo: one line"]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 def test_an_export_has_flags_and_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,11 +388,12 @@ TYPOS = [
     ("train +run.eval.task=3", "unknown key run.eval.task; allowed are tasks, *Did you mean 'tasks'?"),
     ("train ~optimizer", "the group optimizer is missing; choose one of its presets: optimizer=..."),
     ("train optimizer=null", "optimizer=None; presets are adamw, diary_tiny, lora, sft, tiny."),
-    ("train optimizer.lr=high", "optimizer.lr='high'; a finite number > 0 is allowed"),
+    ("train optimizer.lr=high", "optimizer.lr='high'; a finite number > 0, or null is allowed"),
     ("train run.max_steps=1.5", "run.max_steps=1.5; a whole number >= 1 is allowed"),
     ("train optimizer.name=adamm", "optimizer.name=adamm; registered are adamw; a class of your own is *'adamw'?"),
     ("train judge.name=no_such:Judge", "judge.name=no_such:Judge: No module named 'no_such'; it must be installed, *"),
-    ("train experiment=none", "task.questions has no value; give it one: task.questions=..."),
+    ("train experiment=none", "model.path and task.questions have no value; give each one: model.path=... *"),
+    ("train experiment=none model.path=m", "task.questions has no value; give it one: task.questions=..."),
     ("train retriever_aware", "'retriever_aware' is no override; write key=value, +key=value or ~key, and quote *"),
     ("train run.dir=a{b", "'run.dir=a{b' is no override; write key=value, *"),
     ("train run.seed=0,1", "run.seed=0,1: several values are a run each and need -m; a list is written key=[a,b], *"),

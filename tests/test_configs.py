@@ -145,7 +145,7 @@ def test_what_the_command_line_says_of_sft_wins() -> None:
     assert (chosen["guards"], chosen["algorithm"]["name"]) == ({}, "rloo")
 
 
-def scale(*overrides: str) -> tuple[float, int, float]:
+def scale(*overrides: str) -> tuple[float | None, int, float]:
     """What depends on how large a model is: learning rate, sampled tokens of a turn, seconds of a step."""
     config = compose(*overrides)
     assert config["optimizer"]["name"] == "adamw"
@@ -154,11 +154,11 @@ def scale(*overrides: str) -> tuple[float, int, float]:
 
 def test_defaults_are_those_of_a_published_model() -> None:
     for model in (OWN_DATA[2:], ("model=qwen2_5_7b",), ("model=smollm2_135m",)):
-        assert scale("experiment=none", *OWN_DATA[:2], *model) == (1e-6, 512, 3600.0)
-    assert scale("model=qwen2_5_7b") == (1e-6, 512, 3600.0)  # in the embedded world, too
-    assert scale("experiment=tools", "model=path", "model.path=m") == (1e-6, 512, 3600.0)
+        assert scale("experiment=none", *OWN_DATA[:2], *model) == (None, 512, 3600.0)
+    assert scale("model=qwen2_5_7b") == (None, 512, 3600.0)  # in the embedded world, too
+    assert scale("experiment=tools", "model=path", "model.path=m") == (None, 512, 3600.0)
     assert scale("experiment=lora_7b_vllm") == (1e-5, 512, 3600.0)
-    assert scale("experiment=full_7b_nodes") == (1e-6, 512, 3600.0)
+    assert scale("experiment=full_7b_nodes") == (None, 512, 3600.0)
 
 
 def test_a_tiny_model_chooses_what_fits_it_unless_the_command_line_does() -> None:
@@ -166,7 +166,7 @@ def test_a_tiny_model_chooses_what_fits_it_unless_the_command_line_does() -> Non
     assert scale("experiment=tools") == (1e-3, 28, 600.0)
     assert scale("experiment=memory") == (7e-4, 72, 600.0)
     assert scale("experiment=memory", "optimizer=lora") == (1e-5, 72, 600.0)
-    assert scale("experiment=memory", "optimizer=adamw", "rollout=default", "run=default") == (1e-6, 512, 3600.0)
+    assert scale("experiment=memory", "optimizer=adamw", "rollout=default", "run=default") == (None, 512, 3600.0)
     assert scale("optimizer.lr=0.5", "rollout.max_tokens=9") == (0.5, 9, 600.0)
 
 

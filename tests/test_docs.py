@@ -25,6 +25,7 @@ import pytest
 import agentgrpo
 from agentgrpo.cli import verbs
 from agentgrpo.cli.main import main
+from agentgrpo.config.overrides import brought
 from agentgrpo.core.commands import VERBS
 from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.dialogue import chunks_of, questions_of
@@ -94,7 +95,7 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
         arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]
     elif "environment=tools" in arguments:
         arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens
-    elif "experiment=none" not in arguments:
+    elif "experiment=none" not in arguments and not brought([word for word in arguments if "=" in word]):
         arguments += [*SMALL_WORLD, "model=path", f"model.path='{start}'"]
     short = [] if verb == "doctor" else SHORT  # the doctor would rightly complain
     return launch, [*arguments, *short, *QUIET]

@@ -57,6 +57,16 @@ def test_search_gets_retrievers_and_no_tools() -> None:
     assert equipment.closing == tuple(equipment.retrievers.values())
 
 
+def test_corpora_are_told_where_nothing_else_can_be_found() -> None:
+    corpora = {**CORPORA, "pages": [Passage(id="p", url="p", text="A page.")]}
+    assert Equipment(config("search"), corpora).for_environment["corpora"] == CORPORA
+    elsewhere = {"name": "http", "url": "http://127.0.0.1:1/retrieve"}
+    for retriever in (elsewhere, {"name": "embedded", "web": {"name": "searxng", "base_url": "http://127.0.0.1:1"}}):
+        equipment = Equipment({**config("search"), "retriever": retriever}, corpora)
+        assert equipment.for_environment["corpora"] == {}
+        assert equipment.over(corpora)["corpora"] == CORPORA  # what is demonstrated is searched here
+
+
 def test_tools_get_tools_and_only_the_retrievers_that_they_ask_for() -> None:
     """So a task without corpora is fine."""
     equipment = Equipment(config(calculator={}, files={"name": "files", "offered": ["read_file", "lookup"]}), {})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgrpo.config.hardware import speaks
 from agentgrpo.core.commands import VERBS, Command, VerbResult
-from agentgrpo.core.errors import AgentGrpoError, Preempted, ProcessError
+from agentgrpo.core.errors import AgentGrpoError, MalformedRows, Preempted, ProcessError
 from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
 
 if TYPE_CHECKING:
@@ -26,13 +26,15 @@ Entry = Callable[[dict[str, Any], Command], VerbResult]
 
 
 def report(error: BaseException, debug: bool = False) -> int:
-    """Say on stderr what went wrong: one line where we know, a traceback where it is a bug. Returns the exit code."""
+    """Say on stderr what went wrong: one line where we know (of malformed rows one for each), a traceback where it is a
+    bug. Returns the exit code."""
     interrupted = is_of_interrupt(error)
     known = interrupted or isinstance(error, AgentGrpoError)
     if debug or not known:
         traceback.print_exception(error)
     if known and (isinstance(error, ProcessError) or speaks()):
-        print(SAID if interrupted else f"agentgrpo: {_one_line(error)}", file=sys.stderr)
+        text = str(error) if isinstance(error, MalformedRows) else _one_line(error)
+        print(SAID if interrupted else f"agentgrpo: {text}", file=sys.stderr)
     if interrupted:
         return INTERRUPTED
     return error.exit_code if isinstance(error, AgentGrpoError) else 1

@@ -144,7 +144,8 @@ def _jobs_of(line: CommandLine, *, debug: bool, raises: bool = False) -> Iterato
 def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, str, list[str]]:
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
-    from agentgrpo.config.overrides import normalise, of_one_run, parse, place_sweep
+    from agentgrpo.config.hardware import speaks
+    from agentgrpo.config.overrides import brought, normalise, of_one_run, parse, place_sweep
 
     verb, sweep = line.verb, line.sweep
     overrides = normalise(line.overrides, line.presets, sweep=sweep)
@@ -159,6 +160,10 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
         composed = compose.of_run(overrides, configs_dir(), run_dir, resumes=False)
     else:
         composed = compose.of_presets(configs_dir(), verb.presets)
+        if own := brought(overrides):
+            overrides = ["experiment=none", *overrides]
+            if speaks():
+                print(f"agentgrpo: note: {', '.join(own)}: your own, so experiment=none", file=sys.stderr)
         overrides = place_sweep(overrides) if sweep else overrides
     load, make = partial(_load, verb.entry), composed.make
     jobs = Jobs(load, line.name, line.arguments, make, sweep=sweep, is_ours=is_ours, debug=debug, raises=raises)

@@ -26,7 +26,6 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
-    MissingMandatoryValue,
     OmegaConfBaseException,
 )
 
@@ -90,9 +89,10 @@ def to_plain(cfg: DictConfig) -> dict[str, Any]:
     """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found."""
     refuse_resolvers(OmegaConf.to_container(cfg, resolve=False))
     try:
-        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-    except MissingMandatoryValue as e:
-        raise ConfigError(f"{e.full_key} has no value; give it one: {e.full_key}=...") from e
+        if missing := sorted(OmegaConf.missing_keys(cfg)):
+            has = "has no value; give it one" if len(missing) == 1 else "have no value; give each one"
+            raise ConfigError(f"{' and '.join(missing)} {has}: {' '.join(f'{key}=...' for key in missing)}")
+        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as e:
         raise ConfigError(f"{e.full_key}: {str(e).splitlines()[0]}") from e
 

@@ -25,9 +25,9 @@ class Hardware:
     mixed_precision: Literal["no", "bf16"] = "no"
     """bf16: the trainer's products in bfloat16 (autocast) on weights of `dtype`. The engine samples in `dtype`; what
     this makes of the log-probs is the metric policy/logprob_gap_max."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool | None = None
     """Compute each decoder layer a second time for its gradient instead of keeping what it computed: a third more work,
-    far less memory."""
+    far less memory. null = for passes of more than tokens_per_micro_batch tokens; with fsdp for none."""
     tokens_per_micro_batch: Count | None = None
     """Input tokens of one forward and backward pass of the trainer; a longer sample has a pass of its own. null = as
     many as keep about a GiB for the backward pass, from 1024 to 4096."""
@@ -51,6 +51,11 @@ class Hardware:
 
     def __post_init__(self) -> None:
         check("hardware", self)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether log-probs of engine and trainer differ by rounding: in half precision it depends on the batch."""
+        return self.dtype != "float32" or self.mixed_precision != "no"
 
     @property
     def num_threads(self) -> int:

@@ -15,13 +15,17 @@ from agentgrpo.config.hardware import Launch
 from agentgrpo.config.registry import ROOT
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
-_OPEN = ("run.eval.prices", "task.sources", "algorithm.loss_args", "algorithm.advantage_args")
+_SHORT = {"evidence": "environment/evidence"}
+"""Groups that a command line may name by their last part alone."""
+_OPEN = ("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args")
 """Mappings by the user's own names."""
+_OWN = ("task.questions", "task.corpus", "task.sources")
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
     """The overrides as Hydra takes them: +group=preset as group=preset, retriever.web=preset as retriever/web=preset,
-    tools.mine.name=x as ++tools.mine.name=x, environment=module:Class as the preset own with that name.
+    tools.mine.name=x as ++tools.mine.name=x, evidence=preset as
+    environment/evidence=preset, environment=module:Class as the preset own with that name.
     Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
     and for what is no override at all."""
     if sweep and (size := Launch.of().size) > 1:
@@ -32,7 +36,7 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
     lines = []
     has_own = any(map(_names_own_environment, parse(overrides)))
     for override in parse(overrides):
-        line, group = str(override.input_line), override.key_or_group
+        line, group = str(override.input_line), _SHORT.get(override.key_or_group, override.key_or_group)
         if _names_own_environment(override):
             lines += ["environment=own", f"environment.name={override.get_value_string()}"]
             continue
@@ -55,6 +59,14 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
             line = f"++{line}"
         lines.append(line)
     return lines
+
+
+def brought(overrides: Sequence[str]) -> list[str]:
+    """The keys by which normalised ones bring something of the user's own that the default experiment has no room for:
+    a model without model=PRESET, questions, a corpus. None where they choose an experiment."""
+    keys = {o.key_or_group: None for o in parse(overrides)}
+    own = [key for key in keys if key.startswith(_OWN) or (key == "model.path" and "model" not in keys)]
+    return [] if "experiment" in keys else own
 
 
 def of_one_run(overrides: Sequence[str]) -> list[str]:

@@ -89,7 +89,13 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "shuffled": "agentgrpo.retrieval.counterfactual:shuffled",
         "swapped": "agentgrpo.retrieval.counterfactual:swapped",
     },
-    "evidence": {"heuristic": "agentgrpo.judges.evidence:HeuristicEvidence"},
+    "evidence": {
+        "gold": "agentgrpo.judges.evidence.gold:GoldEvidence",
+        "heuristic": "agentgrpo.judges.evidence.heuristic:HeuristicEvidence",
+        "lexical": "agentgrpo.judges.evidence.lexical:LexicalEvidence",
+        "llm": "agentgrpo.judges.evidence.llm:LLMEvidence",
+        "reranker": "agentgrpo.judges.evidence.reranker:RerankerEvidence",
+    },
     "judge": {
         "exact_match": "agentgrpo.judges.answers:ExactMatch",
         "token_f1": "agentgrpo.judges.answers:TokenF1",
@@ -207,6 +213,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "judger": "judger",
     },
     "judge_part": {"judge": "judge"},
+    "evidence": {"completer": "completer", "reranker": "reranker"},
     "memory_search": {"embedder": "embedder"},
     "reader": {"search": "memory_search", "completer": "completer"},
     "validity": {"completer": "completer"},
@@ -227,6 +234,7 @@ where there is none."""
 PROVIDED: Mapping[str, frozenset[str]] = {
     "environment": frozenset({"prices", "call_prices", "describe_tools"}),
     "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
+    "evidence": frozenset({"thesaurus"}),
     "reranker": frozenset({"thesaurus"}),
 }
 """kind -> arguments of plain type that the wiring injects, so that they are no YAML keys."""

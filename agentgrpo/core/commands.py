@@ -236,14 +236,22 @@ VERBS: dict[str, Verb] = {
         flags={
             "--format": ("NAME", "what the files are; default: as their first records look"),
             "--subset": ("NAME", "the configuration, of a data set that is named as on the hub"),
+            "--question-key": ("NAME", "what the question is called, as task.question_key says"),
+            "--answers-key": ("NAME", "the same of the answers"),
+            "--id-key": ("NAME", "the same of the id"),
+            "--corpus": ("FILE", "what is searched, as task.corpus"),
+            "--corpus-keys": ("id=NAME,text=NAME", "what id, text, title and url are called there"),
             "--json": ("", "print what was found as JSON"),
         },
         composes=False,
         words=(
             "check",
-            "question-answer files, plain or gzipped",
+            "question-answer files: JSON lines, JSON, CSV, TSV, parquet; folders and names of the datasets library",
         ),
-        examples=("agentgrpo data check train.parquet test.parquet", "agentgrpo data check questions.jsonl --json"),
+        examples=(
+            "agentgrpo data check train.parquet test.parquet",
+            "agentgrpo data check questions.csv --question-key query --corpus corpus.jsonl",
+        ),
     ),
     "index": Verb(
         summary="build what a retriever searches from a corpus; after an interruption it goes on",
@@ -298,7 +306,7 @@ SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
 EXAMPLES = """\
   agentgrpo train                                                     the embedded example, minutes on a laptop
   agentgrpo train +reward=retriever_aware run.max_steps=200
-  agentgrpo train experiment=none task.corpus=c.jsonl task.questions=q.jsonl model.path=MODEL
+  agentgrpo train model.path=MODEL task.questions=q.jsonl task.corpus=c.jsonl
   agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
   agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
   agentgrpo eval engine=openai engine.model=gpt-4.1-mini              an endpoint against the start model

@@ -3,6 +3,7 @@
     AgentGrpoError
     ├── ConfigError (ValueError)       the user's configuration; exit 2
     ├── DataError (ValueError)         the user's files; exit 2
+    │   └── MalformedRows              several rows of them: a line that counts, and one for each
     ├── CheckpointError                no valid checkpoint, or drift refused; exit 4
     ├── RunDirectoryError              the run directory is in use; exit 3
     ├── StorageError (OSError)         disk full, quota, unreadable; exit 5
@@ -44,6 +45,10 @@ class ConfigError(AgentGrpoError, ValueError):
 
 class DataError(AgentGrpoError, ValueError):
     exit_code = 2
+
+
+class MalformedRows(DataError):
+    pass
 
 
 class CheckpointError(AgentGrpoError):

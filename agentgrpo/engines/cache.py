@@ -6,6 +6,7 @@ place. A part of a larger one: where a step reads many of them at fixed addresse
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -48,6 +49,11 @@ class CacheShape(NamedTuple):
             device=model.device,
             in_place=model.device.type == "cpu",
         )
+
+    @property
+    def token_bytes(self) -> int:
+        """Of the keys and values of a token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     def room(self, tokens: int) -> Tensor:
         """New memory for the keys and values of so many tokens, [layers, 2, kv heads, tokens, head dim]."""
@@ -229,6 +235,22 @@ class Context:
 # --- Which contexts have keys and values, and how many tokens of them there may be. Bookkeeping only, no tensors.
 #
 # A context that is grown exists twice for a moment; that moment is not counted.
+
+OF_MEMORY = 3
+"""Keys and values take one part of so many, of what the weights leave; the optimizer and the update take the others."""
+
+
+def budget_within(device_bytes: int, *, weight_bytes: int, token_bytes: int, longest: int) -> int:
+    """Tokens that all contexts have room for where no setting says it: a matter of the device and the model alone, so
+    that two runs are the same. At least one of the `longest` has it."""
+    return max(bucketed(longest), (device_bytes - weight_bytes) // OF_MEMORY // token_bytes)
+
+
+def bytes_of(device: torch.device) -> int:
+    """The memory of a device, or of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class CacheBudget:

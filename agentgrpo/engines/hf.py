@@ -29,7 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agentgrpo.core.errors import EngineError, boundary
 from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
-from agentgrpo.engines.cache import CacheShape
+from agentgrpo.engines.cache import CacheShape, budget_within, bytes_of
 from agentgrpo.engines.counters import EngineStats
 from agentgrpo.engines.kernels.last_layer import last_layer_rows
 from agentgrpo.engines.kernels.linear import PackedLinears
@@ -62,9 +62,9 @@ class HFEngine:
         """model: the policy that is being trained, unwrapped; between steps it is left exactly as it was found.
         own_weights: sample from a copy of what is trained, which `load_weights` brings up to date, so that the policy
         may be updated in the meantime; what is frozen is shared.
-        slots: episodes that have keys and values at once. kv_budget: tokens that these have room for, all together,
-        null = any number; a token takes 2 * layers * kv heads * head dim numbers. Who has no place waits; idle episodes
-        give theirs up.
+        slots: episodes that have keys and values at once. kv_budget: tokens that these have room for, all together;
+        null = a third of what the weights leave of the device's memory. A token takes 2 * layers * kv heads * head dim
+        numbers. Who has no place waits; idle episodes give theirs up.
         max_context: null = the model's own. prefill_budget: prompt and observation tokens per step, computed in pieces
         of prefill_chunk.
         deterministic: tokens and log-prob bits do not depend on scheduling or batch composition.
@@ -84,6 +84,13 @@ class HFEngine:
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
         self._rules = StopRules(tokenizer)
         self._shape = CacheShape.of(self._model)
+        if kv_budget is None:
+            kv_budget = budget_within(
+                bytes_of(self._shape.device),
+                weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+                token_bytes=self._shape.token_bytes,
+                longest=self.max_context,
+            )
         self._new_schedule = partial(
             Schedule,
             slots=slots,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -65,7 +65,7 @@ def canaries_of(judges: Iterable[AnswerJudge]) -> int:
     return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
 
 
-async def close_judge(judge: AnswerJudge) -> None:
+async def close_judge(judge: AnswerJudge | EvidenceJudge) -> None:
     """End what it, or one of the judges in it, holds open, where it has a `close`."""
     for part in getattr(judge, "judges", ()):
         await close_judge(part)
@@ -93,6 +93,9 @@ class EvidenceGrade:
 
 
 class EvidenceJudge(Protocol):
-    def judge_round(self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]) -> EvidenceGrade:
-        """Grade one search round; `seen` is every distinct passage of the episode so far, this round included."""
+    def judge_round(
+        self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]
+    ) -> EvidenceGrade | Awaitable[EvidenceGrade]:
+        """Grade one search round; `seen` is every distinct passage of the episode so far, this round included. A judge
+        that asks a model is async; one that is not takes a millisecond or so, for every round waits for it."""
         ...

@@ -24,7 +24,7 @@ class Bm25Backend:
         if not passages:
             raise DataError("a BM25 index of no passages; give at least one")
         self._passages = passages if index else tuple(passages)
-        self._analyzer = _analyzer(stemmer)
+        self._analyzer = analyzer(stemmer)
         self._schema = SCHEMA
         self._searcher = (index or self._write(stemmer)).searcher()
 
@@ -65,9 +65,9 @@ SCHEMA = (
 
 def open_index(stemmer: str | None, path: str | None = None) -> tantivy.Index:
     """In memory, or in the folder `path`, which exists. Raises ConfigError for an unknown stemmer."""
-    analyzer = _analyzer(stemmer)
+    words = analyzer(stemmer)
     index = tantivy.Index(SCHEMA, path=path)
-    index.register_tokenizer("words", analyzer)
+    index.register_tokenizer("words", words)
     return index
 
 
@@ -78,8 +78,10 @@ def document(position: int, passage: Passage) -> tantivy.Document:
     return found
 
 
-def _analyzer(stemmer: str | None) -> tantivy.TextAnalyzer:
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(tantivy.Filter.lowercase())
+def analyzer(stemmer: str | None, *, lowercase: bool = True) -> tantivy.TextAnalyzer:
+    """A text's words, in order. Raises ConfigError for an unknown stemmer."""
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    builder = builder.filter(tantivy.Filter.lowercase()) if lowercase else builder
     if stemmer is not None:
         try:
             builder = builder.filter(tantivy.Filter.stemmer(stemmer))

@@ -12,9 +12,11 @@ from agentgrpo.retrieval.corpus import searchable_text
 
 _WORD = re.compile(r"\w+")
 
-_FUNCTION_WORD = re.compile(
-    "a|an|and|are|as|at|be|by|did|do|does|for|from|has|have|how|in|is|it|of|on|or|that|the|these|this|those|to|was|were|"
-    "what|when|where|which|who|whom|whose|why|with"
+FUNCTION_WORDS = frozenset(
+    _WORD.findall(
+        "a an and are as at be by did do does for from has have how in is it of on or that the these this those to was "
+        "were what when where which who whom whose why with"
+    )
 )
 """English words that ask for nothing. A query of nothing else is taken as it is."""
 
@@ -50,7 +52,7 @@ class LexicalReranker:
     def _weights(self, query: str) -> dict[str, float]:
         """The query's words in lower case, each once."""
         written = _WORD.findall(query)
-        asking = [w for w in written if not _FUNCTION_WORD.fullmatch(w.lower())] or written
+        asking = [w for w in written if w.lower() not in FUNCTION_WORDS] or written
         weights: dict[str, float] = {}
         for word in asking:
             weight = self._name_weight if word[0].isupper() else 1.0

@@ -87,27 +87,31 @@ class ArtistFormat(Weighted):
     """w · (0.125 per kind of tag pair that occurs, of think, search, information, answer, + 0.5 for strict order).
 
     Strict order: opens with a thought, every search (or call; several in one turn are one) is followed by its
-    information, and one answer ends it all.
+    information, and one answer ends it all. 0 without an answer, which the paper does not ask for: tags
+    alone would pay.
     """
 
     dimension = CITATION_SUPPORT
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
+        if not has_answer(episode):
+            return 0.0
         blocks = _blocks(episode)
         in_order = re.fullmatch(r"T(?:T|S+I+)*A", blocks) is not None
         return self.weight * (0.125 * len(set(blocks)) + 0.5 * in_order)
 
 
 class ArtistTools(Weighted):
-    """w · successful / all tool calls; 0 without a call."""
+    """w · successful / all tool calls; 0 without a call, and without an answer, which the paper does not ask for: any
+    search that succeeds would pay."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        calls = episode.tool_records
+        calls = episode.tool_records if has_answer(episode) else ()
         return self.weight * sum(map(is_success, calls)) / max(len(calls), 1)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        return success(self.weight, episode)
+        return success(self.weight if has_answer(episode) else 0.0, episode)

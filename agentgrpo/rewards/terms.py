@@ -151,49 +151,57 @@ class FormatChecks(Weighted):
 
 
 class SearchQuality(Weighted):
-    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · answer_allowed."""
+    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · answer_allowed. 0 without an
+    answer, and where only the environment itself has searched."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        if read(episode, "rounds_used") == 0:
-            return self.weight * read(episode, "answer_allowed")
-        return self.weight * (read(episode, "final_evidence_sufficient") + read(episode, "search_quality_score")) / 2
+        rounds, automatic = read(episode, "rounds_used"), read(episode, "automatic_searches")
+        if rounds == 0:
+            quality = read(episode, "answer_allowed")
+        else:
+            quality = (read(episode, "final_evidence_sufficient") + read(episode, "search_quality_score")) / 2
+        return self.weight * quality * (has_answer(episode) and (rounds == 0 or rounds > automatic))
 
 
 class SubquestionCoverage(Weighted):
-    """w · subquestion_coverage_ratio."""
+    """w · subquestion_coverage_ratio; 0 without an answer, and where the policy has set no subquestion."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * read(episode, "subquestion_coverage_ratio")
+        ratio, active = read(episode, "subquestion_coverage_ratio"), read(episode, "active_subquestions")
+        return self.weight * ratio * (has_answer(episode) and active > 0)
 
 
 class EvidenceGain(Weighted):
-    """w · evidence_gain_total; each turn gets the gain of its round."""
+    """w · evidence_gain_total; each turn gets the gain of its round. 0 without an answer: evidence is found to answer
+    from."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * read(episode, "evidence_gain_total")
+        return self.weight * read(episode, "evidence_gain_total") * has_answer(episode)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
+        if not has_answer(episode):
+            return [0.0] * len(episode.turns)
         gains = episode.metrics_by_turn.get("evidence_gain_total", (0.0,) * len(episode.turns))
         return [self.weight * gain for gain in gains]
 
 
 class EarlyStopBonus(Weighted):
-    """w · early_stops."""
+    """w · early_stops; 0 without an answer."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * read(episode, "early_stops")
+        return self.weight * read(episode, "early_stops") * has_answer(episode)
 
 
 class AnswerWhenEvidenceInsufficient(Penalty):

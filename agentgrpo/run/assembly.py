@@ -35,8 +35,10 @@ from agentgrpo.run.session import TrainingSession
 from agentgrpo.run.settings import Settings
 from agentgrpo.tasks.base import MixedDataset
 from agentgrpo.tasks.order import TaskOrder, curriculum_of
+from agentgrpo.training.adapters import has_adapter
 from agentgrpo.training.canary import is_pooled
 from agentgrpo.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from agentgrpo.training.learning_rate import too_low
 from agentgrpo.training.optimizer import AdamW
 from agentgrpo.training.process_group import once, only_first, refuse_unequal
 from agentgrpo.training.reference import Reference, reference_state
@@ -56,6 +58,8 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     if built.is_sharded:
         shard(built.policy.model, built.world.size)
     optimizer: AdamW = built.settings.optimizer.build(model=built.policy.model)
+    if checkpoint is None:
+        _say_rate(built, optimizer)
     trainer = _trainer(built, reference, optimizer)
     if checkpoint is None:
         torch.manual_seed(built.run.seed)  # nothing of ours draws from torch's own generator, a user's part may
@@ -149,7 +153,8 @@ _IMITATES: Mapping[str, object] = {
 
 def refuse_unfit(settings: Settings) -> None:
     """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
-    round."""
+    round, and for what may only be evaluated with."""
+    refuse_gold_evidence(settings)
     name = settings.demonstrations.name
     if name == "none" and settings.tree["algorithm"]["name"] == "sft":
         raise ConfigError("algorithm=sft imitates demonstrations, and demonstrations=none; choose them: agentgrpo sft")
@@ -164,8 +169,18 @@ def refuse_unfit(settings: Settings) -> None:
             )
 
 
+def refuse_gold_evidence(settings: Settings) -> None:
+    """Raise ConfigError where the policy would learn from passages that nobody knows outside of a test."""
+    if (settings.environment.tree.get("evidence") or {}).get("name") == "gold":
+        raise ConfigError(
+            "environment.evidence.name=gold knows the passages that prove the answer, so it is for evaluation alone; "
+            "train with evidence=lexical"
+        )
+
+
 def refuse_untrainable(built: Run) -> None:
     rollout = built.rollout
+    refuse_gold_evidence(built.settings)
     if not built.engine.trainable:
         raise ConfigError(f"engine={built.settings.engine.name} gives no exact log-probs: evaluate with it")
     if (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):
@@ -173,6 +188,16 @@ def refuse_untrainable(built: Run) -> None:
             f"rollout.top_p={rollout.top_p}, top_k={rollout.top_k}, min_p={rollout.min_p}: training "
             "scores the whole distribution, so only 1.0, 0 and 0.0 are allowed; shape it with rollout.temperature"
         )
+
+
+def _say_rate(built: Run, optimizer: AdamW) -> None:
+    """The learning rate where the run has chosen it, or that it is too low."""
+    node, model = built.settings.optimizer.tree, built.policy.model
+    weights = sum(p.numel() for p in model.parameters())
+    if node.get("lr") is None and node.get("name") == "adamw":
+        built.screen.line(f"note: the learning rate is {optimizer.lr:g}, the usual one for {weights:,} weights")
+    if built.source is None and (low := too_low(node, weights, built.run.max_steps, is_adapter=has_adapter(model))):
+        built.screen.line(f"note: {low}")
 
 
 def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Trainer:
@@ -191,7 +216,7 @@ def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Train
         clock=NoClock() if algorithm.max_staleness else built.clock,  # a clock is for one thread
         world=built.world,
         sampler_differs=built.source is None
-        and (algorithm.has_old_samples or hardware.mixed_precision != "no" or is_pooled(built.engine)),
+        and (algorithm.has_old_samples or hardware.rounds or is_pooled(built.engine)),
     )
 
 

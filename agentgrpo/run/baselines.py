@@ -106,7 +106,7 @@ class Baselines:
             made["rollout"] |= {"refill_rounds": 0, "curriculum": "none"}
             is_adapter = (self._settings.tree["model"].get("lora") or {}).get("rank")
             least = _ADAPTER_LR if is_adapter else self._sft_lr
-            made["optimizer"]["lr"] = max(float(self._settings.tree["optimizer"]["lr"]), least)
+            made["optimizer"]["lr"] = max(float(self._settings.tree["optimizer"]["lr"] or 0), least)
         run_dir = Path(self._settings.run.dir, FOLDER, name)
         made["run"] |= {"dir": str(run_dir), "max_steps": _NO_END, "max_cpu_s": cpu_s, "eval_every": 0}
         made["run"]["eval"]["baselines"] = False

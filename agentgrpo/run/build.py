@@ -71,6 +71,7 @@ _FREE: Mapping[str, Mapping[str, str]] = {
     "validity": {"name": "none"},
     "reranker": {"name": "lexical"},
     "fetcher": {"name": "none"},
+    "evidence": {"name": "lexical"},
 }
 """Parts of an environment that ask nobody."""
 

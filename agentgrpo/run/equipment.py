@@ -56,7 +56,7 @@ class Equipment:
     ) -> None:
         """Raises ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
         self._config, self._meter = config, meter
-        self._pages = corpora.get(PAGES, ())
+        self._corpora = corpora
         if config["tools"] and not self._has_tools:
             raise ConfigError(
                 f"environment={config['environment']['name']} calls no tools; use environment=tools, or tools=none"
@@ -77,12 +77,12 @@ class Equipment:
         node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
         retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
         parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
-        return self._injected(retrievers, parts, corpora.get(PAGES, ()))
+        return self._injected(retrievers, parts, corpora, node)
 
     @property
     def for_environment(self) -> Mapping[str, Any]:
         """Arguments of an environment factory's constructor."""
-        return self._injected(self.retrievers, self._parts, self._pages)
+        return self._injected(self.retrievers, self._parts, self._corpora, self._config["retriever"])
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -109,9 +109,21 @@ class Equipment:
         return (*self.retrievers.values(), *self._parts.values(), *workspaces)
 
     def _injected(
-        self, retrievers: Mapping[str, Retriever], parts: Mapping[str, Tool | Toolset], pages: Sequence[Passage]
+        self,
+        retrievers: Mapping[str, Retriever],
+        parts: Mapping[str, Tool | Toolset],
+        corpora: Corpora,
+        retriever: Mapping[str, Any],
     ) -> Mapping[str, Any]:
-        return {"retrievers": retrievers, "tools": by_name(parts), "workspaces": self.workspaces, PAGES: pages}
+        """`corpora` are all that can be found, or nothing where a server may find more."""
+        known = retriever["name"] == "embedded" and (retriever.get("web") or {"name": "none"})["name"] == "none"
+        return {
+            "retrievers": retrievers,
+            "tools": by_name(parts),
+            "workspaces": self.workspaces,
+            "corpora": _searched(corpora) if known else {},
+            PAGES: corpora.get(PAGES, ()),
+        }
 
     @property
     def _has_tools(self) -> bool:
@@ -134,14 +146,19 @@ class Equipment:
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        searched = {name: passages for name, passages in corpora.items() if name != PAGES}
-        found: Mapping[str, Retriever] = build_part(PartNode("retriever", node), self._meter, corpora=searched)
+        found: Mapping[str, Retriever] = build_part(
+            PartNode("retriever", node), self._meter, corpora=_searched(corpora)
+        )
         return found
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
         node = PartNode("tool", {"name": key, **self._nodes[key]})
         part: Tool | Toolset = build_part(node, self._meter, retrievers=retrievers)
         return part
+
+
+def _searched(corpora: Corpora) -> Corpora:
+    return {name: passages for name, passages in corpora.items() if name != PAGES}
 
 
 def _refuse_pages(config: Mapping[str, Any], retrievers: Mapping[str, Retriever]) -> None:

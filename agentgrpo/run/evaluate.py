@@ -19,6 +19,7 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.factory import Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.judges.base import AnswerJudge
+from agentgrpo.judges.evidence.measure import JudgedEvidence, evidence_figures, judged_evidence
 from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import refuse_failures, score_groups
@@ -136,6 +137,8 @@ class Scorecard:
     pass_at_k: Mapping[str, float]
     ratio_parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Of Figures.ratios, per task as `metrics` are; 0.0 for a task whose episodes do not have it."""
+    evidence: tuple[JudgedEvidence, ...] = ()
+    """Of every episode that an evidence judge can be measured by."""
 
     def means(self) -> dict[str, float]:
         return {name: fmean(values) for name, values in self.metrics.items()}
@@ -177,6 +180,7 @@ class Scorecard:
             failed=tuple(row["failed"]),
             pass_at_k=dict(row["pass_at_k"]),
             ratio_parts={k: tuple(v) for k, v in row.get("ratio_parts", {}).items()},
+            evidence=tuple(JudgedEvidence(*judged) for judged in row.get("evidence", ())),
         )
 
 
@@ -257,6 +261,7 @@ async def evaluate(
         failed=tuple(sorted(failed)),
         pass_at_k=_pass_at_k(scored, samples_per_task),
         ratio_parts=_columns(parts),
+        evidence=tuple(judged_evidence(episode for group in scored for episode in group.group.episodes)),
     )
     return card, scored
 
@@ -337,8 +342,12 @@ class Evaluation:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
         it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
         `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
-        where a task has what it is measured against."""
+        where a task has what it is measured against, and once more for the trained policy, greedy, by itself.
+        `evidence`, where tasks have gold support: see judges.evidence.measure; over the episodes of both policies in
+        all modes."""
         quality, spending = self.figures.quality, self.figures.spending
+        cards = [card for mode in self.trained for card in (self.baseline[mode], self.trained[mode])]
+        evidence = evidence_figures([judged for card in cards for judged in card.evidence])
         modes: dict[str, Any] = {}
         kept: dict[str, int] = {}
         for mode in self.trained:
@@ -385,6 +394,8 @@ class Evaluation:
             "criterion": self.criterion,
             "fell": fell,
             **({"oracle": self.oracle.without(self.oracle.failed).means()} if self.oracle else {}),
+            **{section: greedy[section]["trained"] for section in self.figures.ratios if section in greedy},
+            **({"evidence": evidence} if evidence else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
             "figures": self.figures.to_json(),
         }

@@ -18,7 +18,8 @@ from agentgrpo.core.types import Message, Task
 from agentgrpo.judges.answers import words
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.llm.verdict import BAD_VERDICT
-from agentgrpo.tasks.records import JsonRow, read_rows
+from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.records import Node, read_rows
 
 LEAST_ACCURACY, MOST_LENGTH_BIAS = 0.8, 0.1
 LEAST_LABELS = 20
@@ -41,21 +42,23 @@ class Label:
 
 def read_labels(path: Path) -> list[Label]:
     """Lines {"question", "answer", "label": a number from 0 to 1, "references"?: a list of texts}. Raises DataError."""
-    labels = [_label(row) for row in read_rows(path, "--labels")]
+    malformed = Malformed()
+    labels = [*malformed.spare(_label, read_rows(path, "--labels", malformed))]
+    malformed.refuse()
     if not labels:
         raise DataError(f"--labels: '{path}' has no lines; write one object with question, answer and label per line")
     return labels
 
 
-def _label(row: JsonRow) -> Label:
-    grade, references = row.values.get("label"), row.values.get("references") or []
+def _label(row: Node) -> Label:
+    grade, references = row.object().get("label"), row.object().get("references") or []
     if not isinstance(grade, int | float) or not 0 <= grade <= 1:
         row.refuse(f"'label' is {grade!r}; it must be a number from 0 (wrong) to 1 (right)")
     if not isinstance(references, list) or not all(isinstance(text, str) for text in references):
         row.refuse(f"'references' is {str(references)[:60]!r}; it must be a list of texts, or left out")
-    question = Message(role="user", content=row.text("question"))
-    task = Task(id=f"line {row.line}", messages=(question,), references=tuple(references))
-    return Label(task=task, answer=row.text("answer"), grade=float(grade))
+    question = Message(role="user", content=row.required("question"))
+    task = Task(id=row.at, messages=(question,), references=tuple(references))
+    return Label(task=task, answer=row.required("answer"), grade=float(grade))
 
 
 def pairs_of(labels: Sequence[Label]) -> list[Pair]:

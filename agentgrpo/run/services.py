@@ -22,6 +22,7 @@ IN_PROCESS: Mapping[str, frozenset[str]] = {
     "reranker": frozenset({"none", "lexical", "cross_encoder"}),
     "fetcher": frozenset({"none", "task"}),
     "completer": frozenset({"local"}),
+    "evidence": frozenset({"gold", "heuristic", "lexical"}),
 }
 """Kind of part that is metered -> names of those that ask nobody."""
 
@@ -49,6 +50,8 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
         return RerankerService(part, meter=meter)
     if kind == "fetcher":
         return FetcherService(part, meter=meter)
+    if kind != "completer":
+        return part
     role = next((key for key in reversed(path.split(".")) if key in ("judge", "reader", "validity")), "judge")
     return CompleterService(part, kind=role, meter=meter)
 

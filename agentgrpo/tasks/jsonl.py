@@ -1,4 +1,4 @@
-"""A user's own questions and documents, as JSON lines files."""
+"""A user's own questions and documents, in a file each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS, TaskDataset
+from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.questions.dataset import QuestionSet
 from agentgrpo.tasks.questions.intake import Filter, Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Shares, without_shared
@@ -25,31 +26,38 @@ def jsonl(
     id_key: str = "id",
     question_key: str = "question",
     answers_key: str = "answers",
+    corpus_keys: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> QuestionSet:
     """Questions to be answered from a corpus, and optionally from a second one ("web") that costs more; or without any,
     by an agent that does not search, or whose server has its own. The task set `questions` with one source, whose ids
     are the tasks'.
 
-    `questions`: lines {"question", "answers"?, "id"?, "split"?, ...}; the first three can be renamed, and are needed
-    then. `answers` is a string or a list of acceptable ones; without any the environment itself has to say what an
-    attempt is worth. Instead of a question TRL's "prompt" is read, a text or a list of messages. An id that is missing
-    is made of the question. Further keys become the task's metadata ("files": {name: text} is what lies in the
-    workspace of a tool agent). A row without "split" goes to one by the hash of (seed, question): `test_fraction`
-    of them to test, `dev_fraction` to dev, the others to train; no question is in two.
-    `corpus`, `web_corpus`: lines {"id", "text", "title"?, "url"?}. `thesaurus`: a JSON object {query word: [words that
-    documents use instead]} for the reranker.
+    `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or a published
+    format that `questions` reads; the first three can be renamed, and are needed then. `answers` is a string or a list
+    of acceptable ones; without any the environment itself has to say what an attempt is worth. Instead of a question
+    TRL's "prompt" is read, a text or a list of messages. An id that is missing is made of the question. Further keys
+    become the task's metadata ("files": {name: text} is what lies in the workspace of a tool agent). A row without
+    "split" goes to one by the hash of (seed, question): `test_fraction` of them to test, `dev_fraction` to dev, the
+    others to train; no question is in two.
+    `corpus`, `web_corpus`: rows {"id", "text", "title"?, "url"?}, which `corpus_keys` can rename. `thesaurus`: a JSON
+    object {query word: [words that documents use instead]} for the reranker.
 
-    Raises DataError with file, line number and reason for what cannot be read; ConfigError for bad fractions."""
+    Raises DataError with file, line number and reason for everything that cannot be read; ConfigError for bad
+    fractions."""
     given = {"id": id_key, "question": question_key, "answers": answers_key}
     keys = {ours: theirs for ours, theirs in given.items() if theirs != ours}
-    source = QuestionSource(path=questions, format="plain", keys=keys, filter=Filter(has_answer=False))
+    source = QuestionSource(path=questions, keys=keys, filter=Filter(has_answer=False))
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
     intake = Intake(Path(questions).stem, source, shares, what="questions", prefix="")
-    kept, left_out = without_shared(intake.asked())
+    malformed = Malformed()
+    asked = intake.asked(malformed)
+    corpora = corpora_of(corpus, web_corpus, thesaurus, keys=corpus_keys or {}, malformed=malformed)
+    malformed.refuse()
+    kept, left_out = without_shared(asked)
     return QuestionSet(
         asked=kept,
-        corpora=corpora_of(corpus, web_corpus, thesaurus),
+        corpora=corpora,
         mixture=None,
         notes=[*intake.notes(), *(f"{n} left out: also asked in {split}" for (_, split), n in left_out.items())],
         settings=[dev_fraction, test_fraction, seed],

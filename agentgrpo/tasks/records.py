@@ -3,101 +3,95 @@ that names file, position, reason and what to do."""
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS
+from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.tables import ParquetTable, Table
 
-# --- Reading users' JSON lines files. Whatever is wrong with a line is a DataError that names file, line and reason.
-
-_QUOTED_TITLE = re.compile(r'"(.*)"\r?\n(.+)', re.DOTALL)
+# --- JSON lines.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonRow:
-    """One line of a file: a JSON object."""
-
-    path: Path
-    line: int
-    """1-based."""
-    values: Mapping[str, Any]
-
-    def refuse(self, reason: str) -> NoReturn:
-        raise DataError(f"{self.path}, line {self.line}: {reason}")
-
-    def text(self, key: str) -> str:
-        """A non-empty string, without surrounding white space."""
-        value = self.values.get(key)
-        if not isinstance(value, str) or not value.strip():
-            self.refuse(f"'{key}' is {_shown(value)}; it must be a non-empty string")
-        return value.strip()
-
-    def optional_text(self, key: str) -> str:
-        """A string, "" when the key is absent or null."""
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, str):
-            self.refuse(f"'{key}' is {_shown(value)}; it must be a string, or left out")
-        return (value or "").strip()
-
-    def id(self, key: str = "id") -> str:
-        """A string or an integer, as a string."""
-        value = self.values.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return self.text(key)
-
-
-def read_rows(path: str | Path, what: str) -> Iterator[JsonRow]:
-    """The objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors."""
+def read_rows(path: str | Path, what: str, malformed: Malformed | None = None) -> Iterator[Node]:
+    """The objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors. Lines that
+    hold none go to `malformed`; without it the first of them is raised."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of a JSON lines file")
     with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if raw.strip():
-                yield JsonRow(path=path, line=number, values=_object(path, number, raw))
+        lines = ((number, raw) for number, raw in enumerate(file, start=1) if raw.strip())
+        read = partial(_object, path)
+        yield from map(read, lines) if malformed is None else malformed.spare(read, lines)
 
 
-def _object(path: Path, number: int, raw: bytes) -> Mapping[str, Any]:
+def _object(path: Path, line: tuple[int, bytes]) -> Node:
+    number, raw = line
+    node = Node(path, f"line {number}", None)
     try:
         value = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
         json.dumps(value, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but no text
     except UnicodeError:
-        raise DataError(f"{path}, line {number}: not valid UTF-8 text; save the file as UTF-8") from None
+        node.refuse("not valid UTF-8 text; save the file as UTF-8")
     except (ValueError, RecursionError) as e:
-        raise DataError(f"{path}, line {number}: not valid JSON ({e}); write one object per line") from None
+        node.refuse(f"not valid JSON ({e}); write one object per line")
     if not isinstance(value, dict):
-        raise DataError(f"{path}, line {number}: {_shown(value)} is not an object; write one object per line")
-    return value
+        node.refuse(f"{shown(value)} is not an object; write one object per line")
+    return Node(path, node.at, value)
 
 
-def read_passages(path: str | Path) -> tuple[Passage, ...]:
-    """A corpus: lines {"id", "text", "title"?, "url"?}, or {"id", "contents"} with contents = '"Title"\ntext'. Raises
-    DataError, also for an empty file or an id used twice."""
-    passages: dict[str, Passage] = {}
-    lines: dict[str, int] = {}
-    for row in read_rows(path, "corpus"):
-        id = row.id()
-        if id in passages:
-            row.refuse(f"id '{id}' was used in line {lines[id]} already; ids must be unique")
-        title, text = row.optional_text("title"), row.text("contents" if "contents" in row.values else "text")
-        if "contents" in row.values and (quoted := _QUOTED_TITLE.match(text)):
-            title, text = quoted[1], quoted[2]
-        passages[id] = Passage(id=id, text=text, title=title, url=row.optional_text("url"))
-        lines[id] = row.line
-    if not passages:
+# --- What is searched.
+
+_QUOTED_TITLE = re.compile(r'"(.*)"\r?\n(.+)', re.DOTALL)
+PASSAGE_KEYS = ("id", "text", "title", "url")
+
+
+def read_passages(
+    path: str | Path, keys: Mapping[str, str] | None = None, malformed: Malformed | None = None
+) -> tuple[Passage, ...]:
+    """A corpus, in any format of `read_records`: {"id", "text", "title"?, "url"?}, or {"id", "contents"} with contents
+    '"Title"\ntext'. keys: what PASSAGE_KEYS are called there. What is malformed goes to `malformed`; without it
+    DataError is raised, with all of it. Raises DataError for a file without a row."""
+    for name in keys or ():
+        if name not in PASSAGE_KEYS:
+            allowed = f"{', '.join(PASSAGE_KEYS)} can be renamed.{did_you_mean(name, PASSAGE_KEYS)}"
+            raise ConfigError(f"task.corpus_keys.{name}; {allowed}")
+    found = Malformed() if malformed is None else malformed
+    before, lines = found.count, dict[str, str]()
+    rows = read_records(Path(path).expanduser(), malformed=found, what="corpus")
+    passages = tuple(found.spare(partial(_passage, keys or {}, lines), rows))
+    if not passages and found.count == before:
         raise DataError(f"corpus: '{path}' has no passages; write one object with 'id' and 'text' per line")
-    return tuple(passages.values())
+    if malformed is None:
+        found.refuse()
+    return passages
+
+
+def _passage(keys: Mapping[str, str], lines: dict[str, str], row: Node) -> Passage:
+    """lines: id -> where it was used."""
+    called = {name: keys.get(name, name) for name in PASSAGE_KEYS}
+    has_contents = "text" not in keys and "contents" in row.object()
+    id = row.id(called["id"], "task.corpus_keys.id")
+    if id in lines:
+        row.refuse(f"id '{id}' was used in {lines[id]} already; ids must be unique")
+    text = row.required("contents" if has_contents else called["text"], "task.corpus_keys.text")
+    title = row.optional_text(called["title"])
+    if has_contents and (quoted := _QUOTED_TITLE.match(text)):
+        title, text = quoted[1], quoted[2]
+    lines[id] = row.at
+    return Passage(id=id, text=text, title=title, url=row.optional_text(called["url"]))
 
 
 def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
@@ -111,13 +105,6 @@ def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
     ):
         raise DataError(f'thesaurus \'{path}\' is no object of lists of words; write {{"word": ["other", ...], ...}}')
     return entries
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "missing"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # --- The elements of a list in a JSON file, one after the other: a published file may be far larger than memory.
@@ -258,6 +245,8 @@ class Node:
     at: str
     """Such as "line 3" or "data[0].paragraphs[2]"."""
     value: Any
+    of_table: bool = False
+    """A row of columns: a cell may be empty, and a list be written out in it."""
 
     def refuse(self, reason: str) -> NoReturn:
         raise DataError(f"{self.where}: {reason}")
@@ -297,6 +286,32 @@ class Node:
     def text(self, key: str) -> str:
         """Not empty, without surrounding white space."""
         return self.get(key).string()
+
+    def required(self, key: str, setting: str = "") -> str:
+        """The same, of a user's own file: what is missing may be there by another name, which `setting` says."""
+        value = self.object().get(key)
+        if value is None:
+            called = f"; {setting}=NAME says what it is called" if setting else ""
+            self.refuse(
+                f"'{key}' is missing; the row has {', '.join(map(str, self.object()))[:100] or 'nothing'}{called}"
+            )
+        if not isinstance(value, str) or not value.strip():
+            self.refuse(f"'{key}' is {shown(value)}; it must be a non-empty string")
+        return value.strip()
+
+    def id(self, key: str = "id", setting: str = "") -> str:
+        """A text or an integer, as a text. Else as `required`."""
+        value = self.object().get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self.required(key, setting)
+
+    def filled(self) -> Node:
+        """Of a table: without its empty cells, and with lists where they are written out, as JSON or as Python does."""
+        if not self.of_table:
+            return self
+        cells = {key: _list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
+        return Node(self.path, self.at, cells, of_table=True)
 
     def string(self) -> str:
         if not isinstance(self.value, str) or not self.value.strip():
@@ -348,51 +363,60 @@ def read_json(path: Path) -> Node:
     return Node(path, "", value)
 
 
-def read_records(path: Path, columns: Sequence[str] | None = None) -> Iterator[Node]:
-    """The objects of a list in a .json file, the rows of a .parquet file, or the objects of JSON lines in any other.
-    columns: of parquet only these are read, as tables.Table.rows says."""
+def read_records(
+    path: Path, columns: Sequence[str] | None = None, malformed: Malformed | None = None, what: str = "task.path"
+) -> Iterator[Node]:
+    """The objects of a list in a .json file, the rows of a .parquet, .csv or .tsv file, or the objects of JSON lines in
+    any other. columns: of parquet only these are read, as tables.Table.rows says. malformed: takes what cannot be read;
+    without it DataError is raised. what: the file's name in errors."""
+    if not path.is_file():
+        raise DataError(f"{what}: '{path}' is not a file; give the path of one")
     if path.suffix == ".parquet":
-        yield from rows_of(path, ParquetTable(path), columns)
-    elif path.suffix == ".json":
-        yield from _json_records(path)
-    else:
-        for row in read_rows(path, "task.path"):
-            yield Node(row.path, f"line {row.line}", row.values)
+        rows = rows_of(path, ParquetTable(path), columns)
+    elif path.suffix in (".csv", ".tsv"):
+        rows = read_table(path, read_text(path), malformed)
+    elif path.suffix == ".json" and (found := list_of(path)) is not None:
+        key, start = found
+        rows = (Node(path, f"{key}[{i}]", value) for i, value in enumerate(elements(path, start)))
+    else:  # also of a .json file: data sets come as a list, as an object with the list called data, or as lines
+        rows = read_rows(path, what, malformed)
+    yield from rows if malformed is None else malformed.to_the_end(rows)
 
 
 def rows_of(path: Path, table: Table, columns: Sequence[str] | None = None) -> Iterator[Node]:
     """Rows of a table as objects, the first one being row 1."""
     for number, row in enumerate(table.rows(columns), start=1):
-        yield Node(path, f"row {number}", row)
+        yield Node(path, f"row {number}", row, of_table=True)
 
 
-def _json_records(path: Path) -> Iterator[Node]:
-    """Of a list, of the list called data of an object, or of JSON lines: data sets come as any of these."""
-    if not path.is_file():
-        raise DataError(f"'{path}' is not a file; give the path of one")
-    found = list_of(path)
-    if found is None:
-        for row in read_rows(path, "task.path"):
-            yield Node(row.path, f"line {row.line}", row.values)
-        return
-    key, start = found
-    for i, value in enumerate(elements(path, start)):
-        yield Node(path, f"{key}[{i}]", value)
-
-
-def read_table(path: Path, text: str) -> Iterator[Node]:
+def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Iterator[Node]:
     """The rows of a CSV file with a header, as objects of texts; it is separated by what its header has most of."""
     header = text.partition("\n")[0]
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count))
+
+    def whole(row: dict[str | Any, str | Any]) -> Node:
+        node = Node(path, f"line {rows.line_num}", row, of_table=True)
+        if None in row or None in row.values():
+            columns = len(rows.fieldnames or ())
+            node.refuse(f"not {columns} columns as the header has; check the quotes of this and the lines before")
+        return node
+
     try:
-        for row in rows:
-            node = Node(path, f"line {rows.line_num}", row)
-            if None in row or None in row.values():
-                columns = len(rows.fieldnames or ())
-                node.refuse(f"not {columns} columns as the header has; check the quotes of this and the lines before")
-            yield node
+        yield from map(whole, rows) if malformed is None else malformed.spare(whole, rows)
     except csv.Error as e:
         raise DataError(f"{path}, line {rows.line_num}: not readable as CSV ({e}); check the quotes") from None
+
+
+def _list_in(cell: Any) -> Any:
+    """["a", "b"] of the text of a cell; what is no list stays as it is."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return cell
+    with suppress(ValueError, RecursionError):
+        return found if isinstance(found := json.loads(cell), list) else cell
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        found = ast.literal_eval(cell)
+        return found if repr(found) == cell.strip() else cell  # numpy writes no commas, and the texts would be joined
+    return cell
 
 
 def read_text(path: Path, fallback: str | None = None) -> str:

@@ -44,7 +44,7 @@ ADMITTED = {
 ours ever is)."""
 
 
-def has_adapter(model: PreTrainedModel) -> bool:
+def has_adapter(model: nn.Module) -> bool:
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 

@@ -14,6 +14,8 @@ from torch.optim.optimizer import ParamsT
 
 from agentgrpo.config.values import CountOrZero, Positive, PositiveOrZero, Share, check_arguments
 from agentgrpo.core.errors import CheckpointError
+from agentgrpo.training.adapters import has_adapter
+from agentgrpo.training.learning_rate import scheduled, usual_rate
 from agentgrpo.training.sharding import by_sharding, fill, norm
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -27,14 +29,15 @@ class AdamW:
     The learning rate is a pure function of the step, so that nothing but the state of the parameters has to be saved.
     Weight decay applies to matrices, not to norms and biases. Parameters of half precision are the rounded copies of
     float32 masters, which take the updates: most of an update at a small learning rate is less than half precision can
-    tell apart from nothing. Raises ConfigError for a value out of range.
+    tell apart from nothing. lr: null = the usual one for a model of that size (training.learning_rate). Raises
+    ConfigError for a value out of range.
     """
 
     def __init__(
         self,
         *,
         model: nn.Module,
-        lr: Positive = 1e-6,
+        lr: Positive | None = None,
         betas: tuple[Beta, Beta] = (0.9, 0.99),
         weight_decay: PositiveOrZero = 0.0,
         eps: Positive = 1e-8,
@@ -43,7 +46,8 @@ class AdamW:
         max_grad_norm: Annotated[float, Gt(0)] = 1.0,
     ) -> None:
         check_arguments("optimizer", AdamW.__init__, locals())
-        self.lr = lr
+        weights = sum(p.numel() for p in model.parameters())
+        self.lr = usual_rate(weights, is_adapter=has_adapter(model)) if lr is None else lr
         self.warmup_steps = warmup_steps
         self.final_fraction = final_fraction
         self.max_grad_norm = max_grad_norm
@@ -57,7 +61,7 @@ class AdamW:
                 for group, decay in ((matrices, weight_decay), (others, 0.0))
                 for params in by_sharding(group)
             ],
-            lr=lr,
+            lr=self.lr,
             betas=(betas[0], betas[1]),
             eps=eps,
             fused=True,
@@ -70,11 +74,7 @@ class AdamW:
             }
 
     def learning_rate(self, step: int, total_steps: int) -> float:
-        """Of the 0-based `step`: `lr` times a linear warm-up over `warmup_steps`, times a linear decay from 1 at step 0
-        to `final_fraction` at step total_steps - 1 and after."""
-        warmup = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-        progress = min(1.0, step / max(1, total_steps - 1))
-        return self.lr * warmup * (1 - (1 - self.final_fraction) * progress)
+        return scheduled(self.lr, step, total_steps, warmup_steps=self.warmup_steps, final_fraction=self.final_fraction)
 
     def with_gradient(self) -> set[str]:
         """The parameters that have a gradient."""

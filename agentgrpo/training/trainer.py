@@ -19,6 +19,7 @@ from torch import Tensor
 from agentgrpo.core.errors import ConfigError, TrainingError
 from agentgrpo.core.stages import Clock, NoClock, Stage
 from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.kernels.last_layer import decoder_layers
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.packing import PackedBatch, idle_batch, pack, split_groups
@@ -63,7 +64,7 @@ class Trainer:
         tokens_per_micro_batch: int | None = None,
         head_chunk_tokens: int = CHUNK_TOKENS,
         mixed_precision: str = "no",
-        activation_checkpointing: bool = False,
+        activation_checkpointing: bool | None = None,
         clock: Clock | None = None,
         world: ProcessGroup | None = None,
         sampler_differs: bool = False,
@@ -101,6 +102,7 @@ class Trainer:
         self.objective = Objective(algorithm, sampler_differs=sampler_differs)
         # Every pass through sharded layers is a collective: all processes make the same number of them.
         self._in_step = any(map(is_sharded, policy.model.parameters()))
+        self._may_recompute = not self._in_step and decoder_layers(policy.model) is not None
         self._forward_precision = partial(autocast, mixed_precision, policy.device)
         self._forward_precision()  # a name that does not exist is an error of construction
 
@@ -237,6 +239,12 @@ class Trainer:
             self.optimizer.step(lr=lr, gradient_norm=norm)
         return norm
 
+    def _recomputes(self, batch: PackedBatch) -> bool:
+        """Where nobody says: what is longer than a micro-batch should be."""
+        if self.activation_checkpointing is not None:
+            return self.activation_checkpointing
+        return self._may_recompute and batch.input_ids.numel() > self.tokens_per_micro_batch
+
     def _backward(self, micro: MicroBatch, totals: Totals, *, stepped: bool) -> None:
         """Add the micro-batch's gradient, and its share of the loss to the totals.
 
@@ -245,7 +253,7 @@ class Trainer:
         """
         targets = micro.batch.targets
         with self.clock.stage(Stage.FORWARD):
-            states, head = self._forward(self.policy, micro.batch, recompute=self.activation_checkpointing)
+            states, head = self._forward(self.policy, micro.batch, recompute=self._recomputes(micro.batch))
             needs_all = self.objective.needs_whole_samples(stepped=stepped)
             terms = self.objective.sample_terms(micro, head.score_all(states, targets).logprobs if needs_all else None)
         gradient = torch.empty_like(states)

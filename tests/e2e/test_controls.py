@@ -55,7 +55,7 @@ async def test_a_policy_that_never_searches_fails(tmp_path: Path) -> None:
     from agentgrpo.engines.scripted import ScriptedEngine
     from agentgrpo.environments.search.metrics import SEARCH_FIGURES
     from agentgrpo.judges.answers import ExactMatch
-    from agentgrpo.judges.evidence import HeuristicEvidence
+    from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
     from agentgrpo.renderers.plain import PlainRenderer
     from agentgrpo.renderers.train_tokenizer import train_tokenizer
     from agentgrpo.retrieval.embedded import embedded

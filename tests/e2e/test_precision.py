@@ -49,3 +49,5 @@ def test_bfloat16_weights_are_the_rounded_masters(train: Run) -> None:
     assert all(t.dtype == torch.float32 for t in masters.values())
     assert all(torch.equal(t.bfloat16(), found[name]) for name, t in masters.items())
     assert any(not torch.equal(t, found[name].float()) for name, t in masters.items())
+    [step] = rows(run_dir / "metrics.jsonl")
+    assert 0 < abs(step["policy/correction_mean"] - 1) < 0.5  # what it rounds is weighed

@@ -11,7 +11,7 @@ import pytest
 from agentgrpo.core.types import Exit, Passage, RewardResult
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
-from agentgrpo.judges.evidence import HeuristicEvidence
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from agentgrpo.run.equipment import Equipment
 from tests import builders
 from tests.environments.scripted import ScriptedEngine, renderer

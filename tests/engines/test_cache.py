@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgrpo.engines.cache import CacheShape, KVCache, bucketed
+from agentgrpo.engines.cache import CacheShape, KVCache, bucketed, budget_within
 
 SHAPE = CacheShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32, device=torch.device("cpu"), in_place=False)
 
@@ -14,6 +14,13 @@ SHAPE = CacheShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32, device
 )
 def test_room_is_a_bucket(tokens, room):
     assert bucketed(tokens) == room
+
+
+def test_what_all_contexts_have_room_for_is_a_third_of_what_the_weights_leave():
+    assert SHAPE.token_bytes == 2 * 2 * 3 * 4 * 4
+    sizes = {"weight_bytes": 3_000, "token_bytes": SHAPE.token_bytes}
+    assert budget_within(3_000 + 3 * 192 * 1000, **sizes, longest=500) == 1000
+    assert budget_within(2_000, **sizes, longest=500) == 512  # one context at least
 
 
 def test_rooms_grow_and_never_waste_more_than_a_quarter():

@@ -166,6 +166,7 @@ NOTHING = {
     "search_rounds": 0.0,
     "search_queries": 0.0,
     "search_cache_hits": 0.0,
+    "automatic_searches": 0.0,
     "repeated_search_queries": 0.0,
     "search_limit_hits": 0.0,
     "fetched_pages": 0.0,

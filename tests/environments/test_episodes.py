@@ -168,6 +168,35 @@ async def test_the_opening_is_the_system_prompt_the_tasks_messages_and_the_quest
         assert engine.contexts == [f"{first}Be brief.\n2 + 2?\n4\nQuestion: 3 + 3?\n"]
 
 
+async def test_an_evidence_judge_may_ask_and_is_counted_and_closed() -> None:
+    class Asking(ScriptedJudge):
+        closed = False
+
+        async def judge_round(self, task, results, seen):  # type: ignore[no-untyped-def]
+            await asyncio.sleep(0)
+            return super().judge_round(task, results, seen)
+
+        def counts(self) -> dict[str, float]:
+            return {"calls": float(len(self.rounds))}
+
+        async def close(self) -> None:
+            self.closed = True
+
+    judge = Asking([(False, 0.25), (True, 1.0)])
+    vdb = ScriptedRetriever(ROWS)
+    agent = search_runner(
+        engine=ScriptedEngine([HOP_1, HOP_2, ANSWER]),
+        renderer=renderer(),
+        retrievers={"vdb": vdb, "web": vdb},
+        evidence=judge,
+    )
+    episode = await agent.run(builders.task(), sample_index=0, stream="s", sampling=SamplingParams(max_tokens=500))
+    assert episode.metrics_by_turn["evidence_gain_total"][:2] == (0.25, 0.75)
+    assert agent.environment.counts() == {"evidence/calls": 2.0}
+    await agent.environment.close()
+    assert judge.closed
+
+
 async def test_the_engine_context_is_released_however_the_episode_ends() -> None:
     class Failing(ScriptedJudge):
         def judge_round(self, task, results, seen):  # type: ignore[no-untyped-def]
@@ -238,9 +267,8 @@ def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     parts |= registry.PROVIDED["environment"]
     parameters = inspect.signature(SearchEnvironments).parameters
     assert node.pop("name") == "search"
-    assert node.pop("evidence")["name"] == "heuristic"
     assert node.pop("fetcher")["name"] == "none"
-    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}]
+    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}, {"evidence": "lexical"}]
     assert node == {name: p.default for name, p in parameters.items() if name not in parts}
 
 

@@ -49,9 +49,11 @@ NOTHING = dict.fromkeys(
         "web_searches",
         "vdb_searches",
         "rerank_calls",
+        "automatic_searches",
         "repeated_search_queries",
         "evidence_gain_total",
         "early_stops",
+        "active_subquestions",
         "subquestion_coverage_ratio",
         "final_evidence_sufficient",
         "search_quality_score",
@@ -82,7 +84,12 @@ def calls(*outcomes: Outcome) -> tuple[ToolRecord, ...]:
 def right() -> Episode:
     """Two rounds, one of each retriever, one rerank; the right answer with the one result cited that supports it."""
     spent = {"rounds_used": 2.0, "web_searches": 1.0, "vdb_searches": 1.0, "rerank_calls": 1.0}
-    found = {"evidence_gain_total": 0.8, "early_stops": 1.0, "subquestion_coverage_ratio": 0.5}
+    found = {
+        "evidence_gain_total": 0.8,
+        "early_stops": 1.0,
+        "active_subquestions": 2.0,
+        "subquestion_coverage_ratio": 0.5,
+    }
     quality = {"final_evidence_sufficient": 1.0, "search_quality_score": 0.6}
     of = episode(
         task(),
@@ -100,7 +107,8 @@ def wrong() -> Episode:
     """Five wasteful rounds, then a forced wrong answer that cites nothing."""
     spent = {"rounds_used": 5.0, "web_searches": 4.0, "vdb_searches": 2.0, "rerank_calls": 3.0}
     waste = {"repeated_search_queries": 2.0, "unnecessary_fetch_count": 2.0, "useful_fetched_pages": 0.0}
-    found = {"evidence_gain_total": 0.3, "subquestion_coverage_ratio": 1.0, "search_quality_score": 0.2}
+    found = {"evidence_gain_total": 0.3, "active_subquestions": 1.0, "subquestion_coverage_ratio": 1.0}
+    found |= {"search_quality_score": 0.2}
     faults = {"answer_when_evidence_insufficient": 1.0, "forced_final_answer": 1.0, "format_error_turns": 1.0}
     of = episode(
         task(),
@@ -132,8 +140,8 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
         1.0 + 0.3 + 0.2 * 0.5 + 0.15 * (1 + 0.6) / 2 - 0.05,
         # coverage, quality, 4 rounds too many, 2 duplicates, budget, 2 fetches, insufficient, forced
         0.2 + 0.15 * 0.2 / 2 - 4 * 0.05 - 2 * 0.1 - 0.1 - 2 * 0.1 - 0.2 - 0.05,
-        # coverage, quality, fetch, 4 rounds too many, budget, exhausted
-        0.2 + 0.15 * 0.3 / 2 + 0.1 - 4 * 0.05 - 0.1 - 0.2,
+        # fetch, 4 rounds too many, budget, exhausted; coverage and quality are nothing without an answer
+        0.1 - 4 * 0.05 - 0.1 - 0.2,
     ),
     "sparse_final_only": (1.0, 0.0, 0.0),
     "correctness": (1.0, 0.0, 0.0),
@@ -144,12 +152,12 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     "retriever_aware_v0": (
         SECOND_PASS[0] - 0.05 - 0.01 - 0.02 + 0.1 * 0.8,
         SECOND_PASS[1] - 4 * 0.05 - 2 * 0.01 - 3 * 0.02 + 0.1 * 0.3,
-        SECOND_PASS[2] - 5 * 0.01 + 0.1 * 0.4,
+        SECOND_PASS[2] - 5 * 0.01,  # no answer, no gain
     ),
     "retriever_aware": (
         SECOND_PASS[0] - 0.20 - 0.04 - 0.04 + 0.1 * 0.8,
         -0.1 + 0.1 * 0.3,  # unsupported and gain: a wrong answer pays for no search
-        0.1 * 0.4,
+        0.0,
     ),
     "search_r1": (1.0, 0.0, 0.0),
     "search_r1_structured": (1.0, 0.1, 0.0),

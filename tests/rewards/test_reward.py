@@ -87,8 +87,8 @@ async def test_sparse_mode_counts_the_terminal_terms_only_and_reads_no_others() 
         (0.5, "Orlin", 0.25),  # −0.15 + 0.4
         (0.0, "Castin", 2.1),
         (0.0, "Orlin", 0.4),
-        (0.0, None, 0.4),
-        (0.5, "  ", 0.25),
+        (0.0, None, 0.0),  # no answer, no gain
+        (0.5, "  ", -0.15),
     ],
 )
 async def test_wrong_and_missing_answers_pay_their_share_of_the_costs(
@@ -285,7 +285,13 @@ def test_every_cost_is_a_term_of_search_efficiency() -> None:
 
 def test_a_term_that_reads_what_the_agent_does_not_count_is_refused_before_any_episode() -> None:
     """Also where it reads it in some episodes only."""
-    counted = {"evidence_gain_total", "rounds_used", "answer_allowed", "final_evidence_sufficient"}
+    counted = {
+        "evidence_gain_total",
+        "rounds_used",
+        "answer_allowed",
+        "final_evidence_sufficient",
+        "automatic_searches",
+    }
     reward(PRICED).refuse_uncounted(counted)
     with pytest.raises(ConfigError, match=r"metric 'rounds_used', which this environment does not count .* reward="):
         reward(PRICED).refuse_uncounted({"evidence_gain_total"})

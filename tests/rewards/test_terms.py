@@ -72,16 +72,28 @@ def test_format_is_the_share_of_four_checks(
         ({"rounds_used": 2.0, "final_evidence_sufficient": 0.0, "search_quality_score": 0.5}, 2 * 0.5 / 2),
         ({"rounds_used": 0.0, "answer_allowed": 1.0}, 2.0),
         ({"rounds_used": 0.0, "answer_allowed": 0.0}, 0.0),
+        # what the environment has searched by itself counts where the policy has searched too
+        (
+            {"rounds_used": 1.0, "automatic_searches": 1.0}
+            | {"final_evidence_sufficient": 1.0, "search_quality_score": 1.0},
+            0.0,
+        ),
+        (
+            {"rounds_used": 2.0, "automatic_searches": 1.0}
+            | {"final_evidence_sufficient": 1.0, "search_quality_score": 1.0},
+            2.0,
+        ),
     ],
 )
 def test_search_quality(metrics: dict[str, float], expected: float) -> None:
-    assert value("search_quality", episode(metrics=metrics)) == expected
+    of = episode(metrics={"automatic_searches": 0.0} | metrics)
+    assert value("search_quality", of) == expected
+    assert value("search_quality", replace(of, answer=None)) == 0.0
 
 
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
-        ("subquestion_coverage", "subquestion_coverage_ratio"),
         ("evidence_gain", "evidence_gain_total"),
         ("early_stop_bonus", "early_stops"),
         ("answer_when_evidence_insufficient", "answer_when_evidence_insufficient"),
@@ -94,8 +106,17 @@ def test_search_quality(metrics: dict[str, float], expected: float) -> None:
     ],
 )
 def test_terms_that_weigh_one_metric(name: str, metric: str) -> None:
-    sign = 1 if name in ("subquestion_coverage", "evidence_gain", "early_stop_bonus") else -1
+    sign = 1 if name in ("evidence_gain", "early_stop_bonus") else -1
     assert value(name, episode(metrics={metric: 3.0}), weight=sign * 0.5) == sign * 1.5
+    if sign > 0:
+        assert value(name, episode(metrics={metric: 3.0}, answer=None), weight=0.5) == 0.0
+
+
+def test_subquestions_are_covered_where_there_are_some_and_an_answer() -> None:
+    covered = {"subquestion_coverage_ratio": 0.5, "active_subquestions": 2.0}
+    assert value("subquestion_coverage", episode(metrics=covered)) == 1.0
+    assert value("subquestion_coverage", episode(metrics=covered, answer="  ")) == 0.0
+    assert value("subquestion_coverage", episode(metrics=covered | {"active_subquestions": 0.0})) == 0.0
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(0.0, 0.0), (1.0, 0.0), (4.0, -1.5)])

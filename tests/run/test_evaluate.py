@@ -17,6 +17,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import Grade
+from agentgrpo.judges.evidence.measure import JudgedEvidence
 from agentgrpo.records.screen import Screen
 from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare
 from agentgrpo.run.report import _relative, closing_lines, report
@@ -112,6 +113,22 @@ def test_different_tasks_do_not_pair() -> None:
 def test_scorecards_come_back_from_json() -> None:
     one = replace(card([1.0, 0.0], [1.0, 2.0], 1), ratio_parts={"has_gold": (1.0, 0.0)})
     assert Scorecard.from_json(one.to_json()) == one
+
+
+def test_the_evidence_judge_is_measured_over_both_policies_in_both_modes() -> None:
+    plain = card([1.0, 0.0], [1.0, 1.0])
+    found = replace(plain, evidence=(JudgedEvidence(0.9, True, True), JudgedEvidence(0.2, False, False)))
+    missed = replace(plain, evidence=(JudgedEvidence(0.1, False, True), JudgedEvidence(0.5, False, False)))
+    assert Scorecard.from_json(json.loads(json.dumps(found.to_json()))) == found
+    # 2 x 0.9 over 0.2 and 0.5, 2 x 0.1 over none
+    assert evaluation(found, missed).to_json()["evidence"] == {
+        "auc": 0.5,
+        "supported": 4,
+        "sufficient_where_supported": 0.5,
+        "unsupported": 4,
+        "sufficient_where_unsupported": 0.0,
+    }
+    assert "evidence" not in evaluation(plain, plain).to_json()
 
 
 # --- eval.json and the report, to the byte
@@ -256,11 +273,13 @@ def test_shares_are_of_the_tasks_that_have_them() -> None:
     plain = constant(SEARCH, AFTER)
     before, after = with_gold(plain, (0.5, 0.0, 0.0, 0.0)), with_gold(plain, (1.0, 0.5, 0.0, 0.0))
     evaluation = compared(SEARCH_FIGURES, before, after)
-    greedy = evaluation.to_json()["greedy"]
+    found = evaluation.to_json()
+    greedy = found["greedy"]
     assert list(greedy)[-2:] == ["citations", "retrieval"]
     assert greedy["citations"] == {"baseline": {"precision": 0.25}, "trained": {"precision": 0.75}}
     assert greedy["retrieval"] == {"baseline": {"recall": 0.5}, "trained": {"recall": 0.5}}
     kinds = greedy["kinds"]
+    assert (found["citations"], found["retrieval"]) == ({"precision": 0.75}, {"recall": 0.5})
     assert kinds["a"]["citations"]["trained"] == {"precision": 0.75}
     assert "citations" not in kinds["b"]
     assert kinds["b"]["retrieval"] == {"baseline": {"recall": 0.0}, "trained": {"recall": 0.0}}

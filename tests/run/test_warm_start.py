@@ -11,7 +11,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Exit, Passage
 from agentgrpo.engines.base import Engine
 from agentgrpo.environments.factory import Runner
-from agentgrpo.judges.evidence import HeuristicEvidence
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer

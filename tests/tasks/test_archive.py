@@ -14,7 +14,7 @@ from agentgrpo.core.errors import ConfigError, RetrieverError
 from agentgrpo.core.types import Passage, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
-from agentgrpo.judges.evidence import HeuristicEvidence
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrieval.embedded import embedded

@@ -1,12 +1,18 @@
+import csv
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError, MalformedRows
 from agentgrpo.core.types import Message, Passage, Task
 from agentgrpo.tasks.jsonl import export, jsonl
+from agentgrpo.tasks.questions.checking import check
 from agentgrpo.tasks.records import read_passages
 from agentgrpo.worlds.almanac.dataset import Almanac
 
@@ -180,6 +186,97 @@ def test_a_bad_line_is_refused_with_file_line_and_reason(
         jsonl(questions=questions, corpus=corpus)
 
 
+def test_all_bad_lines_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
+    bad = [*["{oops", {"id": "b"}, {**GOOD, "question": 3}] * 4, GOOD]
+    questions = write(tmp_path / "q.jsonl", GOOD, *bad)
+    corpus = write(tmp_path / "c.jsonl", {"id": "p1", "text": "x"}, "nothing", {"id": "p1", "text": "y"})
+    with pytest.raises(MalformedRows) as refusal:
+        jsonl(questions=questions, corpus=corpus)
+    head, *rows = str(refusal.value).splitlines()
+    assert head == "15 malformed rows; the first 10:"
+    assert [row.partition(", ")[2].partition(": ")[0] for row in rows] == [f"line {i}" for i in range(2, 12)]
+    assert rows[1].startswith(f"  {questions}, line 3: 'question' is missing; the row has id; task.question_key=NAME")
+    with pytest.raises(MalformedRows) as refusal:
+        jsonl(questions=write(tmp_path / "good.jsonl", GOOD), corpus=corpus)
+    assert str(refusal.value).splitlines() == [
+        "2 malformed rows:",
+        f"  {corpus}, line 2: not valid JSON (Expecting value: line 1 column 1 (char 0)); write one object per line",
+        f"  {corpus}, line 3: id 'p1' was used in line 1 already; ids must be unique",
+    ]
+
+
+ROWS = [
+    {"id": "a", "question": "Where, then?", "answers": ["here", "at home"], "topic": "towns"},
+    {"id": "b", "question": 'The "old" one?', "answers": ["1200"], "topic": "years"},
+]
+
+
+def as_table(path: Path, rows: list[dict[str, object]], written: Callable[[object], object]) -> str:
+    """CSV or TSV; `written`: how lists are."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        table.writerow(rows[0])
+        table.writerows([[written(v) if isinstance(v, list) else v for v in row.values()] for row in rows])
+    return str(path)
+
+
+@pytest.mark.parametrize("file", ["q.csv", "q.tsv", "as Python writes lists.csv", "q.parquet", "q.json"])
+def test_every_kind_of_file_is_the_same_task_set(tmp_path: Path, file: str) -> None:
+    passages = [{"id": "p1", "text": "Paris, in France.", "title": "Paris"}, {"id": "p2", "text": "Bern.", "title": ""}]
+    lines = jsonl(
+        questions=write(tmp_path / "q.jsonl", *ROWS), corpus=write(tmp_path / "c.jsonl", *passages), test_fraction=0
+    )
+    paths = []
+    for name, rows in ((file, ROWS), (f"c-{file}", passages)):
+        path = tmp_path / name
+        if path.suffix == ".parquet":
+            parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        elif path.suffix == ".json":
+            path.write_text(json.dumps(rows))
+        else:
+            as_table(path, rows, repr if "Python" in name else json.dumps)
+        paths.append(str(path))
+    data = jsonl(questions=paths[0], corpus=paths[1], test_fraction=0)
+    assert data.corpora() == lines.corpora()
+    for split in ("train", "dev", "test"):
+        assert [(t.id, t.messages, t.references, t.metadata) for t in data.split(split)] == [
+            (t.id, t.messages, t.references, t.metadata) for t in lines.split(split)
+        ]
+    report = check([paths[0]])
+    assert (report.hurts, report.files[0].questions) == (False, 2)
+
+
+def test_empty_cells_are_none_and_a_list_that_python_cannot_have_written_is_a_text(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(
+        "id,question,answers,split\n,Where?,,train\n,How?,['a' 'b'],train\n,Who?,[sic],train\n"
+    )
+    tasks = jsonl(questions=str(tmp_path / "q.csv")).split("train")
+    assert [(t.question, t.references) for t in tasks] == [
+        ("Where?", ()),
+        ("How?", ("['a' 'b']",)),
+        ("Who?", ("[sic]",)),
+    ]
+
+
+def test_columns_of_a_table_can_be_renamed(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("qid;query;golden\nx;Where?;here\n")
+    (tmp_path / "c.csv").write_text("_id,body,title\np1,Bern.,A town\n")
+    named = partial(jsonl, questions=str(tmp_path / "q.csv"), corpus=str(tmp_path / "c.csv"))
+    named = partial(named, id_key="qid", question_key="query", answers_key="golden")
+    data = named(corpus_keys={"id": "_id", "text": "body"})
+    [task] = [*data.split("train"), *data.split("dev"), *data.split("test")]
+    assert (task.id, task.question, task.references) == ("x", "Where?", ("here",))
+    assert data.corpora()["vdb"] == (Passage(id="p1", title="A town", text="Bern."),)
+    with pytest.raises(ConfigError, match=r"corpus_keys\.txt; .* can be renamed\. Did you mean 'text'"):
+        named(corpus_keys={"txt": "body"})
+
+
+def test_a_published_format_needs_no_setting(tmp_path: Path) -> None:
+    rows = [{"question": f"Who {i}?", "golden_answers": [str(i)], "id": f"train_{i}"} for i in range(30)]
+    data = jsonl(questions=write(tmp_path / "train.jsonl", *rows))
+    assert {t.references for s in ("train", "dev", "test") for t in data.split(s)} == {(str(i),) for i in range(30)}
+
+
 def test_bytes_that_are_no_text(tmp_path: Path, corpus: str) -> None:
     (tmp_path / "q.jsonl").write_bytes(b'{"id": "a", "question": "Wh\xe9re?", "answers": "x"}\n')
     with pytest.raises(DataError, match=r"q\.jsonl, line 1: not valid UTF-8 text; save the file as UTF-8"):
@@ -190,7 +287,7 @@ def test_bytes_that_are_no_text(tmp_path: Path, corpus: str) -> None:
     ("lines", "reason"),
     [
         (['{"id": "p1"}'], "line 1: 'text' is missing"),
-        (['{"id": "p1", "text": "x", "title": 3}'], "line 1: 'title' is 3; it must be a string, or left out"),
+        (['{"id": "p1", "text": "x", "title": [3]}'], r"line 1\.title: \[3\]; a text is needed, or leave 'title' out"),
         (['{"id": "p", "text": "x"}', '{"id": "p", "text": "y"}'], "line 2: id 'p' was used in line 1 already"),
         ([], "has no passages"),
     ],

@@ -139,11 +139,12 @@ def test_columns_of_a_parquet_file(tmp_path: Path) -> None:
 PEAK = """
 import resource, sys
 from pathlib import Path
-from agentgrpo.tasks.questions.intake import opened, parts_of
+from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.questions.intake import UsedIds, opened, parts_of
 [part] = parts_of(sys.argv[1])
-next(part.records(["question"]))  # what pyarrow itself takes
+next(part.records(["question"], Malformed()))  # what pyarrow itself takes
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-count = sum(len(entry.answers) for entry in opened(part).entries())
+count = sum(len(entry.answers) for entry in opened(part).entries(Malformed(), UsedIds()))
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.aggregation import token_mean
-from agentgrpo.grpo.packing import pack
+from agentgrpo.grpo.packing import PackedBatch, pack
 from agentgrpo.training import attention
 from agentgrpo.training.policy import Policy
 from tests.grpo.tiny import exact_model, random_samples, tiny_model, tiny_tokenizer
@@ -57,6 +57,21 @@ def kept(num_layers: int, *, recompute: bool) -> float:
 def test_a_layer_keeps_its_input_and_nothing_else() -> None:
     assert kept(2, recompute=False) - kept(1, recompute=False) > 10 * 32
     assert kept(2, recompute=True) - kept(1, recompute=True) == 32
+
+
+def test_what_is_longer_than_a_micro_batch_is_computed_twice_where_nobody_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+    states = Policy.hidden_states
+
+    def watched(policy: Policy, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
+        seen.append((len(batch.input_ids) > 12, recompute))
+        return states(policy, batch, recompute=recompute)
+
+    monkeypatch.setattr(Policy, "hidden_states", watched)
+    make_trainer(tiny_model(), tokens_per_micro_batch=12).update(random_samples(), step=0)
+    assert {*seen} == {(True, True), (False, False)}
 
 
 def test_the_model_is_left_as_it_was() -> None:

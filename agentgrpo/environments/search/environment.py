@@ -8,7 +8,7 @@ episode does with both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.environments.base import Observation, Scores, Turn
@@ -29,6 +29,8 @@ from agentgrpo.environments.search.observations import Block
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.state import Ruling, SearchState, rule_on_answer
 from agentgrpo.environments.search.tool_turns import ToolTurns
+from agentgrpo.judges.base import close_judge
+from agentgrpo.retrieval.base import Probed
 
 
 class SearchEnvironments(SearchOptions):
@@ -48,7 +50,7 @@ class SearchEnvironments(SearchOptions):
     @property
     def limits(self) -> TurnLimits:
         """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
-        return TurnLimits(stop=self.planner.tags.stop_strings)
+        return TurnLimits(max_context=self.max_context, stop=self.planner.tags.stop_strings)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -57,6 +59,19 @@ class SearchEnvironments(SearchOptions):
 
     def make(self, attempt: Attempt) -> SearchEnvironment:
         return SearchEnvironment(self, attempt.task)
+
+    def counts(self) -> Mapping[str, float]:
+        """The account of the evidence judge, where it keeps one."""
+        return {f"evidence/{name}": n for name, n in getattr(self.evidence, "counts", dict)().items()}
+
+    async def probe(self) -> None:
+        """Raises JudgeError where the evidence judge asks a model that does not reply."""
+        if isinstance(self.evidence, Probed):
+            await self.evidence.probe()
+
+    async def close(self) -> None:
+        """The run is over: its evidence judge may go."""
+        await close_judge(self.evidence)
 
 
 class SearchEnvironment:
@@ -157,15 +172,15 @@ class SearchEnvironment:
             queries = options.planner.fallback(state.question).queries
             if options.auto_search_on_deadend and state.search_rounds == 0 and queries:
                 self.format_errors = 0
-                return await self._search(queries)
+                return await self._search(queries, automatic=True)
             return Exit.FORMAT_ERROR_LIMIT
         if state.evidence_sufficient or state.counts["answer_rejections"] >= options.max_answer_rejections:
             return Exit.NO_ACTION
         self._tell(self.tags.decision_feedback, say.NO_ACTION)
         return None
 
-    async def _search(self, queries: Sequence[Query]) -> Exit | None:
-        searched = await self.tools.search(queries, self.turn)
+    async def _search(self, queries: Sequence[Query], *, automatic: bool = False) -> Exit | None:
+        searched = await self.tools.search(queries, self.turn, automatic=automatic)
         if searched.sent and self.options.on_turn is not None:
             await self.options.on_turn(self.turn, "search", searched.num_shown)
         self._say(searched.blocks)

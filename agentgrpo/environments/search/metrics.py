@@ -6,10 +6,12 @@ from agentgrpo.core.types import Episode, Outcome
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search.grammar import document_id, page_of
 from agentgrpo.environments.search.state import SearchState
+from agentgrpo.judges.evidence.gold import supporting_of
 
 COUNTED = (
     "search_queries",
     "search_cache_hits",
+    "automatic_searches",
     "repeated_search_queries",
     "search_limit_hits",
     "answer_rejections",
@@ -33,6 +35,7 @@ COUNTED = (
     "tool_turns",
 )
 """Counted as they happen. search_queries: sent (cached ones too); repeated and over-limit ones are refused, not sent.
+automatic_searches: rounds that the environment made by itself, at a dead end; nothing is paid for them.
 web_searches + vdb_searches = web_served + vdb_served = search_queries, the first pair as requested. web_calls and
 vdb_calls: the searches that they went to, cached or not: a web search that fails is one of each, and one that is over
 the episode's budget none. rerank_requested = rerank_calls + rerank_skipped, a call a query. search_limit_hits: queries
@@ -104,8 +107,7 @@ def gold_metrics(episode: Episode) -> dict[str, float]:
     citation_precision := supporting passages cited / passages cited; 0 without any (has_gold_and_citations)
     cites_unsupported := the answer cites a passage that is not supporting
     """
-    named = episode.task.metadata.get("supporting")
-    gold = {str(id_) for id_ in named} if isinstance(named, list | tuple) else set[str]()
+    gold = supporting_of(episode.task)
     if not gold:
         return {}
     rounds: dict[int, set[str]] = {}

@@ -24,6 +24,7 @@ OnTurn: TypeAlias = Callable[[int, str | None, int], Awaitable[None]]
 _LOG = logging.getLogger(__name__)
 _AT_LEAST = {
     "max_turns": 1,
+    "max_context": 2,
     "top_k": 1,
     "rerank_candidates": 1,
     "max_concurrent_queries": 1,
@@ -66,6 +67,9 @@ class SearchOptions(EnvironmentDefaults):
     """Other names for tags, by their own name: {search: find}; null = none."""
     max_turns: int = 5
     """Sampled turns; one more where an answer is asked for at the end."""
+    max_context: int | None = 8192
+    """Tokens of an episode at most, prompt and all: about 1,000 of instructions and examples, and for each turn
+    rollout.max_tokens and some 700 of passages. null = as many as the engine holds."""
     top_k: int = 5
     """Passages a query shows."""
     rerank_candidates: int = 20
@@ -139,10 +143,12 @@ class SearchOptions(EnvironmentDefaults):
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
         taken = len(self.renderer.open(self.opening(task)))
-        if taken >= max_context:
+        room = min(max_context, self.max_context or max_context)
+        if taken >= room:
+            held, key = ("the engine holds", "engine") if room == max_context else ("its limit is", "environment")
             raise ConfigError(
-                f"task {task.id} opens with {taken} tokens, and the engine holds {max_context}: none is left for a "
-                "turn; raise engine.max_context (no model holds more than its own positions) or shorten "
+                f"task {task.id} opens with {taken} tokens, and {held} {room}: none is left for a turn; raise "
+                f"{key}.max_context (no model holds more than its own positions) or shorten "
                 "environment.system_prompt (model.describe_tools=false does where the model has learned the tags)"
             )
 

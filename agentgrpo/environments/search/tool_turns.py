@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 
 from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
 from agentgrpo.core.stages import Stage, calling
@@ -60,8 +61,9 @@ class ToolTurns:
             num_subquestions=len(self._state.subquestions),
         )
 
-    async def search(self, queries: Sequence[Query], turn: int) -> Searched:
-        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback."""
+    async def search(self, queries: Sequence[Query], turn: int, *, automatic: bool = False) -> Searched:
+        """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback. automatic: the
+        policy has not asked for it, and its gain is not the policy's."""
         sent, repeated, over = self._screen(queries)
         number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
         blocks: list[Block] = []
@@ -73,7 +75,10 @@ class ToolTurns:
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
             lines = self._show(rows, queries, number)
             shown = sum(len(passages) for passages in rows.values())
-            gain = self.gains[turn] = self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            gain = await self._evaluate({queries[i]: passages for i, passages in rows.items()})
+            self._state.counts["automatic_searches"] += automatic
+            if not automatic:
+                self.gains[turn] = gain
             blocks.append(Block(self._tags.information, lines))
             if self._options.show_search_evaluation:
                 blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
@@ -173,7 +178,7 @@ class ToolTurns:
     def _markers(self, passages: Sequence[Passage]) -> list[str]:
         return list(dict.fromkeys(self._state.labels.marker_of(p) for p in passages))
 
-    def _evaluate(self, rows: dict[Query, list[Passage]]) -> float:
+    async def _evaluate(self, rows: dict[Query, list[Passage]]) -> float:
         """The round's evidence gain. A round that showed nothing is insufficient and changes nothing else."""
         state = self._state
         if not any(rows.values()):
@@ -184,7 +189,11 @@ class ToolTurns:
             for q, passages in rows.items()
         ]
         with boundary(JudgeError, "evidence judge"):
-            verdict = self._options.evidence.judge_round(self._task, results, tuple(state.labels.documents.values()))
+            judged = self._options.evidence.judge_round(self._task, results, tuple(state.labels.documents.values()))
+            if isawaitable(judged):
+                with calling(Stage.TOOLS):
+                    judged = await judged
+            verdict = judged
         state.counts[f"evidence_{'sufficient' if verdict.sufficient else 'insufficient'}_rounds"] += 1
         return state.judge(verdict)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from agentgrpo.preflight.doctor.capacity import look_at_context, look_at_disk, look_at_memory
 from agentgrpo.preflight.doctor.case import Case, key_in, told
 from agentgrpo.preflight.doctor.episodes import look_at_episodes
+from agentgrpo.preflight.doctor.evidence import look_at_evidence
 from agentgrpo.preflight.doctor.finding import CheckNotes, Result, Skipped, status_of
 from agentgrpo.preflight.doctor.leaks import look_at_data
 from agentgrpo.preflight.doctor.masks import look_at_history, look_at_masks
@@ -61,6 +62,7 @@ CHECKS: tuple[Check, ...] = (
     Check("context", look_at_context),
     Check("tools", look_at_tools),
     Check("signal", look_at_signal),
+    Check("evidence", look_at_evidence),
     Check("guards", look_at_guards),
     Check("time of judging", look_at_judging_time),
     Check("prices", look_at_prices),

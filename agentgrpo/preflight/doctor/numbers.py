@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
+from statistics import fmean
+
+import torch
 
 from agentgrpo.config.build import takes
 from agentgrpo.engines.probe import determinism_probe
@@ -14,6 +18,8 @@ from agentgrpo.training.precision import autocast
 
 SAMPLES = 16
 """Branches that the trainer scores."""
+CAPPED = 0.1
+"""Share of tokens whose weight the correction may cut in half precision."""
 
 
 def _trainable(case: Case) -> None:
@@ -30,31 +36,43 @@ async def look_at_logprobs(case: Case, found: CheckNotes) -> None:
         raise Skipped("needs: masks, and no token is trained on")
     with autocast(built.hardware.mixed_precision, built.policy.device):
         scored = built.policy.logprobs(samples, temperature=case.rollout.temperature)
-    gaps = [
-        abs(ours - theirs)
-        for sample, logprobs in scored
-        for ours, theirs in zip(
-            logprobs.tolist(),
-            [p for p, m in zip((sample.rollout_logprobs or ())[1:], sample.loss_mask[1:], strict=True) if m],
-            strict=True,
-        )
+    sampled = [
+        [p for p, m in zip((s.rollout_logprobs or ())[1:], s.loss_mask[1:], strict=True) if m] for s, _ in scored
     ]
+    ours = torch.cat([logprobs.detach().float().cpu() for _, logprobs in scored])
+    theirs = torch.tensor([*chain(*sampled)])
+    gaps: list[float] = (ours - theirs).abs().tolist()
     worst = max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)  # nothing is larger than nan to max()
     found.facts |= {
         "tokens": len(gaps),
         "largest gap": worst,
-        "mean gap": sum(gaps) / len(gaps),
+        "mean gap": fmean(gaps),
         "allowed": TOLERANCE,
     }
-    if not worst <= TOLERANCE:
-        beyond = sum(not gap <= TOLERANCE for gap in gaps)
-        found.problem(
-            f"{beyond} of {len(gaps)} sampled tokens have log-probs that differ by more than {TOLERANCE} nats between "
-            f"engine and trainer, by {worst:.3g} at most",
-            why="the ratio of the policy to the one that sampled is wrong from the first step, and with it every "
-            "gradient",
-            key="hardware.mixed_precision" if built.hardware.mixed_precision != "no" else "engine.name",
-        )
+    if worst <= TOLERANCE:
+        return
+    beyond = sum(not gap <= TOLERANCE for gap in gaps)
+    what = (
+        f"{beyond} of {len(gaps)} sampled tokens have log-probs that differ by more than {TOLERANCE} nats between "
+        f"engine and trainer, by {worst:.3g} at most"
+    )
+    algorithm = built.algorithm
+    if built.hardware.rounds and algorithm.correction != "none" and math.isfinite(worst):
+        capped = algorithm.correct(ours, theirs, [len(s) for s in sampled]).capped.float().mean().item()
+        found.facts["capped"] = capped
+        if capped <= CAPPED:
+            found.note(
+                f"{what}: bfloat16 rounds, and algorithm.correction={algorithm.correction} weighs it, cutting "
+                f"{capped:.0%} of the tokens",
+                why="the gradient is that of the trainer's policy, and a little noisier",
+                key="hardware.dtype=float32",
+            )
+            return
+    found.problem(
+        what,
+        why="the ratio of the policy to the one that sampled is wrong from the first step, and with it every gradient",
+        key="algorithm.correction" if built.hardware.rounds else "engine.name",
+    )
 
 
 async def look_at_weights(case: Case, found: CheckNotes) -> None:
@@ -78,7 +96,8 @@ async def look_at_determinism(case: Case, found: CheckNotes) -> None:
     else:
         what = f"log-probs depend by {report.max_logprob_difference:.2g} nats on what is sampled beside an episode"
     why = "two runs of one seed differ, and neither a replay nor a resumed run is the same"
-    if takes("engine", node, "deterministic") and node.get("deterministic", True) and report.level == "none":
+    promises = takes("engine", node, "deterministic") and node.get("deterministic", True)
+    if promises and report.level == "none" and not built.hardware.rounds:
         found.problem(f"{what}, with engine.deterministic=true", why=why, key="engine.deterministic")
     else:
-        found.note(what, why=why, key="engine.deterministic")
+        found.note(what, why=why, key="hardware.dtype=float32" if promises else "engine.deterministic")

@@ -8,6 +8,7 @@ from typing import Any
 
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.finding import CheckNotes
+from agentgrpo.training.learning_rate import too_low, usual_rate
 
 HIGH_LR, LARGE_LR = 1e-2, 1e-4
 """For any model; for a whole one of LARGE parameters or more."""
@@ -39,8 +40,8 @@ def look_at_schedule(case: Case, found: CheckNotes) -> None:
             why="most of the run is spent below the learning rate that is set",
             key="optimizer.warmup_steps",
         )
-    if lr is not None:
-        _learning_rate(case, float(lr), found)
+    if optimizer.get("name") == "adamw":
+        _learning_rate(case, found)
     if rollout.temperature == 0:
         found.problem(
             "rollout.temperature=0: all episodes of a group are the same",
@@ -56,12 +57,19 @@ def look_at_schedule(case: Case, found: CheckNotes) -> None:
         )
 
 
-def _learning_rate(case: Case, lr: float, found: CheckNotes) -> None:
+def _learning_rate(case: Case, found: CheckNotes) -> None:
+    weights, is_adapter = case.plan.memory.weights, case.config["model"]["lora"]["rank"] is not None
+    optimizer = case.config["optimizer"]
+    given = optimizer["lr"]
+    lr = usual_rate(weights.total, is_adapter=is_adapter) if given is None else float(given)
+    found.facts["lr"] = lr
+    low = too_low(optimizer, weights.total, case.run.max_steps, is_adapter=is_adapter)
+    if low and case.config["demonstrations"]["name"] == "none":
+        found.note(low, why="the run would cost what it costs, and end where it began", key=f"{_LR}=null")
     if lr > HIGH_LR:
         found.problem(f"optimizer.lr={lr:g}", why="no policy gradient has been seen to hold at such a rate", key=_LR)
         return
-    weights = case.plan.memory.weights
-    if weights.trained >= LARGE and lr > LARGE_LR:
+    if given is not None and weights.trained >= LARGE and lr > LARGE_LR:
         found.note(
             f"optimizer.lr={lr:g} for {weights.trained:,} trained weights",
             why="whole models of this size are mostly trained at 1e-6 to 1e-5; the policy may fall apart",

@@ -125,10 +125,18 @@ class MemoryPlan:
         return self.weight_bytes - self.weights.looked_up * self._size
 
     @property
+    def recomputes(self) -> bool:
+        """Whether the update computes the longest contexts' layers twice."""
+        h = self._hardware
+        if h.activation_checkpointing is not None:
+            return h.activation_checkpointing
+        given = h.tokens_per_micro_batch or fitting_tokens(self._model.config, h.head_chunk_tokens)
+        return self._engine.max_context > given and not self._is_sharded
+
+    @property
     def kv_token_bytes(self) -> int:
         """Keys and values of one token."""
-        shape = CacheShape.of(self._model)
-        return 2 * shape.layers * shape.kv_heads * shape.head_dim * self._size
+        return CacheShape.of(self._model)._replace(dtype=DTYPES[self._hardware.dtype]).token_bytes
 
     @property
     def episodes_at_once(self) -> int:
@@ -243,10 +251,11 @@ class MemoryPlan:
         tokens = max(given, self._engine.max_context)
         computed = 2 if h.mixed_precision == "bf16" else max(2, self._size)
         layer = computed * (18 * c.hidden_size + 6 * c.intermediate_size)
-        if h.activation_checkpointing:
+        kept, how = c.num_hidden_layers * layer, "every layer's"
+        if self.recomputes:
             kept, how = c.num_hidden_layers * self._size * c.hidden_size + layer, "a layer's, and every layer's input"
-        else:
-            kept, how = c.num_hidden_layers * layer, "every layer's"
+            if not h.activation_checkpointing and given * c.num_hidden_layers * layer > tokens * kept:
+                tokens, kept, how = given, c.num_hidden_layers * layer, "every layer's"
         gradients = self._share(max(4, self._trained_size))
         longer = f"; the longest context, not {given:,}" if tokens > given else ""
         undone = []

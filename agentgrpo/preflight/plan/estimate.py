@@ -72,7 +72,7 @@ class Plan:
             self.step,
             self.memory,
             self.rate,
-            recomputed=self.hardware.activation_checkpointing,
+            recomputed=self.memory.recomputes,
             reference=self.algorithm.needs_reference,
             servers=self.engine.servers,
         )

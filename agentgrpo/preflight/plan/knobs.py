@@ -107,7 +107,7 @@ def _memory(plan: Plan) -> Iterator[Settings]:
     h, e, config = plan.hardware, plan.engine, plan.config
     if not h.activation_checkpointing:
         yield {"hardware.activation_checkpointing": True}
-    if h.dtype == "float32":
+    if h.dtype == "float32" and (plan.algorithm.correction != "none" or config["demonstrations"]["name"] != "none"):
         yield {"hardware.dtype": "bfloat16"}
         if h.mixed_precision == "no":
             yield {"hardware.mixed_precision": "bf16"}

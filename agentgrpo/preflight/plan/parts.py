@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,6 +15,7 @@ from agentgrpo.config.build import ModelPath, build_node, takes
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.settings import RolloutSettings
 from agentgrpo.core.errors import AgentGrpoError, ConfigError
+from agentgrpo.engines.cache import CacheShape, budget_within, bytes_of
 from agentgrpo.engines.limits import refuse_context, refuse_other_attention
 from agentgrpo.models.loading import config_of, local_folder, refuse_other_shape, weightless
 from agentgrpo.preflight.plan.device import BOUND, GIB, EngineFacts
@@ -23,6 +24,7 @@ from agentgrpo.run.warm_start import WarmStart
 from agentgrpo.tasks.base import TaskDataset
 from agentgrpo.tasks.dialogue import CHUNKS, QUESTIONS, chunks_of
 from agentgrpo.training.adapters import add_adapter, freeze
+from agentgrpo.training.policy import DTYPES
 from agentgrpo.training.remote_code import plain_config, trusted_config
 
 
@@ -70,19 +72,22 @@ def engine_of(config: Mapping[str, Any], model: PreTrainedModel) -> EngineFacts:
     of_node = None if "model" in node else node.get("max_context")  # an endpoint's model is another one
     limits = (of_node, config["environment"].get("max_context"), own)
     contexts = [int(limit) for limit in limits if limit is not None]
-    _refuse_longer(model, contexts, own)
+    refuse_context(int(of_node or own), own, None)  # as the engine does, which no run would begin without
+    refuse_other_attention(model, int(of_node or own))
     urls = node.get("urls") if takes("engine", node, "urls") else None
     servers = len(urls) if isinstance(urls, list | tuple) else int(urls is not None)
     rollout: RolloutSettings = build_node("rollout", config["rollout"])
+    shape = CacheShape.of(model)._replace(dtype=DTYPES[config["hardware"]["dtype"]])
     slots = int(node.get("slots") or rollout.max_concurrent_episodes)
-    return EngineFacts(slots=slots, kv_budget=node.get("kv_budget"), max_context=min(contexts), servers=servers)
-
-
-def _refuse_longer(model: PreTrainedModel, contexts: Sequence[int], own: int) -> None:
-    """Raise ConfigError for contexts that no run would begin with, longer than the model's positions, or than the
-    window that some of its layers look back."""
-    refuse_context(max(contexts), own, None)
-    refuse_other_attention(model, min(contexts))
+    budget, memory_bytes = node.get("kv_budget"), device_memory(build_node("hardware", config["hardware"]))[0]
+    if budget is None and memory_bytes is not None and takes("engine", node, "kv_budget"):
+        budget = budget_within(
+            memory_bytes,
+            weight_bytes=sum(p.numel() for p in model.parameters()) * shape.dtype.itemsize,
+            token_bytes=shape.token_bytes,
+            longest=int(of_node or own),
+        )
+    return EngineFacts(slots=slots, kv_budget=budget, max_context=min(contexts), servers=servers)
 
 
 def device_memory(hardware: Hardware) -> tuple[int | None, str]:
@@ -90,7 +95,7 @@ def device_memory(hardware: Hardware) -> tuple[int | None, str]:
     if hardware.memory_gib is not None:
         return int(hardware.memory_gib * GIB), "hardware.memory_gib"
     if hardware.device == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine"
+        return bytes_of(torch.device("cpu")), "this machine"
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory, torch.cuda.get_device_name(0)
     return None, "unknown; give hardware.memory_gib"

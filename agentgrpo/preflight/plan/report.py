@@ -8,6 +8,8 @@ from agentgrpo.preflight.plan.device import ALWAYS, BOUND, ESTIMATE, EXACT, GIB,
 from agentgrpo.preflight.plan.estimate import Plan
 from agentgrpo.preflight.plan.knobs import Knob
 from agentgrpo.preflight.plan.limits import overruns
+from agentgrpo.training.adapters import has_adapter
+from agentgrpo.training.learning_rate import too_low, usual_rate
 
 
 def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
@@ -23,6 +25,7 @@ def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
         f"a step ({plan.config['task']['name']}, {plan.config['environment']['name']}):",
         *_work(plan),
         *_time(plan),
+        *_rate(plan),
         *_calls(plan),
         *_advice(plan, advice, "calls", "money"),
         _whole(plan),
@@ -83,7 +86,7 @@ def _work(plan: Plan) -> Iterator[str]:
     step, rollout = plan.step, plan.rollout
     flops = step.flops(
         plan.memory.weights,
-        recomputed=plan.hardware.activation_checkpointing,
+        recomputed=plan.memory.recomputes,
         reference=plan.algorithm.needs_reference,
     )
     most = max(flops, key=lambda name: flops[name])
@@ -109,6 +112,15 @@ def _time(plan: Plan) -> Iterator[str]:
         f"  {plan.run.max_steps:,} steps: {duration(total * plan.run.max_steps)} ({ESTIMATE}; evaluations, and what is "
         "waited for of tools, judges and searches, come on top)"
     )
+
+
+def _rate(plan: Plan) -> Iterator[str]:
+    node, weights, is_adapter = plan.config["optimizer"], plan.memory.weights.total, has_adapter(plan.model)
+    low = too_low(node, weights, plan.run.max_steps, is_adapter=is_adapter)
+    if node.get("name") == "adamw" and node["lr"] is None:
+        yield f"  learning rate: {usual_rate(weights, is_adapter=is_adapter):g} (optimizer.lr=null: the usual one)"
+    elif low and plan.config["demonstrations"]["name"] == "none":
+        yield f"  learning rate: {low}"
 
 
 def _calls(plan: Plan) -> Iterator[str]:

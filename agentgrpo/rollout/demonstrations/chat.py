@@ -35,7 +35,7 @@ class ChatFile:
         """Raises DataError for a bad line."""
         self._path = path
         self._chats = read_chats(path)
-        self.fingerprint = sha256(repr([chat.row.values for chat in self._chats]).encode("utf-8")).hexdigest()
+        self.fingerprint = sha256(repr([chat.row.object() for chat in self._chats]).encode("utf-8")).hexdigest()
 
     def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
         """Every conversation is written once here, so that what cannot be is known before the first step. One that

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, get_args
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import ParsedTurn, ToolSpec
 from agentgrpo.core.types import Message, Role, ToolCall
-from agentgrpo.tasks.records import JsonRow, read_rows
+from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.records import Node, read_rows
 
 _ROLES: tuple[Role, ...] = get_args(Role)
 _LINE = '{"messages": [{"role": ..., "content": ...}, ...]} or {"prompt": ..., "completion": ...}'
@@ -44,7 +45,7 @@ class Exchange:
 class Chat:
     """One conversation."""
 
-    row: JsonRow
+    row: Node
     opening: tuple[Message, ...]
     """Before the first turn that is learned from."""
     tools: tuple[ToolSpec, ...] | None
@@ -53,19 +54,21 @@ class Chat:
 
     @property
     def id(self) -> str:
-        return f"{self.row.path.name}:{self.row.line}"
+        return f"{self.row.path.name}:{self.row.at.removeprefix('line ')}"
 
 
 def read_chats(path: str | Path) -> tuple[Chat, ...]:
     """The conversations of a file, in order. Raises DataError, also where there is none."""
-    chats = tuple(map(_chat, read_rows(path, "demonstrations.path")))
+    malformed = Malformed()
+    chats = tuple(malformed.spare(_chat, read_rows(path, "demonstrations.path", malformed)))
+    malformed.refuse()
     if not chats:
         raise DataError(f"demonstrations.path: '{path}' holds no conversation; write one object per line: {_LINE}")
     return chats
 
 
-def _chat(row: JsonRow) -> Chat:
-    said = row.values
+def _chat(row: Node) -> Chat:
+    said = row.object()
     if "messages" in said:
         messages = _messages(row, "messages", "user")
         first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
@@ -90,7 +93,7 @@ def _chat(row: JsonRow) -> Chat:
     )
 
 
-def _exchanges(row: JsonRow, messages: Sequence[Mapping[str, Any]], has_tools: bool) -> list[Exchange]:
+def _exchanges(row: Node, messages: Sequence[Mapping[str, Any]], has_tools: bool) -> list[Exchange]:
     found: list[Exchange] = []
     for i, m in enumerate(messages):
         if m["role"] != "assistant":
@@ -110,7 +113,7 @@ def _exchanges(row: JsonRow, messages: Sequence[Mapping[str, Any]], has_tools: b
 
 
 def _said(
-    row: JsonRow, m: Mapping[str, Any], turn: ParsedTurn, before: Sequence[Message | CallReply]
+    row: Node, m: Mapping[str, Any], turn: ParsedTurn, before: Sequence[Message | CallReply]
 ) -> Message | CallReply:
     if m["role"] == "user":
         return Message(role="user", content=_text(row, m))
@@ -127,9 +130,9 @@ def _said(
 # --- The parts of a message.
 
 
-def _messages(row: JsonRow, key: str, role: Role) -> list[Mapping[str, Any]]:
+def _messages(row: Node, key: str, role: Role) -> list[Mapping[str, Any]]:
     """role: of the one message that a text is."""
-    given = row.values[key]
+    given = row.object()[key]
     messages = [{"role": role, "content": given}] if isinstance(given, str) else given
     if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
         row.refuse(f'\'{key}\' must be a list of messages, {{"role": ..., "content": ...}} each')
@@ -139,7 +142,7 @@ def _messages(row: JsonRow, key: str, role: Role) -> list[Mapping[str, Any]]:
     return messages
 
 
-def _text(row: JsonRow, m: Mapping[str, Any], key: str = "content") -> str:
+def _text(row: Node, m: Mapping[str, Any], key: str = "content") -> str:
     given = m.get(key)
     parts = given if isinstance(given, list) else [{"type": "text", "text": given or ""}]
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
@@ -148,7 +151,7 @@ def _text(row: JsonRow, m: Mapping[str, Any], key: str = "content") -> str:
     return "".join(map(str, texts))
 
 
-def _calls(row: JsonRow, m: Mapping[str, Any]) -> list[ToolCall]:
+def _calls(row: Node, m: Mapping[str, Any]) -> list[ToolCall]:
     calls = []
     for given in _list(row, m, "tool_calls"):
         function = given.get("function", given)
@@ -164,7 +167,7 @@ def _calls(row: JsonRow, m: Mapping[str, Any]) -> list[ToolCall]:
     return calls
 
 
-def _tool(row: JsonRow, given: Mapping[str, Any]) -> ToolSpec:
+def _tool(row: Node, given: Mapping[str, Any]) -> ToolSpec:
     function = given.get("function", given)
     parameters = function.get("parameters") or {"type": "object", "properties": {}} if function else None
     if not isinstance(parameters, Mapping) or not isinstance(function.get("name"), str):
@@ -172,7 +175,7 @@ def _tool(row: JsonRow, given: Mapping[str, Any]) -> ToolSpec:
     return ToolSpec(name=function["name"], description=str(function.get("description") or ""), parameters=parameters)
 
 
-def _list(row: JsonRow, values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def _list(row: Node, values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """Of objects; empty where there is none."""
     given = values.get(key) or []
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):

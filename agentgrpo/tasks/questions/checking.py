@@ -6,14 +6,15 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import median
 
-from agentgrpo.core.errors import DataError
-from agentgrpo.tasks.questions.formats import QuestionEntry, nearly_same, same_answers, same_question
-from agentgrpo.tasks.questions.intake import Opened, opened, parts_of
+from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.questions.formats import nearly_same, same_answers, same_question
+from agentgrpo.tasks.questions.intake import Opened, UsedIds, opened, parts_of
+from agentgrpo.tasks.records import read_passages
 
 _EXAMPLES = 3
 _CONTAINER = re.compile(r"^\s*(?:[\[{(].*[\]})]|array\(.*\).*)\s*$", re.DOTALL)
@@ -42,15 +43,27 @@ class FileReport:
 
 
 @dataclass(slots=True, kw_only=True)
+class CorpusReport:
+    """What is searched."""
+
+    name: str
+    passages: int
+    passage_chars: tuple[int, float, int]
+    findings: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
 class DataReport:
     files: list[FileReport]
     findings: list[str]
     """What would hurt, between the files."""
     notes: list[str]
+    corpus: CorpusReport | None = None
 
     @property
     def hurts(self) -> bool:
-        return bool(self.findings or any(file.findings for file in self.files))
+        of_corpus = self.corpus.findings if self.corpus else []
+        return bool(self.findings or of_corpus or any(file.findings for file in self.files))
 
     def json(self) -> str:
         return json.dumps(asdict(self) | {"hurts": self.hurts}, indent=2, ensure_ascii=False)
@@ -66,6 +79,11 @@ class DataReport:
             if file.asked_again:
                 yield f"  note: {file.asked_again} questions are asked again"
             yield from (f"  finding: {text}" for text in file.findings)
+        if corpus := self.corpus:
+            least, middle, most = corpus.passage_chars
+            yield f"{corpus.name}: {corpus.passages} passages"
+            yield f"  characters of a passage: {least} to {most}, median {middle:g}"
+            yield from (f"  finding: {text}" for text in corpus.findings)
         yield from (f"note: {text}" for text in self.notes)
         yield from (f"finding: {text}" for text in self.findings)
         if not self.hurts:
@@ -88,30 +106,49 @@ class _Tally:
         return [f"{self._count} {self._what}: {'; '.join(self._examples)}{more}"] if self._count else []
 
 
-def check(names: Sequence[str], *, format: str = "auto", subset: str | None = None) -> DataReport:
-    """Of files, folders and names as task.sources.NAME.path takes them. Raises DataError for what is none of them, and
-    where the first record has no known format; rows that are malformed are findings."""
+def check(
+    names: Sequence[str],
+    *,
+    format: str = "auto",
+    subset: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    corpus: str | None = None,
+    corpus_keys: Mapping[str, str] | None = None,
+) -> DataReport:
+    """Of files, folders and names as task.sources.NAME.path takes them, read as a run reads them, and of the corpus.
+    keys: what id, question and answers are called. Raises DataError for what is none of them, and where the first
+    record has no known format; rows that are malformed are findings."""
     seen: dict[str, dict[str, frozenset[str]]] = {}
     files = []
     for name in names:
         for part in parts_of(name, subset=subset, what="data check"):
-            file = opened(part, format)
+            file = opened(part, format, keys)
             files.append(_file(file, seen))
     findings, notes = _between(seen)
-    return DataReport(files=files, findings=findings, notes=notes)
+    searched = None if corpus is None else _corpus(corpus, corpus_keys or {})
+    return DataReport(files=files, findings=findings, notes=notes, corpus=searched)
+
+
+def _corpus(name: str, keys: Mapping[str, str]) -> CorpusReport:
+    malformed = Malformed()
+    passages = read_passages(name, keys, malformed)
+    return CorpusReport(
+        name=name,
+        passages=len(passages),
+        passage_chars=_spread(len(passage.text) for passage in passages),
+        findings=[malformed.text] if malformed.count else [],
+    )
 
 
 def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileReport:
     """seen: what is compared between files -> question -> answers; this file's are added."""
     report = FileReport(name=file.part.name, format=file.name)
-    malformed, odd = _Tally("malformed rows"), _Tally("answers that look like data, not like an answer")
-    empty, conflicts = (
-        _Tally("answers with neither letter nor digit"),
-        _Tally("questions asked again with other answers"),
-    )
+    malformed, odd = Malformed(), _Tally("answers that look like data, not like an answer")
+    empty = _Tally("answers with neither letter nor digit")
+    conflicts = _Tally("questions asked again with other answers")
     questions, answers = list[int](), list[int]()
     sources, splits = Counter[str](), Counter[str]()
-    for entry in _readable(file, malformed):
+    for entry in file.entries(malformed, UsedIds()):
         report.questions += 1
         report.with_answer += bool(entry.answers)
         sources[entry.data_source] += 1
@@ -134,29 +171,11 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
     report.sources = {name: n for name, n in sources.items() if name}
     report.splits = {name: n for name, n in splits.items() if name}
     report.question_chars, report.answer_chars = _spread(questions), _spread(answers)
-    report.findings = [text for tally in (malformed, odd, empty, conflicts) for text in tally.findings()]
+    report.findings = [malformed.text] if malformed.count else []
+    report.findings += [text for tally in (odd, empty, conflicts) for text in tally.findings()]
     if report.questions and not report.with_answer:
         report.findings.append("no question has an answer; this is a test set whose answers are not published")
     return report
-
-
-def _readable(file: Opened, malformed: _Tally) -> Iterator[QuestionEntry]:
-    """Its questions, without those of rows that are none; what follows a row that breaks the file is lost."""
-    records = file.records()
-    while True:
-        try:
-            node = next(records)
-        except StopIteration:
-            return
-        except DataError as e:
-            malformed.add(f"{e} (what follows was not read)")
-            return
-        try:
-            found = list(file.format.read(node))
-        except DataError as e:
-            malformed.add(str(e))
-            continue
-        yield from found
 
 
 def _is_odd(answer: str) -> bool:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import SPLITS, split_of
+from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.mixture import Mixture
 from agentgrpo.tasks.questions.intake import Corpora, Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Asked, Shares, interleaved, num_nearly_shared, sizes, without_shared
@@ -48,6 +49,7 @@ def questions(
     corpus: str | None = None,
     web_corpus: str | None = None,
     thesaurus: str | None = None,
+    corpus_keys: Mapping[str, str] | None = None,
     dev_fraction: float = 0.1,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -59,8 +61,10 @@ def questions(
     `dev_fraction` to dev, the others to train. No question is in two splits: test keeps it, then dev. A task's id is
     "SOURCE:ID"; its data_source, which judge=route goes by, is what the row says, else the source's name.
 
-    Raises DataError with file, row and reason for what cannot be read; ConfigError for settings that cannot be
-    meant."""
+    corpus_keys: what id, text, title and url are called in both corpora.
+
+    Raises DataError with file, row and reason for everything that cannot be read; ConfigError for settings that cannot
+    be meant."""
     if not sources:
         raise ConfigError("task.sources is empty; name what to read: task.sources.NAME.path=FILE")
     if unfit := [name for name in sources if ":" in name]:
@@ -70,10 +74,13 @@ def questions(
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
     asked: list[Asked] = []
     notes: list[str] = []
+    malformed = Malformed()
     for name, source in sources.items():
         intake = Intake(name, source, shares, what=f"task.sources.{name}.path", prefix=f"{name}:")
-        asked += intake.asked()
+        asked += intake.asked(malformed)
         notes += intake.notes()
+    corpora = corpora_of(corpus, web_corpus, thesaurus, keys=corpus_keys or {}, malformed=malformed)
+    malformed.refuse()
     kept, left_out = without_shared(asked)
     notes += [f"{name}: {count} left out: also asked in {split}" for (name, split), count in sorted(left_out.items())]
     if near := num_nearly_shared(kept):
@@ -84,7 +91,7 @@ def questions(
     weights = None if mixture is None else dict(mixture.weights)
     return QuestionSet(
         asked=kept,
-        corpora=corpora_of(corpus, web_corpus, thesaurus),
+        corpora=corpora,
         mixture=mixture,
         notes=notes,
         settings=[dev_fraction, test_fraction, seed, weights],

@@ -113,6 +113,7 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
             raise ConfigError(f"keys.{name}; {', '.join(_NAMES)} can be renamed.{did_you_mean(name, _NAMES)}")
 
     def read(node: Node) -> Iterator[QuestionEntry]:
+        node = node.filled()
         record = node.object()
         default = "answer" if "answers" not in record and "answer" in record else "answers"
         asked = "prompt" if "question" not in record and "prompt" in record else "question"
@@ -123,8 +124,8 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
         messages = _messages(node.get(question)) if question == "prompt" else ()
         yield QuestionEntry(
             where=node.where,
-            id=_id(node, id, needed="id" in keys),
-            question=messages[-1].content if messages else _text(node, question),
+            id=node.id(id) if "id" in keys or node.has(id) else "",
+            question=messages[-1].content if messages else node.required(question, "task.question_key"),
             answers=node.answers(answers) if answers in record or "answers" in keys else (),
             split=node.split(None),
             metadata=metadata,
@@ -143,25 +144,10 @@ def _messages(prompt: Node) -> tuple[Message, ...]:
         role = node.object().get("role")
         if role not in _ROLES:
             node.refuse(f"role {shown(role)}; {', '.join(_ROLES)} are allowed")
-        found.append(Message(role=role, content=_text(node, "content")))
+        found.append(Message(role=role, content=node.required("content")))
     if not found or found[-1].role != "user":
         prompt.refuse("a list of messages whose last one is the user's is needed")
     return tuple(found)
-
-
-def _text(node: Node, key: str) -> str:
-    value: Any = node.object().get(key)
-    if not isinstance(value, str) or not value.strip():
-        said = "missing" if value is None else shown(value)
-        node.refuse(f"'{key}' is {said}; it must be a non-empty string")
-    return str(value).strip()
-
-
-def _id(node: Node, key: str, *, needed: bool) -> str:
-    value = node.object().get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return _text(node, key) if needed or value is not None else ""
 
 
 # --- Questions that take several documents: HotpotQA, 2WikiMultihopQA and MuSiQue.
@@ -482,6 +468,6 @@ def format_of(node: Node) -> str:
     keys = ", ".join(map(str, record)) or "none"
     near = did_you_mean("question", [str(key) for key in record])
     raise DataError(
-        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); name yours by format, or say "
-        f"which keys are question, answers and id by keys.{near}"
+        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); say which of them is the "
+        f"question: task.question_key=KEY (data check: --question-key; task=questions: task.sources.NAME.keys).{near}"
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.questions.formats import (
     FORMATS,
     QuestionEntry,
@@ -23,7 +24,7 @@ from agentgrpo.tasks.questions.formats import (
     same_question,
 )
 from agentgrpo.tasks.questions.splitting import Asked, Shares, limited
-from agentgrpo.tasks.records import Node, read_passages, read_records, read_table, read_text, read_thesaurus, rows_of
+from agentgrpo.tasks.records import Node, read_passages, read_records, read_thesaurus, rows_of
 from agentgrpo.tasks.tables import is_stored, stored_parts
 
 # --- The nodes `task.sources.NAME` and `task.sources.NAME.filter`: what is read, and what of it is used.
@@ -104,8 +105,9 @@ class Part:
     name: str
     split: str | None
     """Where the data set says that it belongs."""
-    records: Callable[[Sequence[str] | None], Iterator[Node]]
-    """Columns that are needed (None = all) -> the records, from the first one on."""
+    records: Callable[[Sequence[str] | None, Malformed], Iterator[Node]]
+    """Columns that are needed (None = all), and what takes rows that cannot be read -> the records, from the first one
+    on."""
 
 
 def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> list[Part]:
@@ -113,14 +115,18 @@ def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> lis
     for a package that is missing."""
     if is_stored(name):
         return [
-            Part(name=part.name, split=part.split, records=partial(rows_of, Path(part.name), part.table))
+            Part(
+                name=part.name,
+                split=part.split,
+                records=lambda columns, malformed, part=part: malformed.to_the_end(  # type: ignore[misc]
+                    rows_of(Path(part.name), part.table, columns)
+                ),
+            )
             for part in stored_parts(name, subset)
         ]
     path = Path(name).expanduser()
     if not path.is_file():
         raise DataError(f"{what}: '{name}' is not a file; give the path of one, or a data set as NAMESPACE/NAME")
-    if path.suffix in (".csv", ".tsv"):
-        return [Part(name=name, split=None, records=lambda columns: read_table(path, read_text(path)))]
     return [Part(name=name, split=None, records=partial(read_records, path))]
 
 
@@ -134,19 +140,55 @@ class Opened:
     format: QuestionFormat
     columns: Sequence[str] | None
 
-    def records(self) -> Iterator[Node]:
-        return self.part.records(self.columns)
+    def entries(self, malformed: Malformed, ids: UsedIds) -> Iterator[QuestionEntry]:
+        """Those that can be read; an id of the user's own counts once."""
 
-    def entries(self) -> Iterator[QuestionEntry]:
-        for node in self.records():
-            yield from self.format.read(node)
+        def read(node: Node) -> list[QuestionEntry]:
+            found = list(self.format.read(node))
+            for entry in found:
+                if self.name == "plain" and entry.id:
+                    ids.refuse_used(entry)
+            return found
+
+        for found in malformed.spare(read, self.part.records(self.columns, malformed)):
+            yield from found
+
+
+class UsedIds:
+    """Of one source."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        """Id -> where it was used."""
+
+    def refuse_used(self, entry: QuestionEntry) -> None:
+        """For an id of the user's own. Raises DataError."""
+        if entry.id in self._first:
+            file, _, place = self._first[entry.id].rpartition(", ")
+            used = place if file == entry.where.rpartition(", ")[0] else f"{place} of {file}"
+            raise DataError(
+                f"{entry.where}: id '{entry.id}' was used in {used} already; ids must be unique in all files of a "
+                "source"
+            )
+        self._first[entry.id] = entry.where
+
+    def numbered(self, wanted: str, where: str) -> str:
+        """For one that is published, or made of the question: numbered where it was used before."""
+        id, number = wanted, 1
+        while id in self._first:
+            number += 1
+            id = f"{wanted}#{number}"
+        self._first[id] = where
+        return id
 
 
 def opened(part: Part, format: str = "auto", keys: Mapping[str, str] | None = None) -> Opened:
     """format: auto = as the first record looks, or the name of the one it is said to be; keys: of plain, what is called
     otherwise. Raises DataError for an empty part, and for records of no known format."""
-    first = next(part.records(None), None)
+    malformed = Malformed()
+    first = next(part.records(None, malformed), None)
     if first is None:
+        malformed.refuse()
         raise DataError(f"'{part.name}' has no questions; give a file of at least one record")
     if keys:
         return Opened(
@@ -170,20 +212,22 @@ class Intake:
         """what: the key of the source's path, for messages. prefix: of its tasks' ids."""
         self._name, self._source, self._shares = name, source, shares
         self._what, self._prefix = what, prefix
-        self._first: dict[str, str] = {}
+        self._ids = UsedIds()
         self._left_out: Counter[str] = Counter()
         self._formats: dict[str, str] = {}
 
-    def asked(self) -> list[Asked]:
-        """Its questions as tasks, each with its split. Raises DataError, also where none is left."""
+    def asked(self, malformed: Malformed) -> list[Asked]:
+        """Its questions as tasks, each with its split; rows that cannot be read go to `malformed`. Raises DataError,
+        also where none is left."""
         assigned = list(self._assigned())
         filled = {one.split for one in assigned if one.split}
         found: list[Asked] = []
         for one in assigned:
             file = opened(one.part, self._source.format, self._source.keys)
             self._formats[one.part.name] = file.name
-            found += self._of(file, one.split, filled)
+            found += self._of(file, one.split, filled, malformed)
         if not found:
+            malformed.refuse()
             why = "; ".join(f"{count} {reason}" for reason, count in sorted(self._left_out.items()))
             raise DataError(f"{self._what}: of '{self._source.path}' nothing is used ({why}); change its filter")
         return limited(found, self._source.limit, self._shares.seed)
@@ -203,10 +247,11 @@ class Intake:
                 for part in parts_of(path, subset=source.subset, what=what):
                     yield _Assigned(part=part, split=split)
 
-    def _of(self, file: Opened, split: str | None, filled: set[str]) -> Iterator[Asked]:
-        for entry in file.entries():
+    def _of(self, file: Opened, split: str | None, filled: set[str], malformed: Malformed) -> Iterator[Asked]:
+        for entry in file.entries(malformed, self._ids):
             same = same_question(entry)
-            id = self._id(entry, same, has_own_ids=file.name == "plain")
+            has_own = file.name == "plain" and entry.id
+            id = entry.id if has_own else self._ids.numbered(entry.id or _short(same), entry.where)
             if reason := self._source.filter.reason_against(entry):
                 self._left_out[reason] += 1
                 continue
@@ -226,23 +271,6 @@ class Intake:
                 near=_short(near),
             )
 
-    def _id(self, entry: QuestionEntry, same: str, *, has_own_ids: bool) -> str:
-        """The file's own, else a hash of the question; one that was used before is refused where it is the user's, and
-        numbered where it is published."""
-        wanted = entry.id or _short(same)
-        id, number = wanted, 1
-        while id in self._first:
-            if has_own_ids and entry.id:
-                file, _, place = self._first[id].rpartition(", ")
-                used = place if file == entry.where.rpartition(", ")[0] else f"{place} of {file}"
-                raise DataError(
-                    f"{entry.where}: id '{id}' was used in {used} already; ids must be unique in all files of a source"
-                )
-            number += 1
-            id = f"{wanted}#{number}"
-        self._first[id] = entry.where
-        return id
-
 
 def _short(text: str) -> str:
     """Instead of the text, of which there may be millions."""
@@ -260,13 +288,22 @@ class Corpora:
     fingerprint: tuple[str, ...]
 
 
-def corpora_of(corpus: str | None, web_corpus: str | None, thesaurus: str | None) -> Corpora:
-    """corpus, web_corpus: lines {"id", "text", "title"?, "url"?}; thesaurus: a JSON object {query word: [words that
-    documents use instead]} for the reranker. Raises DataError, and ConfigError for a web corpus alone."""
+def corpora_of(
+    corpus: str | None,
+    web_corpus: str | None,
+    thesaurus: str | None,
+    *,
+    keys: Mapping[str, str],
+    malformed: Malformed,
+) -> Corpora:
+    """corpus, web_corpus: rows {"id", "text", "title"?, "url"?}, or as `keys` calls these; those that cannot be read go
+    to `malformed`. thesaurus: a JSON object {query word: [words that documents use instead]} for the reranker. Raises
+    DataError, and ConfigError for a web corpus alone."""
     if corpus is None and web_corpus is not None:
         raise ConfigError(f"task.web_corpus={web_corpus} without task.corpus; give both, or only task.corpus")
-    passages = {name: read_passages(p) for name, p in (("vdb", corpus), ("web", web_corpus)) if p is not None}
-    files = {"vdb": corpus, "web": web_corpus, "thesaurus": thesaurus}
+    given = {"vdb": corpus, "web": web_corpus}
+    passages = {name: read_passages(path, keys, malformed) for name, path in given.items() if path is not None}
+    files = {**given, "thesaurus": thesaurus}
     return Corpora(
         passages=passages,
         thesaurus=read_thesaurus(thesaurus) if thesaurus is not None else {},

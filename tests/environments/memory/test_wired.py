@@ -15,14 +15,18 @@ import yaml
 from agentgrpo.cli.main import main
 from agentgrpo.config.build import build_node
 from agentgrpo.core.commands import VERBS, Command, VerbResult
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.scripted import ScriptedEngine as Script
 from agentgrpo.environments.memory.environment import MemoryEnvironments
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.environments.search.environment import SearchEnvironments
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
+from agentgrpo.judges.evidence.lexical import LexicalEvidence
 from agentgrpo.records.screen import Screen
 from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.run.assembly import refuse_unfit
 from agentgrpo.run.build import Inputs, Run, _demonstrating, load_inputs
 from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
@@ -84,3 +88,23 @@ def test_demonstrations_of_searches_ask_no_reranker_that_is_a_service() -> None:
     assert isinstance(runner.environment, SearchEnvironments)
     assert isinstance(runner.environment.reranker, LexicalReranker)
     assert inputs.settings.environment.tree["reranker"]["name"] == "http"
+
+
+def test_evidence_is_named_by_itself_and_demonstrations_ask_no_model_for_theirs() -> None:
+    inputs = inputs_of("evidence=llm")
+    runner = _demonstrating(inputs, ScriptedEngine([]), renderer(), inputs.dataset.corpora())
+    assert isinstance(runner, PolicyRunner)
+    assert isinstance(runner.environment, SearchEnvironments)
+    assert isinstance(runner.environment.evidence, LexicalEvidence)
+    assert inputs.settings.environment.tree["evidence"]["name"] == "llm"
+    free = _demonstrating(inputs_of("evidence=heuristic"), ScriptedEngine([]), renderer(), inputs.dataset.corpora())
+    assert isinstance(free, PolicyRunner)
+    assert isinstance(free.environment, SearchEnvironments)
+    assert isinstance(free.environment.evidence, HeuristicEvidence)
+
+
+def test_gold_evidence_is_for_evaluation_alone() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.evidence\.name=gold knows .* train with evidence=lexical"):
+        refuse_unfit(inputs_of("evidence=gold").settings)
+    refuse_unfit(inputs_of("evidence=lexical").settings)
+    refuse_unfit(inputs_of("experiment=tools").settings)

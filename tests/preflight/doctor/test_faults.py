@@ -150,6 +150,36 @@ def test_a_log_prob_that_is_no_number(diagnose: Diagnose, monkeypatch: pytest.Mo
     assert found.check("log-probs")["facts"]["largest gap"] == "nan"
 
 
+def test_what_bfloat16_rounds_is_judged_with_the_correction(
+    diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`plan` proposes it."""
+
+    def off_by(nats: float) -> None:
+        def samples(case: Case) -> list[TrainingSample]:
+            found = training_samples(case)
+            return [replace(s, rollout_logprobs=tuple(p - nats for p in s.rollout_logprobs)) for s in found]
+
+        monkeypatch.setattr(numbers, "training_samples", samples)
+
+    half, only = "hardware.dtype=bfloat16", ("episodes", "log-probs")
+    off_by(0.02)
+    found = diagnose(half, only=only)
+    assert (found.problems, found.check("log-probs")["status"]) == ({}, "note")
+    [finding] = found.check("log-probs")["findings"]
+    assert "bfloat16 rounds, and algorithm.correction=sequence_mask weighs it, cutting 0% of" in finding["what"]
+    assert "log-probs" in diagnose(only=only).problems  # float32 does not round so
+    assert "log-probs" in diagnose(half, "algorithm.correction=none", only=only).problems
+    off_by(2.0)
+    assert "log-probs" in diagnose(half, only=only).problems  # nobody rounds so
+
+
+def test_a_rate_that_moves_nothing(diagnose: Diagnose) -> None:
+    given = ("optimizer.lr=1e-9", "run.max_steps=150")
+    found = {f["key"]: f["what"] for f in diagnose(*given, only=("schedule",)).check("schedule")["findings"]}
+    assert found["optimizer.lr=null"].startswith("optimizer.lr=1e-09 moves a weight by at most ")
+
+
 def test_a_nondeterministic_engine(diagnose: Diagnose) -> None:
     found = diagnose("engine=moody", only=("determinism",))
     assert found.problems == {
@@ -157,6 +187,11 @@ def test_a_nondeterministic_engine(diagnose: Diagnose) -> None:
             "what an episode samples depends on what else is sampled beside it, with engine.deterministic=true"
         ]
     }
+
+
+def test_half_precision_is_no_promise_of_bits(diagnose: Diagnose) -> None:
+    finding = diagnose("engine=moody", "hardware.dtype=bfloat16", only=("determinism",)).check("determinism")
+    assert (finding["status"], finding["findings"][0]["key"]) == ("note", "hardware.dtype=float32")
 
 
 def test_an_engine_that_promises_nothing_is_only_noted(diagnose: Diagnose) -> None:

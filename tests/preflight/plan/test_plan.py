@@ -37,6 +37,8 @@ PUBLISHED = {
     "smollm2_1_7b": 1_711_376_384,
 }
 """Parameters of the published checkpoints, tied embeddings counted once."""
+SPEED = ["hardware.peak_tflops=1", "hardware.bandwidth_gib_s=1"]
+"""Stated, so that it is not measured."""
 OWN = ["experiment=none", "task.questions=q", "task.corpus=c"]
 
 
@@ -100,6 +102,22 @@ def test_a_folder_gives_its_own_shape(capsys: pytest.CaptureFixture[str]) -> Non
     text = plan(capsys, *OWN, "model.path=m")
     assert f"{sum(p.numel() for p in model().parameters()):,} parameters" in text
     assert json.loads(Path("m/config.json").read_text())["model_type"] == "qwen3"
+
+
+def test_defaults_fit_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without memory for 128 contexts of 40,960 tokens."""
+    own = ["model=qwen3_0_6b", "task.questions=q", "hardware.memory_gib=24", *SPEED]
+    found = figures(capsys, *own)["memory"]
+    assert (found["fits"], found["need_bytes"] < 20 * GIB) == (True, True)
+    text = plan(capsys, *own)
+    assert re.search(r"engine\.kv_budget=33,\d{3} tokens; 128 contexts of 8,192 tokens, 1\.8 GiB each", text)
+    assert "learning rate: 8.2e-06 (optimizer.lr=null: the usual one)" in text
+
+
+def test_a_rate_that_cannot_move_the_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["model=smollm2_135m", "task.questions=q", "hardware.memory_gib=24", *SPEED]
+    assert "learning rate: optimizer.lr=1e-06 moves a weight by at most" in plan(capsys, *own, "optimizer.lr=1e-6")
+    assert "moves a weight" not in plan(capsys, *own, "optimizer.lr=1e-5")
 
 
 def test_no_shape_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from agentgrpo.cli.main import main
+from agentgrpo.core.errors import MalformedRows
+from agentgrpo.tasks.jsonl import jsonl
 from agentgrpo.tasks.questions.checking import DataReport, FileReport, check
 from tests.tasks.questions.samples import SAMPLES, lines, search_r1, table
 
@@ -72,15 +74,17 @@ FINDINGS: list[tuple[list[object], str]] = [
     (
         [q("a?"), q("b?", []), q("c?"), q("", "x")],
         (
-            "2 malformed rows: FILE, line 2: 'answers' is []; a text that is not empty is needed, or a list of such; "
-            "FILE, line 4: 'question' is ''; it must be a non-empty string"
+            "2 malformed rows:\n"
+            "  FILE, line 2: 'answers' is []; a text that is not empty is needed, or a list of such\n"
+            "  FILE, line 4: 'question' is ''; it must be a non-empty string"
         ),
     ),
     (
-        [q("a?"), "{oops"],
+        [q("a?"), "{oops", q("b?")],
         (
-            "1 malformed rows: FILE, line 2: not valid JSON (Expecting property name enclosed in double quotes: line 1 "
-            "column 2 (char 1)); write one object per line (what follows was not read)"
+            "1 malformed row:\n"
+            "  FILE, line 2: not valid JSON (Expecting property name enclosed in double quotes: line 1 "
+            "column 2 (char 1)); write one object per line"
         ),
     ),
     (
@@ -135,6 +139,36 @@ def test_what_is_in_two_splits_of_a_file(tmp_path: Path) -> None:
     assert check([path]).findings == [f"1 questions are in both {path} (train) and {path} (test): 'who'"]
 
 
+def test_what_a_run_would_refuse_is_found(tmp_path: Path) -> None:
+    """One loader reads for both: the same rows, the same words."""
+    path = write(tmp_path / "x.jsonl", q("a?") | {"id": 1}, q("b?") | {"id": "1"}, "{oops", q("c?", []))
+    corpus = write(tmp_path / "c.jsonl", {"_id": 1, "text": "x"}, {"_id": 1, "text": "y"}, {"_id": 2, "text": ""})
+    report = check([path], corpus=corpus, corpus_keys={"id": "_id"})
+    assert (report.files[0].questions, report.corpus and report.corpus.passages) == (1, 1)
+    with pytest.raises(MalformedRows) as refusal:
+        jsonl(questions=path, corpus=corpus, corpus_keys={"id": "_id"})
+    assert report.corpus is not None
+    found = [*report.files[0].findings, *report.corpus.findings]
+    rows = [row for text in found for row in text.splitlines()[1:]]
+    assert str(refusal.value).splitlines() == ["5 malformed rows:", *rows]
+
+
+def test_the_command_with_columns_of_other_names_and_a_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "q.csv", "n,query,gold", "1,Where?,here", "2,How?,so")
+    corpus = write(tmp_path / "c.csv", "_id,body", "1,Bern", "2,A town")
+    words = ["--question-key", "query", "--answers-key", "gold", "--id-key", "n", "--corpus", corpus]
+    assert main(["data", "check", path, *words, "--corpus-keys", "id=_id,text=body"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{path}: plain, 2 questions, 2 with an answer"
+    assert said[3:5] == [f"{corpus}: 2 passages", "  characters of a passage: 4 to 6, median 5"]
+    assert main(["data", "check", path, *words, "--corpus-keys", "id"]) == 2
+    assert capsys.readouterr().err.startswith("agentgrpo: --corpus-keys id; NAME=KEY is needed")
+    assert main(["data", "check", path]) == 2
+    assert "say which of them is the question: task.question_key=KEY (data check: --" in capsys.readouterr().err
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write(tmp_path / "good.jsonl", q("a?"))
     assert main(["data", "check", good]) == 0
@@ -156,7 +190,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["chek", "x"], "data chek; there is agentgrpo data check FILE.... Did you mean 'check'?"),
         (["check", "x.jsonl"], "data check: 'x.jsonl' is not a file; give the path of one, or a data set as"),
         (["check", "x", "--format", "hotpot"], "--format hotpot; auto, search_r1, "),
-        (["check", "x", "-m"], "data has no settings, only --format and --subset and --json; leave out --multirun"),
+        (["check", "x", "-m"], "data has no settings, only --format and --subset and --question-key and"),
     ],
 )
 def test_what_it_cannot_do(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

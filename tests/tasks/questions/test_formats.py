@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agentgrpo.core.errors import ConfigError, DataError
-from agentgrpo.tasks.questions.formats import FORMATS
-from agentgrpo.tasks.questions.intake import Opened, opened, parts_of
+from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.questions.formats import FORMATS, QuestionEntry
+from agentgrpo.tasks.questions.intake import Opened, UsedIds, opened, parts_of
 from tests.tasks.questions.samples import (
     GSM,
     HOTPOT,
@@ -32,8 +33,16 @@ def open_one(path: Path | str, format: str = "auto", **keys: str) -> Opened:
     return opened(part, format, keys)
 
 
+def entries_of(file: Opened) -> list[QuestionEntry]:
+    """Raises DataError for rows that cannot be read."""
+    malformed = Malformed()
+    found = list(file.entries(malformed, UsedIds()))
+    malformed.refuse()
+    return found
+
+
 def asked(file: Opened) -> list[tuple[str, str, tuple[str, ...], dict[str, Any]]]:
-    return [(e.id, e.question, e.answers, dict(e.metadata)) for e in file.entries()]
+    return [(e.id, e.question, e.answers, dict(e.metadata)) for e in entries_of(file)]
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -99,10 +108,10 @@ def test_the_same_rows_as_parquet(tmp_path: Path, name: str, rows: list[dict[str
 def test_only_the_columns_that_are_needed_are_read(tmp_path: Path) -> None:
     rows = [search_r1(0, "Mara", metadata={"level": "easy", "context": "long"})]
     file = open_one(table(tmp_path / "x.parquet", *rows))
-    assert [sorted(node.object()) for node in file.records()] == [
+    assert [sorted(node.object()) for node in file.part.records(file.columns, Malformed())] == [
         ["data_source", "extra_info", "golden_answers", "id", "metadata", "question", "reward_model"]
     ]
-    assert [node.object()["metadata"] for node in file.records()] == [{"level": "easy"}]
+    assert [node.object()["metadata"] for node in file.part.records(file.columns, Malformed())] == [{"level": "easy"}]
 
 
 def test_a_question_that_only_the_prompt_has(tmp_path: Path) -> None:
@@ -119,7 +128,7 @@ def test_a_question_that_only_the_prompt_has(tmp_path: Path) -> None:
 def test_what_the_rows_say_of_their_split(tmp_path: Path) -> None:
     rows = [search_r1(i, "x", split=split) for i, split in enumerate(("train", "test", "dev", "validation"))]
     file = open_one(write(tmp_path, "x.jsonl", lines(*rows)))
-    assert [(e.split, e.data_source) for e in file.entries()] == [
+    assert [(e.split, e.data_source) for e in entries_of(file)] == [
         (None, "nq"),
         ("test", "nq"),
         ("dev", "nq"),
@@ -138,7 +147,7 @@ def test_test_sets_come_without_answers(tmp_path: Path) -> None:
     ]
     for name, row in hidden:
         file = open_one(write(tmp_path, "x.json", json.dumps(row)))
-        assert (file.name, [e.answers for e in file.entries()]) == (name, [()])
+        assert (file.name, [e.answers for e in entries_of(file)]) == (name, [()])
 
 
 def test_own_keys(tmp_path: Path) -> None:
@@ -146,8 +155,8 @@ def test_own_keys(tmp_path: Path) -> None:
     assert asked(open_one(path, id="qid", question="query", answers="golden")) == [
         ("1", "Where?", ("here",), {"topic": "places"})
     ]
-    with pytest.raises(DataError, match=r"x\.csv, line 2: 'idd' is missing; it must be a non-empty string"):
-        list(open_one(path, id="idd", question="query", answers="golden").entries())
+    with pytest.raises(DataError, match=r"x\.csv, line 2: 'idd' is missing; the row has qid, query, golden, topic"):
+        entries_of(open_one(path, id="idd", question="query", answers="golden"))
     with pytest.raises(
         ConfigError, match=r"keys\.anwers; id, question, answers can be renamed\. Did you mean 'answers"
     ):
@@ -229,7 +238,7 @@ def test_a_malformed_row_is_named(tmp_path: Path, format: str, file: str, conten
     text = content if isinstance(content, str) else json.dumps(content)
     path = write(tmp_path, file, text)
     with pytest.raises(DataError) as error:
-        list(open_one(path, format).entries())
+        entries_of(open_one(path, format))
     assert reason in str(error.value).replace(f"'{path}'", "'FILE'")
     assert str(path) in str(error.value)
 
@@ -237,8 +246,8 @@ def test_a_malformed_row_is_named(tmp_path: Path, format: str, file: str, conten
 def test_what_is_of_no_format(tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl", lines({"Qestion": "q", "y": 1}))
     message = (
-        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, plain\); name "
-        r"yours by format, or say which keys are question, answers and id by keys\. Did you mean 'Qestion'\?"
+        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, plain\); say "
+        r"which of them is the question: task\.question_key=KEY .*\. Did you mean 'Qestion'\?"
     )
     with pytest.raises(DataError, match=message):
         open_one(path)
@@ -249,6 +258,6 @@ def test_what_is_of_no_format(tmp_path: Path) -> None:
 def test_squad_is_read_question_by_question(tmp_path: Path) -> None:
     article = SQUAD["data"][0]  # type: ignore[index]
     path = write(tmp_path, "x.json", json.dumps({"version": "1.1", "data": [article, article]}))
-    assert [e.where.rpartition(", ")[2] for e in open_one(path).entries()] == [
+    assert [e.where.rpartition(", ")[2] for e in entries_of(open_one(path))] == [
         f"data[{i}].paragraphs[0].qas[{k}]" for i in range(2) for k in range(2)
     ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage
 from agentgrpo.judges.base import EvidenceGrade, QueryResults
-from agentgrpo.judges.evidence import HeuristicEvidence
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from tests.builders import passage, task
 
 LONG = "Velmor was founded by Castin."

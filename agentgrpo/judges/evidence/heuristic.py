@@ -1,4 +1,4 @@
-"""Is what was found enough to answer from? A heuristic over counts, lengths and scores; it never reads the texts."""
+"""By counts, lengths and scores: it never reads the texts, and is kept to compare with."""
 
 from __future__ import annotations
 

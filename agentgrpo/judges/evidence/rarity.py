@@ -1,0 +1,34 @@
+"""How rare a word is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+SURELY_RARE = 12
+"""Letters of a word that is taken for rare where there is no corpus to count in."""
+
+
+class Rarity:
+    """In [0, 1], over the N passages of a corpus:
+
+        ln(N / df) / ln(N)     1 = one passage has the word, 0 = all have it
+
+    Without a corpus names and numbers are rare, and other words the longer the rarer (Zipf's law of abbreviation).
+    """
+
+    def __init__(self, passages: Iterable[Sequence[str]]) -> None:
+        """passages: the words of each."""
+        self._df: Counter[str] = Counter()
+        self._count = 0
+        for words in passages:
+            self._count += 1
+            self._df.update(set(words))
+
+    def __call__(self, word: str, *, is_name: bool = False) -> float | None:
+        """None where no passage has it. is_name: it is written as one."""
+        if self._count > 1:
+            df = self._df[word]
+            return math.log(self._count / df) / math.log(self._count) if df else None
+        return 1.0 if is_name or not word.isalpha() else min(1.0, len(word) / SURELY_RARE)

@@ -1,0 +1,173 @@
+"""How well evidence judges tell found from not found: a Markdown table over scripted searches in worlds that know what
+proves their answers. Nothing is trained.
+
+python scripts/evidence_table.py almanac --seeds 11 12 13
+python scripts/evidence_table.py glossary --path FOLDER_OF_WORDNET --seeds 11 12 13 --judges lexical without-corpus gold
+
+Each task is played in six ways, which know the world: `whole` searches step by step for what it takes, `careless` does
+so in a source and with a reranker drawn by chance, `early` leaves the last step out, `part` asks with some words of
+each step, `question` with the question alone, and `elsewhere` for what another task takes. An episode is supported
+where all supporting passages were shown. The gate rejects what the judge calls insufficient after the last round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentgrpo.core.chance import uniform
+from agentgrpo.core.types import Episode, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.environments.search.environment import SearchEnvironments
+from agentgrpo.judges.base import EvidenceJudge
+from agentgrpo.judges.evidence.gold import GoldEvidence
+from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
+from agentgrpo.judges.evidence.lexical import LexicalEvidence
+from agentgrpo.judges.evidence.measure import JudgedEvidence, evidence_figures, judged_evidence
+from agentgrpo.renderers.plain import PlainRenderer
+from agentgrpo.renderers.train_tokenizer import train_tokenizer
+from agentgrpo.retrieval.embedded import embedded
+from agentgrpo.retrieval.rerank import LexicalReranker
+from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.worlds.almanac.dataset import Almanac
+from agentgrpo.worlds.almanac.world import AlmanacQuestion
+from agentgrpo.worlds.glossary.dataset import Glossary
+
+WAYS = ("whole", "careless", "early", "part", "question", "elsewhere")
+Step = tuple[str, bool, bool]
+"""Query, on the web, reranked."""
+
+
+def steps_of(world: Almanac | Glossary, task: Task) -> list[Step]:
+    """What it takes."""
+    question: Any = world._questions[task.id]
+    if isinstance(question, AlmanacQuestion):
+        return [(fact.query, fact.web_only, fact.rule.needs_rerank) for fact in question.hops]
+    noun, kind_of = question.noun, "{} is a kind of".format
+    queries = {
+        "word": [noun.meaning],
+        "kind": [kind_of(noun.word)],
+        "above": [kind_of(noun.word), kind_of(noun.kind)],
+        "both": [noun.meaning, kind_of(noun.word)],
+    }[question.kind]
+    return [(query, False, False) for query in queries]
+
+
+def searches(way: str, task: Task, own: Sequence[Step], others: Sequence[Step]) -> list[Step]:
+    """What is searched for in that way. others: the steps of another task."""
+
+    def chance(what: str) -> float:
+        return uniform("evidence", way, task.id, what)
+
+    def by_chance(query: str, what: str) -> Step:
+        return query, chance(f"web {what}") < 0.5, chance(f"rerank {what}") < 0.5
+
+    def some_words(query: str, what: str) -> str:
+        words = query.split()
+        length = 1 + int(chance(f"length {what}") * min(4, len(words)))
+        begin = int(chance(f"begin {what}") * (len(words) - length + 1))
+        return " ".join(words[begin : begin + length])
+
+    if way == "whole":
+        return list(own)
+    if way == "careless":
+        return [by_chance(query, query) for query, _, _ in own]
+    if way == "early":
+        return list(own[:-1]) or [by_chance(some_words(own[0][0], "only"), "only")]
+    if way == "part":
+        return [by_chance(some_words(query, query), query) for query, _, _ in own]
+    if way == "question":
+        return [by_chance(task.question, "question")]
+    return list(others)
+
+
+async def play(
+    world: Almanac | Glossary, tasks: Sequence[Task], judge: EvidenceJudge, *, top_k: int, ways: Iterable[str] = WAYS
+) -> list[Episode]:
+    """Every task in every way, without the gate."""
+    corpora = world.corpora()
+    renderer = PlainRenderer(tokenizer=train_tokenizer([task.question for task in tasks], vocab_size=640))
+    own = {task.id: steps_of(world, task) for task in tasks}
+    other = dict(zip(own, [*list(own)[len(own) // 2 :], *own], strict=False))
+    episodes = []
+    for way in ways:
+        made = {task.id: searches(way, task, own[task.id], own[other[task.id]]) for task in tasks}
+
+        def say(key: Any, context: str, made: Mapping[str, Sequence[Step]] = made) -> str:
+            steps = made[key.task_id]
+            if key.turn >= len(steps):
+                return "<answer> unknown</answer>"
+            query, web, rerank = steps[key.turn]
+            source = "web" if web and "web" in corpora else "vdb"
+            return f'<search retriever="{source}" rerank="{str(rerank).lower()}"> {query}</search>'
+
+        engine = ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=say, max_context=100_000)
+        environment = SearchEnvironments(
+            renderer=renderer,
+            retrievers=embedded(corpora=corpora, mode="split" if "web" in corpora else "fused"),
+            reranker=LexicalReranker(thesaurus=world.thesaurus()),
+            evidence=judge,
+            describe_tools=False,
+            top_k=top_k,
+            require_sufficient_evidence_before_answer=False,
+            evidence_plateau_min_gain=None,
+        )
+        runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
+        sampling = SamplingParams(max_tokens=512)
+        episodes += [await runner.run(task, sample_index=0, stream=way, sampling=sampling) for task in tasks]
+    return episodes
+
+
+def judges_of(world: Almanac | Glossary) -> dict[str, EvidenceJudge]:
+    corpora, thesaurus = world.corpora(), world.thesaurus()
+    return {
+        "lexical": LexicalEvidence(corpora=corpora, thesaurus=thesaurus),
+        "without-thesaurus": LexicalEvidence(corpora=corpora),
+        "without-corpus": LexicalEvidence(),
+        "heuristic": HeuristicEvidence(),
+        "gold": GoldEvidence(),
+    }
+
+
+def row(name: str, seed: str, judged: Sequence[JudgedEvidence]) -> str:
+    figures = evidence_figures(judged)
+    kept = [figures[f"sufficient_where_{name}"] or 0.0 for name in ("unsupported", "supported")]
+    rejected = " | ".join(f"{1 - share:.1%}" for share in kept)
+    return (
+        f"| {name} | {seed} | {figures['auc']:.3f} | {rejected} | {figures['supported']} + {figures['unsupported']} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("world", choices=["almanac", "glossary"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--top-k", type=int, default=None)
+    parser.add_argument("--path", type=Path, default=Path("/usr/share/wordnet"), help="of WordNet")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--asked", nargs="+", default=["word", "kind", "above", "both"], help="kinds, of the glossary")
+    parser.add_argument("--judges", nargs="+", default=["lexical", "heuristic"])
+    given = parser.parse_args()
+    print("| judge | seed | AUC | rejects of the unsupported | of the supported | episodes |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for seed in given.seeds:
+        world = (
+            Almanac(world_seed=seed)
+            if given.world == "almanac"
+            else Glossary(path=str(given.path), world_seed=seed, asked=given.asked)
+        )
+        tasks, top_k = world.split(given.split)[: given.tasks], given.top_k or (2 if given.world == "almanac" else 5)
+        judges = judges_of(world)
+        for name in given.judges:
+            judge = judges[name]
+            episodes = asyncio.run(play(world, tasks, judge, top_k=top_k))
+            print(row(name, str(seed), judged_evidence(episodes)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
