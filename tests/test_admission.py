@@ -68,6 +68,17 @@ CONNECTIONS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
+def test_the_command_of_an_environment_is_named_on_the_command_line() -> None:
+    config = {"environment": {"name": "program", "command": "touch pwned", "function": None}}
+    with pytest.raises(ConfigError, match=r"^environment.command=touch pwned lets a run directory start programs"):
+        refuse_unnamed(config, config, {}, RUN)
+    refuse_unnamed(config, config, {"environment.command": "touch pwned"}, RUN)
+    assert needed_overrides(config, (), RUN) == ["'environment.command='\"'\"'touch pwned'\"'\"''"]
+    none = {"environment": {"name": "program", "command": None, "function": "my_agent:run"}}
+    refuse_unnamed(none, none, {}, RUN)
+    assert needed_overrides(none, {"my_agent:run"}, RUN) == ["environment.function=my_agent:run"]
+
+
 @pytest.mark.parametrize(("config", "needed"), CONNECTIONS, ids=lambda value: str(value)[:40])
 def test_whom_a_run_connects_to_is_named_on_the_command_line(config: dict[str, Any], needed: list[str]) -> None:
     with pytest.raises(ConfigError) as e:

@@ -38,8 +38,8 @@ ONLY_IN = {
     "httpx": {"services/client.py", "services/pages.py"},
     "httpx2": {"tools/mcp/connections.py"},
     "mcp": {"tools/mcp/connections.py", "tools/mcp/session.py"},
-    "starlette": {"retrieval/server/app.py", "cli/retriever.py"},
-    "uvicorn": {"retrieval/server/running.py", "cli/retriever.py"},
+    "starlette": {"retrieval/server/app.py", "cli/retriever.py", "environments/program/endpoint.py"},
+    "uvicorn": {"retrieval/server/running.py", "cli/retriever.py", "environments/program/endpoint.py"},
     "importlib.import_module": {"config/build.py", "cli/main.py"},  # what is imported by name is invisible to this test
 }
 FORBIDDEN = {"training": {"rollout", "environments", "tools", "rewards"}, "rollout": {"training"}}

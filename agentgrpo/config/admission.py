@@ -134,11 +134,12 @@ def _code(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     tools = config.get("tools")
-    for key, node in tools.items() if isinstance(tools, Mapping) else ():
+    nodes = {f"tools.{key}": node for key, node in tools.items()} if isinstance(tools, Mapping) else {}
+    for path, node in {**nodes, "environment": config.get("environment")}.items():
         for setting, harmless in PROGRAMS.items():
             value = node.get(setting) if isinstance(node, Mapping) else None
             if value is not None and value not in harmless:
-                yield f"tools.{key}.{setting}", value
+                yield f"{path}.{setting}", value
 
 
 def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -233,7 +234,8 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
 def _fitted(child: Child, key: str, value: Any, hint: Any) -> Any:
     """The value of a key as its parameter wants it; of a key that names a function the user's, or the name of ours."""
     where, functions = f"{child.path}.{key}", FUNCTIONS.get(child.kind, {})
-    return _function(functions[key], where, value) if key in functions else fit(where, value, hint)
+    is_function = key in functions and not (value is None and type(None) in typing.get_args(hint))
+    return _function(functions[key], where, value) if is_function else fit(where, value, hint)
 
 
 def _function(kind: str, where: str, name: object) -> Any:

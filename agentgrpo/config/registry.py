@@ -39,6 +39,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     },
     "environment": {
         "memory": "agentgrpo.environments.memory.environment:MemoryEnvironments",
+        "program": "agentgrpo.environments.program.environment:ProgramEnvironments",
         "search": "agentgrpo.environments.search.environment:SearchEnvironments",
         "tools": "agentgrpo.environments.tools.environment:ToolEnvironments",
     },
@@ -223,8 +224,12 @@ NESTED: Mapping[str, Mapping[str, str]] = {
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
-FUNCTIONS: Mapping[str, Mapping[str, str]] = {"algorithm": {"loss": "loss", "advantage": "advantage"}}
-"""kind -> {key that names a function: kind of the function}: one of that kind, or module:function of the user's."""
+FUNCTIONS: Mapping[str, Mapping[str, str]] = {
+    "algorithm": {"loss": "loss", "advantage": "advantage"},
+    "environment": {"function": "program"},
+}
+"""kind -> {key that names a function: kind of the function}: one of that kind, module:function of the user's, or null
+where there is none."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
     "environment": frozenset({"prices", "call_prices", "describe_tools"}),
@@ -256,7 +261,8 @@ PROGRAMS: Mapping[str, tuple[object, ...]] = {
     "python": (None,),
     "sandbox": ("bubblewrap",),
 }
-"""Keys of a tool that start programs of this machine, or let those of the policy out -> their values that do not."""
+"""Keys of a tool or of the environment that start programs of this machine, or let those of the policy out -> their
+values that do not."""
 
 CONNECTS: frozenset[str] = frozenset(
     {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Environment
 from agentgrpo.environments.figures import Figures
+
+if TYPE_CHECKING:
+    from agentgrpo.environments.conversation import Driven  # which knows attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class EnvironmentFactory(Protocol):
         """Names of all metrics its episodes have; empty where that is not known beforehand."""
         ...
 
-    def make(self, attempt: Attempt) -> Environment: ...
+    def make(self, attempt: Attempt) -> Environment | Driven: ...
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """Raises ConfigError where the opening for `task` cannot be written, or leaves no room for a turn in an engine

@@ -126,6 +126,7 @@ def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     make.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {name: hints[name] for name in together}
     make.__qualname__ = kind.__qualname__
+    make.pays_itself = True  # type: ignore[attr-defined]
     return make
 
 
@@ -226,14 +227,7 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
     it asks for and the task has not."""
     if reset is None:
         return {}
-    columns: dict[str, Any] = {
-        "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
-        "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
-        "references": list(task.references),
-        "answer": task.references[0] if task.references else "",
-        "task": task,
-        **task.metadata,
-    }
+    columns = {**columns_of(task), "task": task, **task.metadata}
     parameters = [p for name, p in inspect.signature(reset).parameters.items() if name != "self"]
     for p in parameters:
         if p.name not in columns and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
@@ -244,6 +238,16 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return columns
     return {p.name: columns[p.name] for p in parameters if p.name in columns}
+
+
+def columns_of(task: Task) -> dict[str, Any]:
+    """A task as a line of its file has it, but for its metadata."""
+    return {
+        "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
+        "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
+        "references": list(task.references),
+        "answer": task.references[0] if task.references else "",
+    }
 
 
 def opening_of(task: Task, said: object, where: str) -> list[Message]:

@@ -1,6 +1,7 @@
 """The one loop: an environment and a policy take turns, until one of them ends it.
 
 reset -> open -> ( sample -> step -> tell ) ... -> score -> close
+drive: open, sample, tell in conversations as a program asks -> score -> close
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TypeVar
 from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.base import Environment, Observation, Scores
+from agentgrpo.environments.conversation import Conversation, Driven
 from agentgrpo.environments.factory import Attempt, EnvironmentFactory
 from agentgrpo.environments.figures import Figures
 from agentgrpo.renderers.base import Renderer
-from agentgrpo.rollout.conversation import Conversation
 
 T = TypeVar("T")
 
@@ -52,7 +53,10 @@ class PolicyRunner:
         record = _Record(name=self.environment.name)
         try:
             try:
-                await self._take_turns(environment, of, sampling, record)
+                if isinstance(environment, Driven):
+                    await self._be_driven(environment, of, sampling, record)
+                else:
+                    await self._take_turns(environment, of, sampling, record)
             finally:
                 record.leave()
                 if record.conversation is not None:
@@ -60,6 +64,27 @@ class PolicyRunner:
             return record.scored(of, await environment.score(record.episode(of)))
         finally:
             await environment.close()
+
+    async def _be_driven(self, environment: Driven, of: Attempt, sampling: SamplingParams, record: _Record) -> None:
+        opened: list[Conversation] = []
+
+        def new(stream: str) -> Conversation:
+            at = replace(of, stream=stream)
+            opened.append(Conversation(self.engine, self.renderer, at, sampling, self.environment.limits))
+            return opened[-1]
+
+        try:
+            observation = await environment.drive(of.task, new, sampling=sampling)
+        finally:
+            for conversation in opened:
+                conversation.release()
+                if conversation.num_turns:
+                    record.turns += conversation.num_turns
+                    record.conversation = conversation
+                    record.leave()
+            record.conversation = None
+        record.note(observation)
+        record.end(observation)
 
     async def _take_turns(
         self, environment: Environment, of: Attempt, sampling: SamplingParams, record: _Record
@@ -100,9 +125,7 @@ class PolicyRunner:
             observation = await record.timed(environment.step(turn))
             record.note(observation)
             record.rewards.append(observation.reward)
-        record.exit = observation.done
-        record.answer = observation.answer
-        record.last = observation
+        record.end(observation)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,6 +169,11 @@ class _Record:
             else:
                 self.metrics_by_turn[name] = tuple(float(x) for x in value)
                 self.metrics[name] = _total(self.metrics_by_turn[name])
+
+    def end(self, observation: Observation) -> None:
+        """The environment's last word."""
+        assert observation.done is not None
+        self.exit, self.answer, self.last = observation.done, observation.answer, observation
 
     def scored(self, of: Attempt, scores: Scores) -> Episode:
         """The episode with what the environment scored, which is a metric too, and with `reward`, what it paid in

@@ -28,7 +28,7 @@ def _episodes(scored: Iterable[ScoredGroup]) -> list[Episode]:
 def rollout_metrics(
     scored: Sequence[ScoredGroup], reasons: Sequence[Drop | None], cost_of: Callable[[Mapping[str, float]], float]
 ) -> dict[str, float]:
-    """Tags: reward/*, correctness, agent/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
+    """Tags: reward/*, correctness, agent/*, program/*, cost/*, tool_turns/*, tools/*, tokens/*, groups/*, failures/*.
 
     Means are over the episodes that were scored; what could not be scored is counted, never averaged in as 0.
     cost_of: an episode's metrics -> what its calls cost.
@@ -59,6 +59,7 @@ def rollout_metrics(
         tags |= {"cost/episode": fmean(costs), "cost/step": sum(costs)}
         tags |= _spread("tool_turns", [e.metrics.get("tool_turns", 0.0) for e in episodes])
         tags |= _tool_tags([e.metrics for e in episodes if "tool_calls" in e.metrics])
+        tags |= _program_tags([e.metrics for e in episodes if "continued_share" in e.metrics])
         sampled = [sum(b.num_sampled_tokens for b in e.branches) for e in episodes]
         tokens = sum(len(b.token_ids) for e in episodes for b in e.branches)
         tags |= _spread("response_len", [float(n) for n in sampled])
@@ -74,6 +75,13 @@ def _tool_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         return {}
     calls, failed = sum(row["tool_calls"] for row in rows), sum(row["failed_calls"] for row in rows)
     return {"tools/call_frequency": calls / len(rows), "tools/failure_frequency": failed / calls if calls else 0.0}
+
+
+def _program_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Whether what programs ask is one conversation that grows: branches per episode, share of requests that went on
+    with one."""
+    means = _means(rows)
+    return {f"program/{name}": means[name] for name in ("branches", "continued_share") if rows}
 
 
 def rollout_clocks(scored: Sequence[ScoredGroup]) -> dict[str, float]:

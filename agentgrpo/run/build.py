@@ -228,7 +228,7 @@ def load_inputs(
     meter = Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir))
     judge: AnswerJudge = build_part(settings.judge, meter)
     reward: Reward = settings.reward.build(judge=judge)
-    pays_itself = ":" in settings.environment.name and isinstance(reward, Reward) and not reward.needs_grades
+    pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
     return Inputs(
@@ -369,6 +369,8 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
         tools: Sequence[ToolSpec] = schema_of(chosen.tree.get("schema", MemoryOptions.schema)).specs
     elif chosen.takes("tools"):
         tools = [t.spec for t in inputs.equipment.for_environment["tools"].values()] if name == "tags" else ()
+    elif chosen.says("speaks_of_tools"):
+        tools = ()
     else:
         return choose(name, tokenizer=tokenizer)
     return choose_for_tools(name, tokenizer=tokenizer, describe_tools=describes, tools=tools)

@@ -7,6 +7,8 @@ gone, however it went, it kills the worker and all that the worker has started, 
 the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, so does the rest; should the keeper die first, the kernel
 kills the worker (PR_SET_PDEATHSIG).
 
+Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`, which reads the file INPUT.
+
 A message is 4 bytes of length, big-endian, and as many bytes of JSON. The package is not imported, which would take
 longer than most functions do: what becomes of a result is protocol.content_of, spelled out.
 """
@@ -41,17 +43,18 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _END_S = 5.0
 
 
-def main(trainer: int) -> NoReturn:
-    """The keeper; descriptor 0 is the socket to the trainer."""
+def main(trainer: int, *command: str) -> NoReturn:
+    """The keeper; descriptor 0 is the socket to the trainer. command: what is run instead of a function, behind the
+    file that it reads."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = os.getpid()
     worker = os.fork()
     if worker == 0:
         try:
-            _serve(keeper)
+            _execute(keeper, *command) if command else _serve(keeper)
         finally:
-            os._exit(1)
+            os._exit(1 if not command else 127)
     signal.signal(signal.SIGTERM, lambda *_: _end(128 + signal.SIGTERM, worker))
     _watch(worker, trainer)
 
@@ -107,6 +110,15 @@ def _children(worker: int) -> list[int]:
 def _prctl(option: int, value: int) -> None:
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _execute(keeper: int, source: str, *argv: str) -> None:
+    """Becomes the program."""
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if os.getppid() == keeper:
+        os.dup2(os.open(source, os.O_RDONLY), 0)
+        os.execvp(argv[0], argv)
 
 
 # --- the worker
@@ -198,4 +210,4 @@ def _send(channel: socket.socket, message: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

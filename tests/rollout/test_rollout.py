@@ -233,6 +233,17 @@ def test_calls_have_the_tags_that_trl_users_know() -> None:
     assert tags((0.0, 0.0), (0.0, 0.0)) == {"tools/call_frequency": 0.0, "tools/failure_frequency": 0.0}
 
 
+def test_programs_have_tags_of_their_own() -> None:
+    counts = [{"branches": 1.0, "continued_share": 1.0}, {"branches": 4.0, "continued_share": 0.5}]
+    made = [episode(metrics=count) for count in counts]
+    one = ScoredGroup(group=group(*made), rewards=(reward(0.0),) * 2)
+    found = rollout_metrics([one], [None], lambda metrics: 0.0)
+    tags = {tag: value for tag, value in found.items() if tag.startswith("program/")}
+    assert tags == {"program/branches": 2.5, "program/continued_share": 0.75}
+    other = ScoredGroup(group=group(episode()), rewards=(reward(0.0),))
+    assert not any(tag.startswith("program/") for tag in rollout_metrics([other], [None], lambda metrics: 0.0))
+
+
 def test_tags_by_hand() -> None:
     groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
     _, reasons = keep_trainable(groups)

@@ -14,6 +14,7 @@ HIGH_LR, LARGE_LR = 1e-2, 1e-4
 """For any model; for a whole one of LARGE parameters or more."""
 LARGE = 100_000_000
 EXTRAS: Mapping[str, tuple[str, str]] = {
+    "environment.program": ("uvicorn", "serve"),
     "retriever.qdrant": ("qdrant_client", "qdrant"),
     "retriever.pgvector": ("psycopg", "postgres"),
     "tools.mcp": ("mcp", "mcp"),
@@ -103,7 +104,7 @@ def look_at_extras(case: Case, found: CheckNotes) -> None:
 
 
 def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
-    yield f"retriever.{config['retriever'].get('name')}"
+    yield from (f"{group}.{config[group].get('name')}" for group in ("environment", "retriever"))
     yield from (f"tools.{node.get('name', key)}" for key, node in config["tools"].items())
     if (config["model"].get("lora") or {}).get("rank") is not None:
         yield "model.lora"

@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from agentgrpo.config.build import PartNode
+from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.models.loading import Start
@@ -41,6 +43,14 @@ _UNUSED: Mapping[str, Any] = {
 """In the place of what record mode never asks, and of what would count its calls."""
 
 
+def _refuse_driven(environment: Mapping[str, Any]) -> None:
+    if PartNode("environment", environment).says("is_driven"):
+        raise ConfigError(
+            f"environment={environment['name']}: a program decides what is asked, so that nothing can be replayed "
+            "without it; start it again: --tools live"
+        )
+
+
 class Replayed:
     """One replay: used once. `notes`: what its result depends on, a line each."""
 
@@ -61,6 +71,7 @@ class Replayed:
         config = {**config, "run": {**config["run"], "dir": str(scratch), "profile": False}}
         with ExitStack() as building:
             if tools == "record":
+                _refuse_driven(config["environment"])
                 config |= _UNUSED
                 config["run"]["eval"] = {**config["run"]["eval"], "prices": {}}
                 building.enter_context(nothing_is_sent())

@@ -1,6 +1,6 @@
 """Conversations of a file, written by the policy's own renderer as an episode of its would be.
 
-A conversation is recited: rollout.conversation opens it, takes the assistant's turns from a script where it would
+A conversation is recited: environments.conversation opens it, takes the assistant's turns from a script where it would
 sample, and appends what is said in between. So tokens and mask are those of the loop, and none is searched for in a
 text that was tokenised as a whole.
 """
@@ -19,10 +19,10 @@ from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, FinishReason, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
+from agentgrpo.environments.conversation import Conversation
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.rollout.conversation import Conversation
 from agentgrpo.rollout.demonstrations.base import Demonstrations, demonstrated
 from agentgrpo.rollout.demonstrations.chat_rows import CallReply, Chat, read_chats
 from agentgrpo.rollout.loop import PolicyRunner

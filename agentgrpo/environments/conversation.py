@@ -4,21 +4,24 @@
 
 It alone turns messages into tokens. What the engine samples becomes a sampled segment with its log-probabilities,
 everything else one of environment tokens; the context is their concatenation and nothing else.
+
+An environment that is driven by a program (Driven) opens as many of them as it needs, side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
-from agentgrpo.core.errors import EngineError, boundary
-from agentgrpo.core.messages import ToolReply, ToolSpec
+from agentgrpo.core.errors import DataError, EngineError, boundary
+from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.stages import Stage, calling
-from agentgrpo.core.types import Branch, FinishReason, Message, Piece, Segment
+from agentgrpo.core.types import Branch, Episode, FinishReason, Message, Piece, Segment, Task, ToolCall
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
-from agentgrpo.environments.base import Turn
+from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 
@@ -36,7 +39,8 @@ class Conversation:
         *,
         first_turn: int = 0,
     ) -> None:
-        """first_turn: how many turns of the episode were sampled in contexts before this one."""
+        """first_turn: how many turns of the episode were sampled in contexts before this one. Contexts of one attempt
+        that are open at once need streams of their own (Attempt.stream)."""
         self._engine, self._renderer, self._attempt = engine, renderer, attempt
         self._sampling, self._limits = sampling, limits
         held = engine.max_context
@@ -52,6 +56,19 @@ class Conversation:
     def room(self) -> int:
         """Tokens that still fit."""
         return self._max_context - len(self._context)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._context)
+
+    @property
+    def num_segments(self) -> int:
+        return len(self._segments)
+
+    @property
+    def num_turns(self) -> int:
+        """That were sampled in it."""
+        return sum(segment.sampled for segment in self._segments)
 
     @property
     def branch(self) -> Branch:
@@ -73,17 +90,19 @@ class Conversation:
         self._sampling = replace(self._sampling, stop=stop, stop_token_ids=ends, opening=shared)
         self._append(Segment(role="user", token_ids=tuple(token_ids), sampled=False, text=self._text(token_ids)))
 
-    async def sample(self) -> Turn | None:
-        """The policy's next turn, cut short where the context ends; None where there is no room for one. Raises
-        EngineError."""
+    async def sample(self, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> Turn | None:
+        """The policy's next turn, cut short where the context ends; None where there is no room for one. max_tokens:
+        at most so many, if that is fewer than else. stop: strings that end it beside the renderer's. Raises
+        EngineError; then, and cancelled, nothing was said."""
         if self.room < self._limits.min_context_left:
             return None
-        self.turn += 1
         sampling = self._sampling
-        if self.room < sampling.max_tokens:
-            sampling = replace(sampling, max_tokens=self.room)
+        most = min(self.room, sampling.max_tokens if max_tokens is None else max_tokens)
+        if most < sampling.max_tokens or stop:
+            sampling = replace(sampling, max_tokens=min(most, sampling.max_tokens), stop=(*sampling.stop, *stop))
         with boundary(EngineError, "engine"), calling(Stage.GENERATION):
-            completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key())
+            completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key(self.turn + 1))
+        self.turn += 1
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate
         text = self._text(completion.token_ids)
@@ -126,14 +145,37 @@ class Conversation:
                 told += len(together)
         return told
 
+    def recall(self, turn: ParsedTurn) -> None:
+        """Append a turn that the policy is said to have taken. Nobody has sampled it here: it is the environment's.
+        Raises DataError where its text spells a control token."""
+        for text in (turn.content, *(json.dumps(dict(c.arguments)) for c in turn.calls if isinstance(c, ToolCall))):
+            if self._renderer.encode_action(text) != self._renderer.observe((Piece(text, False),)):
+                raise DataError(f"an assistant's message that was not sampled spells a control token: {text[:80]!r}")
+        token_ids = self._renderer.encode_action(cast(ToolRenderer, self._renderer).write(turn))
+        self._append(Segment(role="assistant", token_ids=token_ids, sampled=False, text=self._text(token_ids)))
+
+    def rewind(self, num_segments: int) -> None:
+        """Forget all segments but the first ones; none that was sampled may be among them."""
+        del self._segments[num_segments:]
+        self._context = [token for segment in self._segments for token in segment.token_ids]
+
+    def follow(self, other: Conversation, num_segments: int) -> None:
+        """Open with the first segments of another one, token by token as they are. What was sampled there is trained
+        there: here it is the environment's."""
+        self._has_tools, self._sampling = other._has_tools, other._sampling
+        for segment in other._segments[:num_segments]:
+            self._append(replace(segment, sampled=False, logprobs=None, policy_version=None))
+
     def release(self) -> None:
         """No turn follows, however it ended: the engine may forget the attempt."""
         if not self._is_released:
             self._is_released = True
-            self._engine.release(self._seed_key())
+            self._engine.release(self._seed_key(max(self.turn, 0)))
 
     def _rendered(self, messages: Sequence[Message | ToolReply]) -> tuple[int, ...]:
-        sampled = next((s.token_ids for s in reversed(self._segments) if s.sampled), ())
+        sampled = next((s.token_ids for s in reversed(self._segments) if s.role == "assistant"), ())
+        if self._renderer.in_turns and self._segments[-1].role != "assistant":
+            sampled = ()  # a turn of the policy's has been opened, in which it says nothing
         match messages[0]:
             case Message() as message:
                 pieces = message.pieces or (Piece(message.content, False),)
@@ -149,6 +191,26 @@ class Conversation:
     def _text(self, token_ids: Sequence[int]) -> str:
         return self._renderer.decode(token_ids)
 
-    def _seed_key(self) -> SeedKey:
+    def _seed_key(self, turn: int) -> SeedKey:
         of = self._attempt
-        return SeedKey(of.stream, of.task.id, of.sample_index, max(self.turn, 0))
+        return SeedKey(of.stream, of.task.id, of.sample_index, turn)
+
+
+@runtime_checkable
+class Driven(Protocol):
+    """An environment in which a program decides what the policy is asked, and when. It has `drive` in the place of
+    `reset` and `step`."""
+
+    async def drive(self, task: Task, new: Callable[[str], Conversation], *, sampling: SamplingParams) -> Observation:
+        """The whole attempt, and how it ended. new(stream): a conversation of the attempt's, sampled as `sampling` says
+        with random numbers of that stream; in the order made they become branches, those in which nothing was sampled
+        left out."""
+        ...
+
+    async def score(self, episode: Episode) -> Scores:
+        """As Environment.score."""
+        ...
+
+    async def close(self) -> None:
+        """As Environment.close."""
+        ...

@@ -1,0 +1,252 @@
+"""The HTTP server that programs ask, on the event loop that their episodes run on.
+
+    POST /episodes/KEY/v1/chat/completions     an answer of the policy, streamed where that is asked for
+    GET  /episodes/KEY/v1/models               the one model
+    POST /episodes/KEY/reward                  {"reward": 0.5, ...} or a number
+
+It listens on this machine's loopback alone while an episode is open. A KEY is known to nobody but its program; behind
+the episode's end it leads nowhere. What a request samples for a client that is gone is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from agentgrpo.core.concurrency import PerLoop
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.program.openai import ChatRefused, chunks_of, document_of, request_of
+from agentgrpo.environments.program.session import Session
+from agentgrpo.retrieval.server.questions import RequestLimits
+from agentgrpo.retrieval.server.running import IDLE_S, listening, patient, url_of
+
+HOST = "127.0.0.1"
+LIMITS = RequestLimits(body_bytes=8 * 2**20)
+MODEL = "policy"
+GRACE_S = 0.2
+
+
+@dataclass(kw_only=True, eq=False)
+class _Door:
+    """One attempt, as its program reaches it."""
+
+    session: Session
+    sampling: SamplingParams
+    ignored: Collection[str]
+    on_reward: Callable[[object], None]
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """That the episode runs in: whose calls these are."""
+    work: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Requests that are being answered."""
+
+    async def close(self) -> None:
+        """Nothing of it runs on."""
+        for task in self.work:
+            task.cancel()
+        await asyncio.gather(*self.work, return_exceptions=True)
+
+
+class ProgramEndpoint:
+    """Serves any number of episodes, in any number of consecutive event loops."""
+
+    def __init__(self) -> None:
+        self._servers: PerLoop[_Server] = PerLoop(_Server)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        session: Session,
+        *,
+        sampling: SamplingParams,
+        ignored: Collection[str],
+        on_reward: Callable[[object], None],
+    ) -> AsyncIterator[str]:
+        """The base URL of an episode while it lasts, without /v1. on_reward: raises ValueError for what is no reward.
+        ignored: see openai.request_of."""
+        server, key = self._servers.get(), secrets.token_urlsafe(24)
+        await server.enter(key, _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward))
+        try:
+            yield f"{server.url}/episodes/{key}"
+        finally:
+            await server.leave(key)
+
+
+class _Server:
+    """Of one event loop; listens while there are doors."""
+
+    def __init__(self) -> None:
+        self._doors: dict[str, _Door] = {}
+        self._lock = asyncio.Lock()
+        self._listener: asyncio.Server | None = None
+        self._state = ServerState()
+        self.url = ""
+        app = Starlette(
+            routes=[
+                Route("/episodes/{key}/v1/chat/completions", self._posted(self._chat), methods=["POST"]),
+                Route("/episodes/{key}/v1/models", self._models, methods=["GET"]),
+                Route("/episodes/{key}/reward", self._posted(self._reward), methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _nothing_there},
+        )
+        self._config = uvicorn.Config(
+            app,
+            http=patient(LIMITS),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=IDLE_S,
+        )
+
+    async def enter(self, key: str, door: _Door) -> None:
+        async with self._lock:
+            if self._listener is None:
+                if not self._config.loaded:
+                    self._config.load()
+                bound = listening(HOST, 0)
+                self.url = url_of(bound)
+                loop, make = asyncio.get_running_loop(), cast(type[H11Protocol], self._config.http_protocol_class)
+                connect = partial(make, self._config, self._state, {})
+                self._listener = await loop.create_server(connect, sock=bound, backlog=2048)
+            self._doors[key] = door
+
+    async def leave(self, key: str) -> None:
+        await self._doors.pop(key).close()
+        async with self._lock:
+            if not self._doors and self._listener is not None:
+                self._listener.close()
+                self._listener = None
+                await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        """No connection is left; who is owed an answer, be it an error, has a moment to take it."""
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=GRACE_S)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks)
+
+    def _posted(
+        self, answer: Callable[[_Door, bytes], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            door = self._doors.get(request.path_params["key"])
+            if door is None:
+                return _error(ChatRefused("no such episode, or it is over", status=404, code="episode_not_found"))
+            try:
+                body = await _body(request)
+                if request.path_params["key"] not in self._doors:
+                    raise ChatRefused("the episode is over", status=404, code="episode_not_found")
+                return await _unless_gone(request, door, answer(door, body))
+            except ChatRefused as e:
+                return _error(e)
+
+        return handle
+
+    async def _chat(self, door: _Door, body: bytes) -> Response:
+        try:
+            asked = request_of(body, sampling=door.sampling, ignored=door.ignored)
+        except ChatRefused:
+            door.session.refuse()
+            raise
+        answer = await door.session.answer(asked)
+        created = int(time.time())
+        if asked.stream:
+            events = "".join(chunks_of(answer, asked, created=created))
+            return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        return _json(document_of(answer, asked, created=created))
+
+    async def _reward(self, door: _Door, body: bytes) -> Response:
+        try:
+            door.on_reward(json.loads(body))
+        except (ValueError, RecursionError) as e:
+            raise ChatRefused(f"no reward: {e}") from e
+        return _json({"status": "ok"})
+
+    async def _models(self, request: Request) -> Response:
+        if request.path_params["key"] not in self._doors:
+            return _error(ChatRefused("no such episode, or it is over", status=404, code="episode_not_found"))
+        card = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentgrpo"}
+        return _json({"object": "list", "data": [card]})
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(LIMITS.body_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LIMITS.body_bytes:
+                    raise ChatRefused(f"a body of more than {LIMITS.body_bytes} bytes", status=413)
+    except TimeoutError as e:
+        raise ChatRefused(f"no complete body within {LIMITS.body_s:g} s", status=408) from e
+    except ClientDisconnect as e:
+        raise ChatRefused("the client left before its body was in") from e
+    return bytes(body)
+
+
+async def _unless_gone(request: Request, door: _Door, answer: Awaitable[Response]) -> Response:
+    """The answer, made in the episode's own context; it is stopped where its client leaves, and with the episode."""
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(_awaited(answer), context=door.context.copy())
+    gone = loop.create_task(_gone(request))
+    door.work.add(work)
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+        if work.cancelled():
+            raise ChatRefused("the episode is over", status=404, code="episode_not_found")
+        return work.result()
+    finally:
+        door.work.discard(work)
+        work.cancel()
+        gone.cancel()
+
+
+async def _awaited(answer: Awaitable[Response]) -> Response:
+    return await answer
+
+
+async def _gone(request: Request) -> None:
+    """Its body is in: the next that comes is the client's leave."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _nothing_there(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path.rpartition('/')[2][:80]}"
+    message = f"{asked}: {error.detail}; allowed are POST chat/completions, POST reward and GET models"
+    return _error(ChatRefused(message, status=error.status_code))
+
+
+def _error(refused: ChatRefused) -> Response:
+    return _json(refused.document, refused.status)
+
+
+def _json(content: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(content), status, media_type="application/json")

@@ -1,0 +1,239 @@
+"""Any agent behind an endpoint: a program of the user's own decides what the policy is asked, and what it was worth.
+
+program --chat completions--> endpoint --> session: conversations of the policy's --> branches of the episode
+reward = what the program returns or prints + what it posts
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.types import Episode, Exit, Piece, Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Observation, Scores
+from agentgrpo.environments.conversation import Conversation
+from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
+from agentgrpo.environments.figures import Figures
+from agentgrpo.environments.own import columns_of
+from agentgrpo.environments.program.program import API_KEY, Call, CommandProgram, FunctionProgram, Program
+from agentgrpo.environments.program.session import Session, SessionLimits
+from agentgrpo.renderers.base import ToolRenderer
+from agentgrpo.retrieval.lazy import extra_missing
+from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
+
+if TYPE_CHECKING:
+    from agentgrpo.environments.program.endpoint import ProgramEndpoint
+
+REQUESTS = "requests"
+_MEASURED = (REQUESTS, "refused_requests", "branches", "continued_share", "unattributed_tokens", "failed_programs")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramEnvironments(EnvironmentDefaults):
+    """Implements environments.factory.EnvironmentFactory. Raises ConfigError where there is no program, or two, and for
+    values out of range.
+
+    A program that fails or takes too long is an infrastructure failure of that attempt. One that the policy has driven
+    past a limit is not: the attempt is over, and worth what the program has posted by then.
+    """
+
+    name = "program"
+    speaks_of_tools = True
+    """Its conversations may have tools, whichever they are."""
+    is_driven = True
+    pays_itself = True
+    """Its tasks need no answers."""
+    renderer: ToolRenderer
+
+    command: str | None = None
+    """What is started for each attempt, in a directory of its own; null = function is called."""
+    function: Callable[..., Any] | None = None
+    """package.module:function, async, called for each attempt; null = command is started."""
+    timeout_s: float = 600.0
+    """Of one attempt; past it the program is ended, with all that it has started."""
+    max_requests: int | None = 100
+    """Of one attempt; the others are refused. null = any number."""
+    max_tokens: int | None = None
+    """Sampled for one attempt, all of its requests together. null = any number."""
+    max_context: int | None = 4096
+    """Tokens of a conversation; null = as many as the engine holds."""
+    min_context_left: int = 1
+    """A request is refused with fewer tokens left."""
+    failure_reward: float | None = None
+    """What an attempt is worth in which the program fails once the policy has answered, added to what it has posted:
+    for agents that fail where a policy calls tools that there are not. null = an infrastructure failure."""
+    ignore: tuple[str, ...] = ()
+    """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice."""
+
+    workspaces: Workspaces = field(default_factory=Workspaces, init=False)
+
+    def __post_init__(self) -> None:
+        least = {"max_requests": 1, "max_tokens": 1, "max_context": 2, "min_context_left": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ConfigError(f"environment.{name} {value}: {bound} or more is allowed; raise it")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"environment.timeout_s {self.timeout_s}: more than 0 is allowed; raise it")
+        _ = self.program, self.endpoint
+
+    @cached_property
+    def program(self) -> Program:
+        if (self.command is None) == (self.function is None):
+            raise ConfigError(
+                "environment=program runs one program: environment.command='python my_agent.py', or "
+                f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
+            )
+        return CommandProgram(self.command) if self.command is not None else FunctionProgram(self.function)  # type: ignore[arg-type]
+
+    @cached_property
+    def endpoint(self) -> ProgramEndpoint:
+        """What all of its programs ask. Raises ConfigError where there is no server to make one of."""
+        try:
+            from agentgrpo.environments.program.endpoint import ProgramEndpoint
+        except ImportError as e:
+            raise extra_missing(e, what="environment=program", extra="serve") from e
+        return ProgramEndpoint()
+
+    @property
+    def figures(self) -> Figures:
+        return Figures(
+            columns=_MEASURED,
+            headline=("reward", REQUESTS, "cost"),
+            by_kind=("reward", REQUESTS),
+            quality="reward",
+            is_graded=False,
+            spending=REQUESTS,
+        )
+
+    @property
+    def limits(self) -> TurnLimits:
+        return TurnLimits(max_context=self.max_context, min_context_left=self.min_context_left)
+
+    def make(self, attempt: Attempt) -> ProgramEnvironment:
+        return ProgramEnvironment(self, attempt)
+
+    async def close(self) -> None:
+        await self.workspaces.close()
+
+
+class ProgramEnvironment:
+    """Implements environments.conversation.Driven."""
+
+    def __init__(self, options: ProgramEnvironments, attempt: Attempt) -> None:
+        self._options, self._attempt = options, attempt
+        self._workspace: EpisodeWorkspace = options.workspaces.open(
+            attempt.task, seed=attempt.seed, attempt=attempt.number
+        )
+        self._scores: dict[str, float] = {}
+
+    async def drive(self, task: Task, new: Callable[[str], Conversation], *, sampling: SamplingParams) -> Observation:
+        """See environments.conversation.Driven. Raises EnvironmentFailure, and what the engine has failed with."""
+        options = self._options
+        session = Session(
+            new,
+            stream=self._attempt.stream,
+            limits=SessionLimits(max_requests=options.max_requests, max_tokens=options.max_tokens),
+            plain_without_tools=not options.renderer.in_turns,
+            count_tokens=lambda text: len(options.renderer.observe([Piece(text, trusted=False)])),
+        )
+        try:
+            said = await self._said_by_program(task, session, sampling)
+        except EnvironmentFailure as e:
+            worth = 0.0 if session.limit is not None else options.failure_reward
+            if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
+                raise
+            self._post(worth)
+            metrics = {**session.metrics, "failed_programs": 1.0}
+            return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
+        if not session.metrics[REQUESTS]:
+            raise EnvironmentFailure(
+                "the program has ended, and asked the policy nothing: it must send its requests to OPENAI_BASE_URL, or "
+                "to the base_url that its function is given",
+                kind="program",
+            )
+        answer = self._note(said)
+        return Observation(
+            done=Exit.ANSWERED,
+            answer=session.last if answer is None else answer,
+            metrics={**session.metrics, "failed_programs": 0.0},
+        )
+
+    async def score(self, episode: Episode) -> Scores:
+        return self._scores
+
+    async def close(self) -> None:
+        """The workspace is removed."""
+        await self._workspace.__aexit__()
+
+    async def _said_by_program(self, task: Task, session: Session, sampling: SamplingParams) -> object:
+        """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
+        options = self._options
+        door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
+        async with door as url:
+            call = Call(
+                task={"id": task.id, **columns_of(task), **task.metadata},
+                base_url=f"{url}/v1",
+                api_key=API_KEY,
+                workspace=self._workspace.path,
+                reward_url=f"{url}/reward",
+            )
+            running = asyncio.get_running_loop().create_task(options.program.run(call))
+            session.on_failure = running.cancel
+            try:
+                await asyncio.wait((running,), timeout=options.timeout_s)
+                is_late = not running.done()
+            finally:
+                running.cancel()
+                await asyncio.wait((running,), timeout=_PATIENCE_S)
+        if is_late:
+            raise EnvironmentFailure(
+                f"the program was not done after {options.timeout_s:g} s and was ended; raise environment.timeout_s, "
+                "or lower environment.max_requests",
+                kind="timeout",
+            )
+        if session.failure is not None:
+            raise session.failure
+        if running.cancelled():
+            raise EnvironmentFailure("the program has cancelled itself", kind="program")
+        return running.result()
+
+    def _post(self, posted: object) -> None:
+        """Rewards add up; of any other number the newest counts. Raises ValueError."""
+        numbers = {"reward": posted} if _is_number(posted) else posted
+        if not isinstance(numbers, Mapping) or not all(_is_number(value) for value in numbers.values()):
+            raise ValueError('a number is needed, or numbers by name: {"reward": 1.0}')
+        for name, value in numbers.items():
+            before = self._scores.get(name, 0.0) if name == "reward" else 0.0
+            self._scores[str(name)] = before + float(value)
+
+    def _note(self, said: object) -> str | None:
+        """The reward of what the program said last; its answer, where it gives one. Raises EnvironmentFailure."""
+        if said is None:
+            return None
+        if isinstance(said, str):
+            return said
+        answer = said.get("answer") if isinstance(said, Mapping) else None
+        numbers = {k: v for k, v in said.items() if k != "answer"} if isinstance(said, Mapping) else said
+        try:
+            self._post(numbers)
+        except ValueError as e:
+            raise EnvironmentFailure(
+                f"the program said {repr(said)[:200]}; a number, numbers by name with an answer, or nothing is allowed",
+                kind="shape",
+            ) from e
+        return None if answer is None else str(answer)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_PATIENCE_S = 10.0
+"""Until a function that will not be cancelled is left behind."""

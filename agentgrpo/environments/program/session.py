@@ -1,0 +1,278 @@
+"""One attempt's requests: each goes on with a branch of its conversation, or opens one.
+
+    request   S U0                  opens branch 0:            P0 A0
+    request   S U0 A0 T0            goes on with branch 0:     P0 A0 E0 A1        the tokens A0 that were sampled
+    request   S U0 A0 T0'           follows it as far as A0:   P0 A0 E0' A2       branch 1; A0 is trained in branch 0
+    request   S' U0'                opens branch 2:            P2 A3
+
+A history is never rendered again: what was sampled stays in the context token by token. An assistant's message that
+nobody has sampled (rewritten, summarised, few-shot) is the environment's, and has no gradient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.messages import ParsedTurn, ToolReply
+from agentgrpo.core.types import Exit, Message, ToolCall
+from agentgrpo.environments.conversation import Conversation
+from agentgrpo.environments.program.openai import ChatAnswer, ChatMessage, ChatRefused, ChatRequest, answer_of, calls_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Of one attempt; None = any number."""
+
+    max_requests: int | None
+    max_tokens: int | None
+    """Sampled tokens of all of them."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Line:
+    """A conversation, and what was said in it as its client knows it."""
+
+    conversation: Conversation
+    tools_key: str
+    digest: str
+    """Of the request that opened it."""
+    said: list[ChatMessage] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    """Of the assistant's message said last, as they were sampled."""
+    turns: list[_Place] = field(default_factory=list)
+    is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Behind a sampled turn."""
+
+    num_said: int
+    num_segments: int
+    calls: tuple[ToolCall, ...]
+
+
+class Session:
+    """`answer` may be called any number of times at once. What it samples belongs to the attempt as soon as it is
+    sampled; a call that fails or is cancelled leaves nothing."""
+
+    def __init__(
+        self,
+        new: Callable[[str], Conversation],
+        *,
+        stream: str,
+        limits: SessionLimits,
+        plain_without_tools: bool,
+        count_tokens: Callable[[str], int],
+    ) -> None:
+        """new: as in Driven.drive. plain_without_tools: where no tools are on offer, turns are plain text."""
+        self._new, self._stream, self._limits = new, stream, limits
+        self._plain, self._count_tokens = plain_without_tools, count_tokens
+        self._lines: list[_Line] = []
+        self._requests = self._answers = self._continued = self._refused = 0
+        self._sampled = self._unattributed = 0
+        self.limit: Exit | None = None
+        """The limit that a request was refused for, the newest."""
+        self.failure: Exception | None = None
+        """Not the program's, be it a bug of ours: nothing more is answered."""
+        self.last = ""
+        """What the policy has said last."""
+        self.on_failure: Callable[[], object] = lambda: None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """requests: answered; refused_requests: not. branches: contexts in which something was sampled.
+        continued_share: of the requests after the first, those that went on with a branch; 1 where there are none.
+        unattributed_tokens: of assistant's messages that nobody has sampled, as their text is encoded; none is
+        trained."""
+        return {
+            "requests": float(self._answers),
+            "refused_requests": float(self._refused),
+            "branches": float(sum(bool(line.turns) for line in self._lines)),
+            "continued_share": self._continued / (self._answers - 1) if self._answers > 1 else 1.0,
+            "unattributed_tokens": float(self._unattributed),
+        }
+
+    async def answer(self, asked: ChatRequest) -> ChatAnswer:
+        """Raises ChatRefused."""
+        try:
+            return await self._answer(asked)
+        except ChatRefused:
+            self._refused += 1
+            raise
+        except Exception as e:
+            self._refused += 1
+            raise self._failed(e) from e
+
+    def refuse(self) -> None:
+        """A request that could not even be read."""
+        self._refused += 1
+
+    async def _answer(self, asked: ChatRequest) -> ChatAnswer:
+        self._refuse_past_limits()
+        self._requests += 1
+        line, is_continued = self._line_for(asked)
+        before, num_unattributed = line.conversation.num_segments, 0
+        line.is_busy = True
+        try:
+            num_unattributed = self._say(line, asked.messages[len(line.said) :], asked)
+            num_prompt = line.conversation.num_tokens
+            turn = await line.conversation.sample(max_tokens=self._most_tokens(asked), stop=asked.stop)
+            if turn is None:
+                raise self._overflow(num_prompt)
+        except BaseException as e:
+            self._requests -= isinstance(e, ChatRefused)
+            line.conversation.rewind(before)
+            if not line.turns and line in self._lines:
+                self._lines.remove(line)
+            raise
+        finally:
+            line.is_busy = False
+        answer = answer_of(turn, number=self._answers, num_prompt_tokens=num_prompt, stop=asked.stop)
+        line.said = [*asked.messages, answer.said]
+        line.calls = calls_of(turn)
+        line.turns.append(_Place(len(line.said), line.conversation.num_segments, tuple(line.calls)))
+        self._answers += 1
+        self._continued += is_continued
+        self._unattributed += num_unattributed
+        self._sampled += len(turn.token_ids)
+        self.last = answer.content
+        return answer
+
+    def _refuse_past_limits(self) -> None:
+        if self.failure is not None:
+            raise self._failed(self.failure)
+        for name, done, most in (
+            ("max_requests", self._requests, self._limits.max_requests),
+            ("max_tokens", self._sampled, self._limits.max_tokens),
+        ):
+            if most is not None and done >= most:
+                self.limit = Exit.MAX_TURNS
+                raise ChatRefused(f"the limit of this episode is reached: environment.{name}={most}", code=name)
+
+    def _most_tokens(self, asked: ChatRequest) -> int | None:
+        left = None if self._limits.max_tokens is None else self._limits.max_tokens - self._sampled
+        return min((most for most in (asked.max_tokens, left) if most is not None), default=None)
+
+    def _overflow(self, num_tokens: int) -> ChatRefused:
+        self.limit = Exit.CONTEXT_OVERFLOW
+        return ChatRefused(
+            f"the messages take {num_tokens} tokens or more, and leave no room for an answer in the context of this "
+            "model",
+            code="context_length_exceeded",
+            param="messages",
+        )
+
+    def _failed(self, error: Exception) -> ChatRefused:
+        """What the renderer cannot write is the request's fault, all else is that of the run."""
+        if isinstance(error, ConfigError | DataError):
+            return ChatRefused(str(error), param="messages")
+        self.failure = error
+        self.on_failure()
+        return ChatRefused(f"the episode has failed: {error}", status=500)
+
+    # --- which branch
+
+    def _line_for(self, asked: ChatRequest) -> tuple[_Line, bool]:
+        """The line that the request goes on with, and True; or a new one, that follows the line with which the request
+        shares most: up to the last sampled turn that it repeats."""
+        found: tuple[tuple[int, bool], _Line, _Place] | None = None
+        for line in self._lines:
+            if line.tools_key != asked.tools_key:
+                continue
+            place = next((p for p in reversed(line.turns) if _repeats(asked.messages, line.said[: p.num_said])), None)
+            if place is not None:
+                rank = (place.num_said, place == line.turns[-1] and not line.is_busy)
+                if found is None or rank > found[0]:
+                    found = (rank, line, place)
+        if found is None:
+            return self._branch(asked), False
+        (_, can_go_on), line, place = found
+        if can_go_on:
+            return line, True
+        branch = self._branch(asked)
+        branch.conversation.follow(line.conversation, place.num_segments)
+        branch.said, branch.calls = line.said[: place.num_said], list(place.calls)
+        return branch, False
+
+    def _branch(self, asked: ChatRequest) -> _Line:
+        digest = _digest(asked)
+        conversation = self._new(self._stream_of(digest))
+        branch = _Line(conversation=conversation, tools_key=asked.tools_key, digest=digest)
+        self._lines.append(branch)
+        return branch
+
+    def _stream_of(self, digest: str) -> str:
+        """The first branch is sampled as an episode of any other environment; others with random numbers that depend
+        on what is asked, not on what is asked beside it."""
+        alike = sum(line.digest == digest for line in self._lines)
+        return f"{self._stream}/{digest}.{alike}" if self._lines else self._stream
+
+    # --- what is said in it
+
+    def _say(self, line: _Line, messages: Sequence[ChatMessage], asked: ChatRequest) -> int:
+        """Append; how many tokens of the assistant's nobody has sampled. Raises ChatRefused where there is no room."""
+        conversation, calls, num_unattributed = line.conversation, line.calls, 0
+        for is_own, group in groupby(messages, key=lambda message: message.role == "assistant"):
+            said = list(group)
+            if is_own and conversation.num_segments == 0:
+                raise ChatRefused("the first message is the assistant's; begin with the system's or a user's")
+            if is_own:
+                turn = _turn_of(said)
+                conversation.recall(turn)
+                calls = [call for call in turn.calls if isinstance(call, ToolCall)]
+                texts = [turn.content, *(arguments for message in said for _, arguments in message.calls)]
+                num_unattributed += sum(map(self._count_tokens, texts))
+            elif conversation.num_segments == 0:
+                offered = () if asked.tools is None and not self._plain else asked.tools
+                conversation.open(_opening(said), offered)
+            else:
+                told = _told(said, calls)
+                if conversation.tell(told) < len(told):
+                    raise self._overflow(conversation.num_tokens)
+        return num_unattributed
+
+
+def _digest(asked: ChatRequest) -> str:
+    said = json.dumps([asked.tools_key, [(m.role, m.content, m.calls) for m in asked.messages]])
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+
+
+def _repeats(messages: Sequence[ChatMessage], said: Sequence[ChatMessage]) -> bool:
+    """Whether `messages` begin with these, the last of them a whole turn, and go on."""
+    num_said = len(said)
+    return len(messages) > num_said and messages[num_said].role != "assistant" and [*messages[:num_said]] == [*said]
+
+
+def _opening(said: Sequence[ChatMessage]) -> list[Message]:
+    """As chat templates take it: with one message of the system's at most, which comes first."""
+    system = [message.content for message in said if message.role == "system"]
+    others = [Message(role=message.role, content=message.content) for message in said if message.role != "system"]
+    return [*([Message(role="system", content="\n\n".join(system))] if system else []), *others]
+
+
+def _told(said: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[Message | ToolReply]:
+    """After a turn: the replies to its calls, and the rest as one word, as the policy's next turn follows it."""
+    replies = [ToolReply(call=calls[m.answers], text=m.content) for m in said if m.answers is not None]
+    words = [message.content for message in said if message.answers is None]
+    return [*replies, *([Message(role="user", content="\n\n".join(words))] if words else [])]
+
+
+def _turn_of(said: Sequence[ChatMessage]) -> ParsedTurn:
+    """Assistant's messages as the policy would have written them in one turn."""
+    calls = []
+    for name, arguments in (call for message in said for call in message.calls):
+        try:
+            values = json.loads(arguments)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise ChatRefused(f"the arguments of a call of {name!r} are no JSON object", param="messages")
+        calls.append(ToolCall(name=name, arguments=values))
+    content = "\n".join(message.content for message in said if message.content)
+    return ParsedTurn(content=content, calls=tuple(calls))

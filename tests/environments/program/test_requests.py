@@ -1,0 +1,271 @@
+"""The endpoint's manners: OpenAI's shapes, errors that name what is wrong, nothing sampled for what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentgrpo.core.errors import EngineError
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.program.openai import ChatRefused, request_of
+from tests.environments.program.played import ADD, ADDS, END, Client, SpellingEngine, play, result, user
+
+SAMPLING = SamplingParams(max_tokens=200)
+
+
+async def with_client(do: Callable[[Client], Awaitable[None]], *script: str, **options: Any) -> SpellingEngine:
+    """One episode of a program that does this, and then asks once more, so that there is an episode."""
+
+    async def agent(base_url: str) -> float:
+        await do(Client(base_url))
+        await Client(base_url).say([user("the end")])
+        return 0.0
+
+    engine = SpellingEngine([*script, f"end{END}"])
+    await play(agent, engine, **options)
+    assert len(engine.asked) == len(script) + 1
+    return engine
+
+
+async def test_an_answer_in_openais_shape() -> None:
+    async def do(client: Client) -> None:
+        answer = (await client.post({"model": "mine", "messages": [user("a")], "tools": [ADD]})).json()
+        assert answer.pop("created") > 0
+        arguments = '{"a": 1, "b": 2}'
+        call = {"id": "call_0_0", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        assert answer == {
+            "id": "chatcmpl-0",
+            "object": "chat.completion",
+            "model": "mine",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": None, "tool_calls": [call]},
+                    "logprobs": None,
+                    "finish_reason": "tool_calls",
+                }
+            ],
+            "usage": answer["usage"],
+        }
+        usage = answer["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        short = (await client.post({"messages": [user("b")], "max_completion_tokens": 3})).json()
+        assert short["choices"][0]["message"] == {"role": "assistant", "content": "lon"}
+        assert short["choices"][0]["finish_reason"] == "length"
+        assert short["usage"]["completion_tokens"] == 3
+        async with httpx.AsyncClient(trust_env=False, verify=False) as browser:
+            models = await browser.get(f"{client.base_url}/models")
+        assert [card["id"] for card in models.json()["data"]] == ["policy"]
+
+    engine = await with_client(do, ADDS, "long")
+    assert [sampling.max_tokens for _, sampling, _ in engine.asked] == [200, 3, 200]
+
+
+async def test_a_stream_says_the_same_in_pieces() -> None:
+    async def do(client: Client) -> None:
+        body = {"messages": [user("a")], "tools": [ADD], "stream": True, "stream_options": {"include_usage": True}}
+        answer = await client.post(body)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *events, end = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+        assert end == "[DONE]"
+        chunks = [json.loads(event) for event in events]
+        assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        assert deltas[0] == {"role": "assistant", "content": ""}
+        assert deltas[1] == {"content": "So:"}
+        [call] = deltas[2]["tool_calls"]
+        assert (call["index"], call["function"]["name"]) == (0, "add")
+        assert deltas[3:] == [{}]
+        assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None, None, None, "tool_calls"]
+        assert [chunk["usage"] is None for chunk in chunks] == [True, True, True, True, False]
+
+    await with_client(do, f"So:{ADDS}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"temperature": 0.5}, "temperature"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"n": 2}, "n"),
+        ({"seed": 1}, "seed"),
+        ({"logprobs": True}, "logprobs"),
+        ({"frequency_penalty": 1}, "frequency_penalty"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stream": 1}, "stream"),
+        ({"messages": []}, "messages"),
+        ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "messages"),
+        ({"messages": [{"role": ["user"], "content": "b"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "b"}]}, "messages[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": [1]}}}]}, "tools[0]"),
+    ],
+)
+def test_what_would_change_the_sampling_or_cannot_be_read_is_refused_by_name(
+    changed: Mapping[str, Any], named: str
+) -> None:
+    body = {"model": "m", "messages": [user("a")], "user": "u", "n": 1, "temperature": 1, "top_p": 1.0, "stop": None}
+    request_of(json.dumps(body).encode(), sampling=SAMPLING, ignored=())
+    with pytest.raises(ChatRefused) as refused:
+        request_of(json.dumps({**body, **changed}).encode(), sampling=SAMPLING, ignored=())
+    assert refused.value.param == named
+    if "." not in named and "[" not in named and named not in ("messages", "max_tokens", "stop", "stream"):
+        assert f"environment.ignore=[{named}]" in str(refused.value)
+        request_of(json.dumps({**body, **changed}).encode(), sampling=SAMPLING, ignored=(named,))
+
+
+async def test_every_error_has_openais_shape_and_nothing_is_sampled_for_it() -> None:
+    async def do(client: Client) -> None:
+        for body in (b"", b"{", b"[]", b"\xff", b'"\\ud800"', b"[" * 100_000, b"{" + b" " * (9 * 2**20) + b"}"):
+            await client.refused(body)
+        assert (await client.refused({"messages": [user("a")], "temperature": 0}))["param"] == "temperature"
+        refused = await client.post({"messages": [user("a")]}, path="/responses")
+        assert (refused.status_code, "allowed are" in refused.json()["error"]["message"]) == (404, True)
+        other = Client(client.base_url.replace("/episodes/", "/episodes/x"))
+        assert (await other.refused({"messages": [user("a")]}))["code"] == "episode_not_found"
+        deep: dict[str, Any] = {}
+        for _ in range(200):
+            deep = {"properties": {"x": deep}}
+        function = {"type": "function", "function": {"name": "f", "parameters": deep}}
+        assert "nested" in (await client.refused({"messages": [user("a")], "tools": [function]}))["message"]
+        unsampled = [user("a"), {"role": "assistant", "content": "<|im_end|>"}, user("b")]
+        assert "control token" in (await client.refused({"messages": unsampled}))["message"]
+
+    engine = await with_client(do)
+    assert len(engine.answered) == 1
+
+
+async def test_a_cut_connection_samples_nothing() -> None:
+    async def do(client: Client) -> None:
+        url = httpx.URL(client.base_url)
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        writer.write(head.encode() + b'{"messages": [')
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    await with_client(do)
+
+
+async def test_parallel_calls_are_answered_in_any_order() -> None:
+    two = ADDS.removesuffix(END) + "\n" + ADDS
+
+    async def do(client: Client) -> None:
+        messages = [user("a")]
+        called = await client.say(messages, tools=[ADD])
+        missing = [*messages, called, result(called, "first", 0)]
+        assert (
+            "was not answered" in (await client.refused({"messages": [*missing, user("b")], "tools": [ADD]}))["message"]
+        )
+        await client.say([*messages, called, result(called, "second", 1), result(called, "first", 0)], tools=[ADD])
+
+    engine = await with_client(do, two, f"x{END}")
+    assert len(engine.asked) == 3
+
+
+async def test_an_episode_that_is_over_answers_nobody() -> None:
+    kept: list[Client] = []
+    started = asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await asyncio.sleep(30 if len(engine.asked) == 2 else 0)
+
+    async def agent(base_url: str) -> float:
+        kept.append(Client(base_url))
+        await kept[0].say([user("a")])
+        started.clear()
+        left_behind.append(asyncio.ensure_future(kept[0].post({"messages": [user("b")]})))
+        await started.wait()
+        return 1.0
+
+    left_behind: list[asyncio.Task[httpx.Response]] = []
+    engine = SpellingEngine(lambda context: f"x{END}", wait=wait)
+    episode = await play(agent, engine)
+    assert (await left_behind[0]).json()["error"]["code"] == "episode_not_found"
+    assert len(engine.answered) == 1
+    assert len(engine.stopped) == 1
+    assert len(episode.turns) == 1
+    with pytest.raises(httpx.ConnectError):  # nobody listens where no episode is open
+        await kept[0].post({"messages": [user("c")]})
+
+
+async def test_a_failure_of_the_engine_is_the_episodes_not_the_programs() -> None:
+    async def agent(base_url: str) -> float:
+        await Client(base_url).refused({"messages": [user("a")]})
+        await asyncio.sleep(30)
+        return 1.0
+
+    def fails(context: str) -> str:
+        raise EngineError("the server is gone", kind="transport")
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        await play(agent, SpellingEngine(fails))
+
+
+async def test_a_bug_of_ours_ends_the_run_and_not_as_an_error_of_the_programs() -> None:
+    async def agent(base_url: str) -> float:
+        await Client(base_url).refused({"messages": [user("a")]})
+        await asyncio.sleep(30)
+        return 1.0
+
+    engine = SpellingEngine(())
+    engine.max_context = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        await play(agent, engine)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = (
+    *("model", "tools", "tool_choice", "stream", "stream_options", "n", "stop", "max_tokens", "temperature", "top_p"),
+    *("parallel_tool_calls", "response_format", "logit_bias", "messages"),
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "role": st.sampled_from(["system", "user", "assistant", "tool", "developer"]) | JSON,
+            "content": JSON | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": JSON}), max_size=2),
+            "tool_call_id": st.sampled_from(["c", "d"]) | JSON,
+            "tool_calls": JSON
+            | st.lists(
+                st.fixed_dictionaries(
+                    {"id": st.sampled_from(["c", "d"]) | JSON},
+                    optional={
+                        "function": JSON
+                        | st.fixed_dictionaries({"name": st.text(max_size=3) | JSON, "arguments": st.text() | JSON})
+                    },
+                ),
+                max_size=2,
+            ),
+        },
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.fixed_dictionaries({"messages": MESSAGES | JSON}, optional=dict.fromkeys(KEYS[:-1], JSON)))
+def test_any_json_is_a_request_or_refused(body: Mapping[str, Any]) -> None:
+    with suppress(ChatRefused):  # and nothing else
+        asked = request_of(json.dumps(body).encode(), sampling=SAMPLING, ignored=())
+        assert asked.messages[-1].role != "assistant"
