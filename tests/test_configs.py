@@ -11,13 +11,12 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-import hydra
 import pytest
 
 import agentgrpo
 from agentgrpo.cli.main import configs_dir, main, presets
 from agentgrpo.config import build
-from agentgrpo.config.compose import to_plain
+from agentgrpo.config.compose import read_preset
 from agentgrpo.config.values import is_plain
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 
@@ -49,23 +48,13 @@ def compose(*overrides: str, verb: str = "train") -> dict[str, Any]:
     return config
 
 
+NEEDED = {"recorded": {"runs": ["r"]}}
+"""By preset, what it leaves to the user and no text is."""
+
+
 @cache
 def preset(group: str, name: str) -> dict[str, Any]:
-    """The node that Hydra makes of one file, its ??? filled."""
-    needed = [o for o in OWN_DATA if o.startswith(f"{group}.") and name in ("jsonl", "path")]
-    needed += ["task.path=d.jsonl"] if name == "memory_files" else []
-    of_demonstrations = {"chat": ["demonstrations.path=d.jsonl"], "recorded": ["demonstrations.runs=[r]"]}
-    needed += of_demonstrations.get(name, []) if group == "demonstrations" else []
-    needed += ["task.sources.own.path=q.jsonl"] if (group, name) == ("task", "questions") else []
-    primary = f"{group}/{name}"
-    if group == "model":  # a tiny one chooses presets of other groups, which must be there
-        primary, needed = "config", ["experiment=none", f"model={name}", "task.questions=q.jsonl", *needed]
-    with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        tree = to_plain(hydra.compose(primary, needed))
-    node: dict[str, Any] = tree
-    for key in group.split("/"):
-        node = node.get(key, {})
-    return node
+    return read_preset(configs_dir(), group, name) | NEEDED.get(name, {})
 
 
 @pytest.mark.parametrize("name", presets()["experiment"])

@@ -137,11 +137,18 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_preset(configs: Path, group: str, name: str) -> dict[str, Any]:
-    """What group=name says, with the presets of its group that it builds upon. For a job that is under way, where Hydra
-    composes nothing else."""
+    """What group=name says, with the presets of its group that it builds upon and those of groups inside it. For a job
+    that is under way, where Hydra composes nothing else."""
     own = yaml.safe_load((configs / group / f"{name}.yaml").read_text("utf-8"))
-    layers = own.pop("defaults", ["_self_"])
-    merged = OmegaConf.merge(*(own if layer == "_self_" else read_preset(configs, group, layer) for layer in layers))
+
+    def read(layer: str | dict[str, str]) -> Any:
+        if isinstance(layer, str):
+            return own if layer == "_self_" else read_preset(configs, group, layer)
+        [(inner, preset)] = layer.items()
+        is_elsewhere = inner.startswith(("override ", "/"))
+        return {} if is_elsewhere else {inner: read_preset(configs, f"{group}/{inner}", preset)}
+
+    merged = OmegaConf.merge(*map(read, own.pop("defaults", ["_self_"])))
     return cast(dict[str, Any], OmegaConf.to_container(merged))
 
 

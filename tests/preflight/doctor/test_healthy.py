@@ -33,6 +33,7 @@ def test_a_toy_model_of_ones_own_is_healthy(diagnose: Diagnose, toy: Toy) -> Non
         "retrievers": "nothing is searched",
         "reranker and pages": "nothing is reranked and no page is fetched",
         "tools": "no tools are called",
+        "evidence": "no task says which passages prove its answer (metadata.supporting), or nothing was searched",
     }
     assert len(made) == len(NAMES) - len(skipped)
     episodes, masks = found.check("episodes")["facts"], found.check("masks")["facts"]
