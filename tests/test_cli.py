@@ -27,6 +27,7 @@ from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
 from agentgrpo.core.errors import ConfigError, DataError, MalformedRows, Preempted, RunDirectoryError
 from agentgrpo.grpo.advantages import GroupRewards
 from agentgrpo.grpo.losses import LossInputs, TokenLoss, clipped
+from tests.thorough import siblings
 
 HERE = "tests.test_cli"
 ROOT = Path(cli.__file__).parents[2]
@@ -410,7 +411,7 @@ TYPOS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), TYPOS, ids=[line for line, _ in TYPOS])
+@pytest.mark.parametrize(("line", "expected"), siblings(TYPOS, quick=20))
 def test_a_typo_is_one_line(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 2
     output = capsys.readouterr()
@@ -734,7 +735,7 @@ def configure(run_dir: Path, group: str, node: str) -> None:
     path.write_text(f"{kept}{group}: {node}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize(("group", "node", "needed"), SECRETS)
+@pytest.mark.parametrize(("group", "node", "needed"), siblings(SECRETS, quick=4))
 def test_a_snapshot_sends_nothing_of_the_environment_away(
     run_dir: Path, group: str, node: str, needed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

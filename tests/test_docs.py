@@ -164,8 +164,8 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 LENGTHY = {
-    *("README", "algorithms", "cluster", "doctor", "environments", "judges", "own-documents", "read-a-run", "rewards"),
-    *("supervised", "tools"),
+    *("README", "algorithms", "cluster", "doctor", "environments", "judges", "own-documents", "programs", "read-a-run"),
+    *("rewards", "supervised", "tools"),
 }
 """Pages with more trainings than a commit waits for; the other pages show the same verbs."""
 

@@ -24,9 +24,9 @@ def examples(count: int) -> int:
 
 
 def siblings(values: Iterable[Any], quick: int) -> list[Any]:
-    """For parametrize: all but the first `quick` of the values are marked slow."""
-    values = list(values)
-    return [*values[:quick], *(pytest.param(value, marks=pytest.mark.slow) for value in values[quick:])]
+    """For parametrize: all but the first `quick` of the values, or of the tuples of values, are marked slow."""
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=[pytest.mark.slow] * (i >= quick)) for i, row in enumerate(rows)]
 
 
 def late(began: float, seconds: float) -> bool:

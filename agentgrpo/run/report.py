@@ -77,15 +77,14 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
 
 
 def report_shares(screen: Screen, result: Mapping[str, Any]) -> None:
-    """Each section of Figures.ratios that there is, before and after: in both modes, and greedy by kind of question."""
+    """Each section of Figures.ratios that there is, before and after. (By kind of question: eval.json.)"""
     for section, names in result["figures"].get("ratios", {}).items():
         if section not in result["greedy"]:
             continue
-        of = {mode: result[mode] for mode in ("greedy", "sampled")} | result["greedy"]["kinds"]
         screen.table(
-            f"{section}, by kind greedy: before → after",
+            f"{section}: before → after",
             ["", *(name.replace("_", " ") for name in names)],
-            [[label, *(_change(row.get(section, {}), name) for name in names)] for label, row in of.items()],
+            [[mode, *(_change(result[mode][section], name) for name in names)] for mode in ("greedy", "sampled")],
         )
 
 

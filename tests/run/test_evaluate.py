@@ -285,7 +285,7 @@ def test_shares_are_of_the_tasks_that_have_them() -> None:
     assert kinds["b"]["retrieval"] == {"baseline": {"recall": 0.0}, "trained": {"recall": 0.0}}
     lines = [row.split("│")[1:4] for row in printed(evaluation).splitlines() if "0.25 → 0.75" in row]
     assert [[cell.strip() for cell in row] for row in lines] == [
-        [label, "0.25 → 0.75", "- → -"] for label in ("greedy", "sampled", "a")
+        [label, "0.25 → 0.75", "- → -"] for label in ("greedy", "sampled")
     ]
     outage = compared(SEARCH_FIGURES, before, with_gold(plain, (0.0, 0.5, 0.0, 0.0), 0)).to_json()
     assert outage["greedy"]["citations"] == {"baseline": {"precision": 0.0}, "trained": {"precision": 0.5}}

@@ -150,6 +150,7 @@ def test_a_log_prob_that_is_no_number(diagnose: Diagnose, monkeypatch: pytest.Mo
     assert found.check("log-probs")["facts"]["largest gap"] == "nan"
 
 
+@pytest.mark.slow
 def test_what_bfloat16_rounds_is_judged_with_the_correction(
     diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from agentgrpo.tools.base import ToolResult, Workspace
 from tests.e2e.doubler import Doubler
 from tests.reports.replay import runs
 from tests.reports.replay.runs import TOOL, edit, next_logprob, other_token, records, replay, sampled, with_turns
+from tests.thorough import siblings
 
 
 def state_of(folder: Path) -> dict[str, str]:
@@ -27,7 +28,7 @@ def state_of(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-@pytest.mark.parametrize("tools", ["record", "live"])
+@pytest.mark.parametrize("tools", siblings(["record", "live"], quick=1))
 @pytest.mark.parametrize(
     ("file", "count", "weights"),
     [
