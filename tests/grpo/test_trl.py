@@ -25,10 +25,8 @@ from tests.grpo.test_variants import difference, random_answers
 TOP = Path(__file__).parents[2]
 PEER = TOP / ".bench" / "peer" / "bin" / "python"
 PYTHON = sys.executable if find_spec("trl") else str(PEER)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path(PYTHON).exists(), reason="TRL is not installed; `make bench-peer` installs it"),
-]
+NEEDS_TRL = pytest.mark.skipif(not Path(PYTHON).exists(), reason="TRL is not installed; `make bench-peer` installs it")
+pytestmark = [NEEDS_TRL, pytest.mark.slow]
 
 ARGS = {
     "delta": None,

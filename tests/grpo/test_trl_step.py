@@ -28,12 +28,11 @@ from agentgrpo.training.reference import frozen_reference
 from agentgrpo.training.trainer import Trainer
 from tests import builders
 from tests.builders import given, sampled
-from tests.grpo.test_trl import PYTHON, TOP
-from tests.grpo.test_trl import pytestmark as skipped
+from tests.grpo.test_trl import NEEDS_TRL, PYTHON, TOP
 from tests.grpo.tiny import exact_model, random_samples, tiny_tokenizer
 from tests.run.tiny_run import TinyRun
 
-pytestmark = [skipped, pytest.mark.slow]
+pytestmark = [NEEDS_TRL, pytest.mark.slow]
 REWARDS = ((0.0, 1.0, 0.25), (0.5, 0.5, 0.5), (1.0, 1.0, 0.0))
 """The second group has zero variance."""
 LR, EPS, LONGEST = 1e-2, 1e-3, 24

@@ -159,6 +159,7 @@ def raises(world: ProcessGroup) -> str:
     return inside(world, work)
 
 
+@pytest.mark.slow
 def test_what_one_raises_all_raise() -> None:
     assert on(2, raises) == ["on the second"] * 2
 

@@ -116,8 +116,9 @@ async def never_ends(stream: str, task: Task, sample_index: int) -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param({}, id="in turn"), pytest.param({"max_staleness": 1}, id="ahead", marks=pytest.mark.slow)],
+    [pytest.param({}, id="in turn"), pytest.param({"max_staleness": 1}, id="ahead")],
 )
+@pytest.mark.slow
 def test_a_step_that_takes_one_too_long_is_skipped_by_both(tmp_path: Path, algorithm: Mapping[str, Any]) -> None:
     run = TinyRun(tmp_path, algorithm, before=never_ends, run={"step_timeout_s": 2.0})
     assert on(2, trains, run) == [(4, 0), (4, 0)]

@@ -33,6 +33,7 @@ from tests import builders
 from tests.environments.scripted import tokenizer
 from tests.environments.tools.scripted import Saying, answer, call, say
 from tests.runners import tool_runner
+from tests.thorough import siblings
 from tests.tools.leftovers import new_processes
 from tests.tools.test_mcp import alive, raw, wait_until
 
@@ -288,7 +289,10 @@ async def test_a_spare_that_dies_is_given_to_nobody(workspaces: Workspaces) -> N
             assert await pid_of(toolset, workspace) != spare
 
 
-@pytest.mark.parametrize("end", ["fails", "is cancelled", "is cancelled in a call", "is cancelled while it opens"])
+ENDS = ["fails", "is cancelled while it opens", "is cancelled", "is cancelled in a call"]
+
+
+@pytest.mark.parametrize("end", siblings(ENDS, quick=2))
 async def test_closed_however_the_episode_ends(end: str, workspaces: Workspaces) -> None:
     pids: list[int] = []
     started = asyncio.Event()

@@ -20,7 +20,7 @@ from agentgrpo.training.process_group import ProcessGroup
 from agentgrpo.training.processes import DONE, LEAVE_S, Judge, Sign
 from agentgrpo.training.sharding import shard
 from tests.grpo.tiny import tiny_model
-from tests.thorough import is_thorough, late
+from tests.thorough import is_thorough, late, siblings
 from tests.training.several import on, started
 
 TIMEOUT_S = 2.0
@@ -113,7 +113,8 @@ def lost(number: signal.Signals) -> tuple[list[BaseProcess], Any, float]:
 
 @pytest.mark.clock
 @pytest.mark.parametrize(
-    "number, text", [(signal.SIGKILL, "and is gone"), (signal.SIGSTOP, "and gives no sign of life for 2 s")]
+    "number, text",
+    siblings([(signal.SIGSTOP, "and gives no sign of life for 2 s"), (signal.SIGKILL, "and is gone")], quick=1),
 )
 def test_a_process_that_is_killed_or_frozen_ends_the_others_in_time(number: signal.Signals, text: str) -> None:
     _, error, seconds = lost(number)

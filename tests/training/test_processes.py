@@ -111,7 +111,7 @@ BATCHES = (64, 24)
     ("strategy", "algorithm"),
     [
         pytest.param("ddp", ON_POLICY, id="ddp-on-policy", marks=pytest.mark.slow),
-        pytest.param("fsdp", ON_POLICY, id="fsdp-on-policy"),
+        pytest.param("fsdp", ON_POLICY, id="fsdp-on-policy", marks=pytest.mark.slow),
         pytest.param("ddp", OFF_POLICY, id="ddp-off-policy", marks=pytest.mark.slow),
         pytest.param("fsdp", OFF_POLICY, id="fsdp-off-policy", marks=pytest.mark.slow),
     ],
