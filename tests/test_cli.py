@@ -559,7 +559,7 @@ EVIL = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), EVIL, ids=[text for text, _ in EVIL])
+@pytest.mark.parametrize(("text", "expected"), siblings(EVIL, quick=6))
 def test_a_snapshot_runs_no_code(run_dir: Path, text: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_dir / "config.yaml"
     replaced = text.partition(":")[0]
@@ -673,7 +673,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize(("tools", "expected"), PROGRAMS, ids=[expected for _, expected in PROGRAMS])
+@pytest.mark.parametrize(("tools", "expected"), siblings(PROGRAMS, quick=3))
 def test_a_snapshot_starts_no_program(
     run_dir: Path, tools: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,28 +17,32 @@ from agentgrpo.config.registry import ROOT
 from agentgrpo.config.values import parameters_of
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.grpo.losses import LOSSES
+from tests.thorough import siblings
 
 
 @pytest.mark.parametrize(
     ("override", "hint"),
-    [
-        ("algorithm.beta=0.04", "Here 'beta' is algorithm.kl_coef."),
-        ("beta=0.04", "Here 'beta' is algorithm.kl_coef."),
-        ("+beta=0.04", "Here 'beta' is algorithm.kl_coef."),
-        ("learning_rate=1e-6", "Here 'learning_rate' is optimizer.lr."),
-        ("optimizer.learning_rate=1e-6", "Here 'learning_rate' is optimizer.lr."),
-        ("trainer.lr=1e-6", "Here 'lr' is optimizer.lr."),
-        ("+trainer.lr=1e-6", "Here 'lr' is optimizer.lr."),
-        ("actor_rollout_ref.actor.kl_loss_coef=0.001", "Here 'kl_loss_coef' is algorithm.kl_coef."),
-        ("actor_rollout_ref.rollout.n=5", "Here 'n' is rollout.group_size."),
-        ("rollout.num_generations=8", "Here 'num_generations' is rollout.group_size."),
-        ("~max_completion_length", "Here 'max_completion_length' is rollout.max_tokens, of one turn."),
-        ("seed=1", "Here 'seed' is run.seed."),
-        ("rollout.seed=1", "Here 'seed' is run.seed."),
-        ("algorithm.clip_high=0.28", "Here 'clip_high' is algorithm.loss_args.clip_high."),
-        ("hardware.bf16=true", "Here 'bf16' is hardware.dtype=bfloat16, or hardware.mixed_precision=bf16."),
-        ("model.name=Qwen/Qwen2.5-7B", "Here 'model.name' is model.path, with model=path."),
-    ],
+    siblings(
+        [
+            ("algorithm.beta=0.04", "Here 'beta' is algorithm.kl_coef."),
+            ("beta=0.04", "Here 'beta' is algorithm.kl_coef."),
+            ("+beta=0.04", "Here 'beta' is algorithm.kl_coef."),
+            ("learning_rate=1e-6", "Here 'learning_rate' is optimizer.lr."),
+            ("optimizer.learning_rate=1e-6", "Here 'learning_rate' is optimizer.lr."),
+            ("trainer.lr=1e-6", "Here 'lr' is optimizer.lr."),
+            ("+trainer.lr=1e-6", "Here 'lr' is optimizer.lr."),
+            ("actor_rollout_ref.actor.kl_loss_coef=0.001", "Here 'kl_loss_coef' is algorithm.kl_coef."),
+            ("actor_rollout_ref.rollout.n=5", "Here 'n' is rollout.group_size."),
+            ("rollout.num_generations=8", "Here 'num_generations' is rollout.group_size."),
+            ("~max_completion_length", "Here 'max_completion_length' is rollout.max_tokens, of one turn."),
+            ("seed=1", "Here 'seed' is run.seed."),
+            ("rollout.seed=1", "Here 'seed' is run.seed."),
+            ("algorithm.clip_high=0.28", "Here 'clip_high' is algorithm.loss_args.clip_high."),
+            ("hardware.bf16=true", "Here 'bf16' is hardware.dtype=bfloat16, or hardware.mixed_precision=bf16."),
+            ("model.name=Qwen/Qwen2.5-7B", "Here 'model.name' is model.path, with model=path."),
+        ],
+        quick=6,
+    ),
 )
 def test_the_refusal_of_a_foreign_word_says_ours(
     override: str, hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

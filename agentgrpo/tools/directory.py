@@ -31,7 +31,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH
 _ATTEMPTS = 8
-_LOOKS = 3
+_LOOKS = 12
 """At an inode, as its times count in steps of milliseconds before Linux 6.13."""
 
 

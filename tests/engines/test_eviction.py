@@ -11,6 +11,7 @@ import pytest
 from agentgrpo.engines.cache import KVCache, bucketed
 from agentgrpo.engines.schedule import TOKENS_PER_STEP, EngineTurn, Schedule, Step
 from tests.engines.test_schedule import hand_out, run, scheduled, shape, turn
+from tests.thorough import siblings
 
 LONG = [i % 90 for i in range(60)]
 VERY_LONG = [i % 90 for i in range(2 * TOKENS_PER_STEP + 1)]
@@ -210,7 +211,7 @@ class World:
         assert sum(prefill) <= max(self.schedule._prefill_budget, prefill[0] if prefill else 0)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", siblings(range(60), quick=20))
 async def test_every_episode_ends_within_its_memory_and_is_computed_in_the_same_pieces_whatever_happens(seed):
     rng = random.Random(seed)
     budget = bucketed(320) + rng.choice((0, 64, 200, 1000))

@@ -15,6 +15,7 @@ from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.renderers.chat import function
 from scripts.fuzz import MARKUP, Target, hostile
 from tests.renderers.families import TOKENIZERS, family_of, renderer, tokenizer
+from tests.thorough import siblings
 
 every = pytest.mark.parametrize("name", TOKENIZERS)
 ASK = (Message(role="user", content="How much is it?"),)
@@ -86,7 +87,7 @@ def test_each_context_begins_with_exactly_the_tokens_of_the_one_before(name: str
     assert lengths == starts  # a turn begins where its context ends
 
 
-@every
+@pytest.mark.parametrize("name", siblings(TOKENIZERS, quick=5))
 def test_a_hostile_tool_changes_neither_masks_nor_turns(name: str) -> None:
     speaks, target = renderer(name), Target(name)
     protected = target.protected

@@ -23,6 +23,7 @@ from agentgrpo.retrieval.fused import FusedBackend
 from agentgrpo.retrieval.index import building
 from agentgrpo.retrieval.index.passages import PassageFile
 from tests.retrieval.stores import HASHING, corpus, ids, index, questions, recall, refusal, rows_of
+from tests.thorough import siblings
 
 NODE = {"name": "faiss_index", "embedder": HASHING}
 FILES = ("begun.json", "embedder.json", "faiss.index", "index.json", "passages.jsonl", "passages.offsets")
@@ -137,7 +138,7 @@ class Killed(Exception):
 STEPS = ("stored 500", "stored 1500", "read 256", "read 1500", "embedded 256", "embedded 1500", "words 1500")
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", siblings(STEPS, quick=3))
 def test_a_build_that_ends_anywhere_goes_on_to_the_same_index(step: str, folder: Path, tmp_path: Path) -> None:
     seen: list[str] = []
 

@@ -24,6 +24,7 @@ from agentgrpo.run.rollouts import Rollouts
 from agentgrpo.run.train import roll_out
 from agentgrpo.training.process_group import Alone
 from tests.run.tiny_run import Before, TinyRun, recorded, rolled_out, rows, saved_steps, versions
+from tests.thorough import siblings
 
 OVERLAPPING = {"max_staleness": 1}
 PATIENCE_S = 30.0
@@ -207,7 +208,7 @@ async def test_a_checkpoint_holds_the_weights_of_both_versions(tmp_path: Path) -
         assert not [n for n in tensors if n.startswith("sampler/")]
 
 
-@pytest.mark.parametrize(("during", "left"), [("train/0", 0), ("train/1", 1), ("train/3", 3)])
+@pytest.mark.parametrize(("during", "left"), siblings([("train/1", 1), ("train/0", 0), ("train/3", 3)], quick=1))
 async def test_a_stop_during_a_rollout_ahead_leaves_the_step_before_it_whole(
     tmp_path: Path, during: str, left: int
 ) -> None:

@@ -64,7 +64,7 @@ def with_value(sample: TrainingSample, name: str, value: float) -> TrainingSampl
     return dataclasses.replace(sample, rollout_logprobs=values)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("name", ["advantage", "advantage of a token", "rollout log-prob"])
 @pytest.mark.parametrize("algorithm", [ON_POLICY, TWO_PASSES])
 def test_a_sample(algorithm: Algorithm, name: str, value: float) -> None:
@@ -73,7 +73,7 @@ def test_a_sample(algorithm: Algorithm, name: str, value: float) -> None:
     assert f"sample g1/1: {'a rollout' if 'rollout' in name else 'its'}" in refused(trained(algorithm), samples)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("estimate", ["k1", "k2", "k3", "abs", "mse"])
 def test_a_reference_log_prob_in_the_reward(estimate: str, value: float) -> None:
     algorithm = Algorithm(kl_coef=0.1, kl_in="reward", kl=estimate)
@@ -115,7 +115,7 @@ def passes(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, **settings: An
     return counter.calls
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize(
     "algorithm, differs, count",
     [
@@ -139,7 +139,7 @@ def test_a_log_prob_of_any_forward_pass(
             refused(trainer)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("algorithm", [ON_POLICY, Algorithm(entropy_coef=0.01)])
 def test_an_entropy(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm, value: float) -> None:
     trainer = trained(algorithm)
@@ -162,7 +162,7 @@ def hooked(trainer: Trainer, call: int, value: float) -> None:
     trainer.policy.model.model.layers[0].mlp.up_proj.weight.register_hook(poison)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("algorithm, call", [(ON_POLICY, 0), *((TWO_PASSES, call) for call in range(4))])
 def test_a_gradient(algorithm: Algorithm, call: int, value: float) -> None:
     """Of the last optimizer step too: the ones before it are undone."""
@@ -171,7 +171,7 @@ def test_a_gradient(algorithm: Algorithm, call: int, value: float) -> None:
     assert f"epoch {call // 2}, mini-batch {call % 2}: the gradient norm is" in refused(trainer)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("algorithm", [ON_POLICY, TWO_PASSES])
 @pytest.mark.parametrize("kind", siblings(["exp_avg", "exp_avg_sq", "step", "master"], quick=2))
 def test_the_optimizers_state(algorithm: Algorithm, kind: str, value: float) -> None:
@@ -181,7 +181,7 @@ def test_the_optimizers_state(algorithm: Algorithm, kind: str, value: float) -> 
     assert name in refused(trainer)
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", siblings(BAD, quick=1))
 @pytest.mark.parametrize("algorithm", [ON_POLICY, TWO_PASSES])
 def test_a_weight(algorithm: Algorithm, value: float) -> None:
     trainer = trained(algorithm)

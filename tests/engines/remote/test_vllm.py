@@ -27,6 +27,7 @@ from agentgrpo.training.process_group import Alone
 from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.stand_in import StandIn, moved
+from tests.thorough import siblings
 
 KEY = SeedKey("train/3", "t1", 0, 0)
 PROMPT = tiny.prompt(1)
@@ -240,7 +241,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [pytest.param(*row, marks=pytest.mark.slow if row[0] == "drip" else ()) for row in FAULTS.items()],
+    siblings(sorted(FAULTS.items(), key=lambda row: row[0] == "drip"), quick=5),
 )
 async def test_a_fault_is_typed_and_the_next_server_gives_the_turn(tmp_path: Path, fault: str, kind: str) -> None:
     async with serving(tmp_path, 2, timeout_s=0.7 if kind == "timeout" else 30.0, attempts=2) as (
