@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def write(lines: str) -> str:
         Path("agent.py").write_text(ASK + textwrap.dedent(lines))
-        return f"{sys.executable} agent.py"
+        return "python agent.py"
 
     return write
 
