@@ -45,7 +45,8 @@ def test_resumed_anywhere_it_is_the_same_run(train: Run, tmp_path: Path, setting
 
 @pytest.mark.slow
 def test_it_says_how_old_its_episodes_are_and_profiles_what_overlaps(train: Run) -> None:
-    run_dir = train(*SHORT, *STEP, *AHEAD, *BRIEF, "run.profile=true")
+    # enough episodes for rewards that differ: without a sample no age is said
+    run_dir = train(*SHORT, *STEP, *AHEAD, *BRIEF, "run.profile=true", "rollout.tasks_per_step=8")
     found = rows(run_dir / "metrics.jsonl")
     assert [row["policy/staleness_max"] for row in found] == [0.0, 1.0, 1.0, 1.0]
     assert [row["groups/stale"] for row in found] == [0.0] * 4
