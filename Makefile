@@ -14,8 +14,8 @@ export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train train-llm test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
-.PHONY: bench bench-peer bench-ours bench-learning bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-retrieval bench-gpu
+.PHONY: help train train-llm test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes soak-programs attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
+.PHONY: bench bench-peer bench-ours bench-learning bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-programs bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
 
@@ -60,6 +60,9 @@ soak: .venv/ready-dev bubblewrap ## 200 random SIGKILLs over four kinds of runs,
 soak-episodes: .venv/ready-dev bubblewrap ## 10,000 tool episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.episodes $(ARGS)
 
+soak-programs: .venv/ready-dev ## 5,000 program episodes, 30 % with a fault: nothing may be left; ARGS="--episodes 1000"
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.soak.programs $(ARGS)
+
 fuzz: .venv/ready-dev ## A million hostile tool outputs through every renderer; ARGS="--strings 20000 --seed 1"
 	OMP_NUM_THREADS=1 $(PY) -W ignore -m scripts.fuzz $(ARGS)
 
@@ -95,6 +98,9 @@ bench-memory: .venv/ready ## Memory episodes side by side against one by one, in
 
 bench-pipeline: .venv/ready ## What rollouts one step ahead gain, with and without tool latency; ARGS="--latencies 500"
 	$(BENCH)/pipeline.py $(ARGS)
+
+bench-programs: .venv/ready-dev ## 500 programs at once behind the endpoint against the engine alone; ARGS="--episodes 50"
+	$(BENCH)/programs.py $(ARGS)
 
 bench-retrieval: .venv/ready-dev ## Indexes of a million generated passages, in process and served; ARGS="--passages 100000"
 	$(BENCH)/retrieval.py $(ARGS)

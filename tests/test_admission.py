@@ -74,9 +74,14 @@ def test_the_command_of_an_environment_is_named_on_the_command_line() -> None:
         refuse_unnamed(config, config, {}, RUN)
     refuse_unnamed(config, config, {"environment.command": "touch pwned"}, RUN)
     assert needed_overrides(config, (), RUN) == ["'environment.command='\"'\"'touch pwned'\"'\"''"]
-    none = {"environment": {"name": "program", "command": None, "function": "my_agent:run"}}
+    tests = {"environment": {"name": "tools", "tests": {"name": "sandbox", "sandbox": "unsafe_subprocess"}}}
+    with pytest.raises(ConfigError, match=r"^environment.tests.sandbox=unsafe_subprocess lets a run directory start"):
+        refuse_unnamed(tests, tests, {}, RUN)
+    none = {"environment": {"name": "program", "command": None, "function": "my_agent:run", "sandbox": False}}
     refuse_unnamed(none, none, {}, RUN)
     assert needed_overrides(none, {"my_agent:run"}, RUN) == ["environment.function=my_agent:run"]
+    game = {"environment": {"name": "textarena", "opponent": "mine:plays"}}
+    assert needed_overrides(game, {"mine:plays"}, RUN) == ["environment.opponent=mine:plays"]
 
 
 @pytest.mark.parametrize(("config", "needed"), CONNECTIONS, ids=lambda value: str(value)[:40])
@@ -151,3 +156,34 @@ def test_an_address_without_a_scheme_is_refused_with_its_key(url: str) -> None:
 def test_what_may_be_an_address_is_left_to_whom_it_is_given(url: str | None) -> None:
     """And what may hold a secret is not repeated."""
     refuse_bare_addresses({"a": {"url": url, "urls": [url], "max_url_fetch": "a.b", "dsn": "localhost:1"}})
+
+
+def test_the_parts_of_a_suites_member_are_named_as_those_of_a_run() -> None:
+    member = {
+        "environment": {"name": "program", "command": "touch pwned", "function": "my_agent:run"},
+        "tools": {"search": {"name": "mcp", "command": "touch this"}, "fetch": {}},
+    }
+    config = {"suite": {"mine": member}}
+    assert needed_overrides(config, {"my_agent:run"}, RUN) == [
+        "suite.mine.environment.function=my_agent:run",
+        "'suite.mine.tools.search.command='\"'\"'touch this'\"'\"''",
+        "'suite.mine.environment.command='\"'\"'touch pwned'\"'\"''",
+        "suite.mine.tools.fetch.name=fetch",
+    ]
+    given = {"suite.mine.environment.command": "touch pwned", "suite.mine.tools.search.command": "touch this"}
+    with pytest.raises(ConfigError, match=r"^suite.mine.tools.search.command=touch this lets a run directory start"):
+        refuse_unnamed(config, config, {}, RUN)
+    with pytest.raises(ConfigError, match=r"^suite.mine.tools.fetch.name=fetch lets a run directory choose whom"):
+        refuse_unnamed(config, config, given, RUN)
+    refuse_unnamed(config, config, given | {"suite.mine.tools.fetch.name": "fetch"}, RUN)
+
+
+def test_a_package_that_an_environment_loads_is_named_once_for_its_tasks_too() -> None:
+    node = {"name": "verifiers", "id": "package", "python": None}
+    config = {"environment": node, "task": node}
+    own = {"environment": node, "task": {**node, "id": "${environment.id}"}}
+    with pytest.raises(ConfigError, match=r"^environment.id=package lets a run directory start programs"):
+        refuse_unnamed(config, own, {}, RUN)
+    refuse_unnamed(config, own, {"environment.id": "package"}, RUN)
+    with pytest.raises(ConfigError, match=r"^task.id=package lets a run directory start programs"):
+        refuse_unnamed(config, config, {"environment.id": "package"}, RUN)

@@ -153,11 +153,12 @@ def test_every_malformed_row_has_a_line_of_its_own(capsys: pytest.CaptureFixture
 
 def test_an_export_has_flags_and_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, command = job("export", "--ckpt", "a b", "--merge", "out")
-    assert (config, command.arguments) == ({}, {"ckpt": "a b", "merge": "out"})
+    none = {"preferences": None, "run": None, "feedback": None}
+    assert (config, command.arguments) == ({}, {"ckpt": "a b", "merge": "out", **none})
     for stray in (["run.seed=1"], ["-m"], ["--cfg", "job"]):
         assert main(["export", "--ckpt", "a", "--merge", "b", *stray]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("agentgrpo: export has no settings, only --ckpt and --merge; leave out ")
+        assert error.startswith("agentgrpo: export has no settings, only --ckpt and --merge and ")
     assert (JOBS, written(tmp_path)) == ([], [])
 
 
@@ -336,16 +337,16 @@ def test_where_no_directory_can_be_made(tmp_path: Path, capsys: pytest.CaptureFi
 # --- typos: one line on stderr, exit code 2, no traceback
 
 GROUPS = (
-    "task, model, demonstrations, engine, environment, retriever, counterfactual, tools, judge, reward, rollout, "
-    "algorithm, optimizer, guards, cassette, budget, hardware, run"
+    "task, model, demonstrations, engine, retriever, counterfactual, tools, judge, reward, suite, environment, "
+    "rollout, algorithm, optimizer, guards, cassette, budget, hardware, run"
 )
 ADAMW = "lr, betas, weight_decay, eps, warmup_steps, final_fraction, max_grad_norm"
 VERB_NAMES = (
     "train, sft, eval, resume, plan, export, show, view, doctor, replay, diff, report, check, data, index, "
-    "serve-retriever"
+    "serve-retriever, serve-environment"
 )
 JUDGES = (
-    "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, numeric, "
+    "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, math, numeric, "
     "questions, questions_by_metric, route, token_f1"
 )
 TYPOS = [
@@ -374,7 +375,7 @@ TYPOS = [
     ),
     (
         "train environment=my_env.Shop",
-        "environment=my_env.Shop; presets are memory, *, tools, or a class of your own: module:Class.",
+        "environment=my_env.Shop; presets are gymnasium, *, verifiers, or a class of your own: module:Class.",
     ),
     (
         "train reward=search_r1 ~reward.terms.corectness",

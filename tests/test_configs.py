@@ -48,8 +48,8 @@ def compose(*overrides: str, verb: str = "train") -> dict[str, Any]:
     return config
 
 
-NEEDED = {"recorded": {"runs": ["r"]}}
-"""By preset, what it leaves to the user and no text is."""
+NEEDED = {"recorded": {"runs": ["r"]}, "reasoning_gym": {"settings": {}, "level": None}, "verifiers": {"args": {}}}
+"""By preset, what it leaves to the user, or to another preset, and no text is."""
 
 
 @cache

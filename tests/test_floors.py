@@ -38,9 +38,22 @@ ONLY_IN = {
     "httpx": {"services/client.py", "services/pages.py"},
     "httpx2": {"tools/mcp/connections.py"},
     "mcp": {"tools/mcp/connections.py", "tools/mcp/session.py"},
-    "starlette": {"retrieval/server/app.py", "cli/retriever.py", "environments/program/endpoint.py"},
+    "starlette": {
+        "retrieval/server/app.py",
+        "cli/retriever.py",
+        "environments/program/endpoint.py",
+        "run/openenv.py",
+    },
     "uvicorn": {"retrieval/server/running.py", "cli/retriever.py", "environments/program/endpoint.py"},
     "importlib.import_module": {"config/build.py", "cli/main.py"},  # what is imported by name is invisible to this test
+    "pkgutil.resolve_name": {
+        "environments/published/gymnasium_worker.py",
+        "environments/published/textarena_worker.py",
+    },
+    "fastapi": {"run/openenv.py"},
+    "gymnasium": {"environments/published/gymnasium_worker.py"},
+    "reasoning_gym": {"environments/published/reasoning_gym_worker.py"},
+    "textarena": {"environments/published/textarena_worker.py"},
 }
 FORBIDDEN = {"training": {"rollout", "environments", "tools", "rewards"}, "rollout": {"training"}}
 

@@ -194,7 +194,7 @@ def test_a_function_of_a_program_is_found_there_alone(
     assert run.config["reward"]["terms"] == {"even": {"name": "__main__:even"}}
     assert "agentgrpo: note: even of the program itself, where the command line finds" in capsys.readouterr().err
     assert len(agentgrpo.resume(run, rewards=[even], overrides=["run.max_steps=2"]).metrics()) == 2
-    assert capsys.readouterr().err == ""
+    assert "note:" not in capsys.readouterr().err  # not "nothing": other libraries may log there
 
 
 # --- What goes wrong is raised, and leaves nothing.

@@ -12,7 +12,7 @@ from agentgrpo.tasks.questions.formats import FORMATS
 
 
 def data(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo data check FILE...`: exit code 0 if nothing was found that would hurt, else 1."""
+    """`agentgrpo data check FILE...`: exit code 0 if no problem was found, else 1."""
     given = command.arguments
     what, format = given["what"], given["format"] or "auto"
     if what != "check":

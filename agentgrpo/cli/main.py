@@ -145,7 +145,7 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.hardware import speaks
-    from agentgrpo.config.overrides import brought, normalise, of_one_run, parse, place_sweep
+    from agentgrpo.config.overrides import brought, makes_room, normalise, of_one_run, parse, place_sweep
 
     verb, sweep = line.verb, line.sweep
     overrides = normalise(line.overrides, line.presets, sweep=sweep)
@@ -161,9 +161,10 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     else:
         composed = compose.of_presets(configs_dir(), verb.presets)
         if own := brought(overrides):
-            overrides = ["experiment=none", *overrides]
+            room = makes_room(own, overrides)
+            overrides = [*room, *overrides]
             if speaks():
-                print(f"agentgrpo: note: {', '.join(own)}: your own, so experiment=none", file=sys.stderr)
+                print(f"agentgrpo: note: {', '.join(own)}: your own, so {' '.join(room)}", file=sys.stderr)
         overrides = place_sweep(overrides) if sweep else overrides
     load, make = partial(_load, verb.entry), composed.make
     jobs = Jobs(load, line.name, line.arguments, make, sweep=sweep, is_ours=is_ours, debug=debug, raises=raises)

@@ -149,7 +149,7 @@ def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
         if find_spec(needed) is None:
             raise ConfigError(f"serve-retriever needs {needed}: pip install 'agentgrpo[serve]'")
     given = command.arguments
-    numbers = {name: _number(given, name) for name in _LIMITS}
+    numbers = {name: number_of(given, name) for name in _LIMITS}
     limits = RequestLimits(**{_LIMITS[name]: number for name, number in numbers.items() if number is not None})
     logging.captureWarnings(True)
     if given["index"] is not None:
@@ -162,8 +162,8 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
     from agentgrpo.retrieval.server.app import RetrievalApp
     from agentgrpo.retrieval.server.running import listening, serve, url_of
 
-    host, port = given["host"] or "127.0.0.1", _number(given, "port")
-    log_every, grace_s = _number(given, "log_every"), _number(given, "grace_s")
+    host, port = given["host"] or "127.0.0.1", number_of(given, "port")
+    log_every, grace_s = number_of(given, "log_every"), number_of(given, "grace_s")
     for name, number in (("log-every", log_every), ("grace-s", grace_s)):
         if number is not None and number < 1:
             raise ConfigError(f"--{name} {number}; at least 1 is allowed")
@@ -191,6 +191,8 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
 
 def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Reranker | None]:
     """Those of the configuration, and the agent's reranker; the task's corpora are read where they are searched."""
+    if config["suite"]:
+        raise ConfigError("a suite's members search in corpora of their own; serve one of them: suite=none task=...")
     node, environment = config["retriever"], config["environment"]
     given: dict[str, Any] = {}
     thesaurus = None
@@ -218,7 +220,7 @@ def _chosen(overrides: Sequence[str]) -> str | None:
     return chosen[-1] if chosen else None
 
 
-def _number(given: Mapping[str, Any], name: str) -> int | None:
+def number_of(given: Mapping[str, Any], name: str) -> int | None:
     text = given[name]
     try:
         return None if text is None else int(text)

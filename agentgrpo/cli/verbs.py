@@ -39,6 +39,7 @@ from agentgrpo.run.drift import refuse_drift, refuse_other_settings
 from agentgrpo.run.evaluate import Verdict
 from agentgrpo.run.examine import Examiner
 from agentgrpo.run.parts import Progress
+from agentgrpo.run.preferences import write_preferences
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
     RestoreOnRefusal,
@@ -153,14 +154,27 @@ def evaluate(config: Config, command: Command) -> VerbResult:
 
 
 def export(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us."""
-    given: dict[str, str | None] = {name: command.arguments[name] for name in ("ckpt", "merge")}
+    """`agentgrpo export`: a checkpoint as a model folder that needs neither peft nor us, or a preference set."""
+    given: dict[str, str | None] = dict(command.arguments)
+    if given["preferences"] is not None:
+        _export_preferences(given, given["preferences"])
+        return VerbResult()
     if given["ckpt"] is None or given["merge"] is None:
-        raise ConfigError("export needs both: --ckpt RUN/checkpoints/step-000150 --merge OUT")
+        raise ConfigError(
+            "export needs both: --ckpt RUN/checkpoints/step-000150 --merge OUT; or --preferences OUT --run RUN "
+            "--feedback FILE"
+        )
     transformers.logging.disable_progress_bar()
     export_model(Path(given["ckpt"]), Path(given["merge"]))
     print(f"agentgrpo: {given['merge']} holds the model of {given['ckpt']}", file=sys.stderr)
     return VerbResult()
+
+
+def _export_preferences(given: Mapping[str, str | None], out: str) -> None:
+    if given["run"] is None or given["feedback"] is None or given["ckpt"] or given["merge"]:
+        raise ConfigError("export --preferences OUT needs --run RUN and --feedback FILE, and nothing else")
+    found = write_preferences(RunDir(Path(given["run"])), Path(given["feedback"]), Path(out))
+    print(f"agentgrpo: {found.line(Path(out))}", file=sys.stderr)
 
 
 def _begin(run: RunSettings, command: Command) -> None:

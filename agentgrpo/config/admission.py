@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.config.registry import CONNECTS, FUNCTIONS, PROGRAMS, ROOT
+from agentgrpo.config.registry import CONNECTS, FUNCTIONS, PACKAGES, PROGRAMS, ROOT
 from agentgrpo.core.errors import ConfigError
 
 HOSTS = ("url", "urls", "base_url", "web_url", "dsn")
@@ -28,13 +28,17 @@ SHARED = Path("~/.cache/agentgrpo")
 """Where presets keep what was paid for."""
 FOLDERS = (("qdrant", "path"),)
 """(name, key) of nodes that run what lies in a folder: Qdrant without a server unpickles it."""
-CODE = frozenset(f"{group}.{key}" for group, kind in ROOT.items() for key in FUNCTIONS.get(kind, ()))
+_MEMBER = r"(?:suite\.[^.]+\.)?"
+"""What comes before the keys of a member of a suite, which are those of a run of its own."""
+_FUNCTIONS = [rf"{group}\.{key}" for group, kind in ROOT.items() for key in FUNCTIONS.get(kind, ())]
+CODE = re.compile(f"{_MEMBER}(?:{'|'.join(_FUNCTIONS)})")
 """Keys that name code, beside every `name`."""
 USER_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_/][\w./:@-]*", re.IGNORECASE)
 _BARE = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?(?:/[^@?#]*)?", re.IGNORECASE)
 """host, host:port, host/path, with neither a scheme before it nor anything in it that may be a secret."""
 _PLACE = re.compile(r"(?:^|\.)(?:base_|web_)?urls?(?:\.\d+)?$")
+_TOOLS = re.compile(_MEMBER + "tools")
 _RESOLVER = re.compile(r"\$\{\s*([^\s${}:]+)\s*:")
 
 
@@ -98,7 +102,7 @@ def refuse_unnamed(config: Mapping[str, Any], unresolved: Any, overrides: Mappin
 def named_code(tree: Any) -> Iterator[tuple[str, str]]:
     """(key, name) of everything in it that names code of the user's: package.module:Class, package.module:function."""
     for path, value in _walk(tree):
-        names_code = path.rpartition(".")[2] == "name" or path in CODE
+        names_code = path.rpartition(".")[2] == "name" or CODE.fullmatch(path)
         if names_code and isinstance(value, str) and USER_CODE.fullmatch(value):
             yield path, value
 
@@ -114,7 +118,7 @@ def needed_overrides(unresolved: Mapping[str, Any], user_code: Collection[str], 
 
 def _dangers(config: Mapping[str, Any], unresolved: Any, home: Path) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
     """What a configuration might do by itself, and the keys with their values that would."""
-    yield "start programs", _programs(config)
+    yield "start programs", _programs(config, unresolved)
     yield "choose a folder that Qdrant unpickles, which can run code", _folders(config)
     yield "choose where values of this environment are sent to", _secrets(config, unresolved)
     yield "choose whom this process connects to", _connections(config, unresolved)
@@ -132,14 +136,34 @@ def _code(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from ((f"model.{key}", model.get(key)) for key in ("trust_remote_code", "path", "revision"))
 
 
-def _programs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    tools = config.get("tools")
-    nodes = {f"tools.{key}": node for key, node in tools.items()} if isinstance(tools, Mapping) else {}
-    for path, node in {**nodes, "environment": config.get("environment")}.items():
-        for setting, harmless in PROGRAMS.items():
-            value = node.get(setting) if isinstance(node, Mapping) else None
-            if value is not None and value not in harmless:
-                yield f"{path}.{setting}", value
+def _programs(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Any]]:
+    """But for what tasks take from the environment, which is asked of that."""
+    for at, of, raw in (("", config, unresolved), *_members(config, unresolved)):
+        tools = of.get("tools")
+        nodes = {f"tools.{key}": node for key, node in tools.items()} if isinstance(tools, Mapping) else {}
+        environment, task = of.get("environment"), of.get("task")
+        tests = environment.get("tests") if isinstance(environment, Mapping) else None
+        for path, node in {**nodes, "environment": environment, "environment.tests": tests, "task": task}.items():
+            for setting, value in _starts(node):
+                if path != "task" or _under(_under(raw, "task"), setting) != f"${{{at}environment.{setting}}}":
+                    yield f"{at}{path}.{setting}", value
+
+
+def _members(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """(what its keys begin with, node, the same with interpolations unresolved) of every member of a suite."""
+    suite = config.get("suite")
+    for name, node in suite.items() if isinstance(suite, Mapping) else ():
+        if isinstance(node, Mapping):
+            yield f"suite.{name}.", node, _under(_under(unresolved, "suite"), name)
+
+
+def _starts(node: Any) -> Iterator[tuple[str, Any]]:
+    """The settings of a node that start programs, with their values."""
+    package = PACKAGES.get(str(node.get("name"))) if isinstance(node, Mapping) else None
+    for setting, harmless in {**PROGRAMS, **({package: (None,)} if package else {})}.items():
+        value = node.get(setting) if isinstance(node, Mapping) else None
+        if value is not None and value not in harmless:
+            yield setting, value
 
 
 def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -164,7 +188,7 @@ def _connections(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[s
     for path, node, raw in _nodes(config, unresolved):
         group, _, key = path.rpartition(".")
         places = [k for k in (*HOSTS, *OPENED) if node.get(k)]
-        name = node.get("name", key if group == "tools" else None)
+        name = node.get("name", key if _TOOLS.fullmatch(group) else None)
         if places:
             yield from ((_join(path, k), _under(raw, k)) for k in places)
         elif name in CONNECTS and not any(node.get(k) for k in KEYS):  # at the address that its class has

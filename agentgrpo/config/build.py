@@ -234,7 +234,9 @@ def _read(child: Child, injected: Collection[str]) -> tuple[Any, dict[str, Any],
 def _fitted(child: Child, key: str, value: Any, hint: Any) -> Any:
     """The value of a key as its parameter wants it; of a key that names a function the user's, or the name of ours."""
     where, functions = f"{child.path}.{key}", FUNCTIONS.get(child.kind, {})
-    is_function = key in functions and not (value is None and type(None) in typing.get_args(hint))
+    is_function = (
+        key in functions and not is_plain(hint) and not (value is None and type(None) in typing.get_args(hint))
+    )
     return _function(functions[key], where, value) if is_function else fit(where, value, hint)
 
 

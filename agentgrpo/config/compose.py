@@ -42,13 +42,14 @@ from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, v
 from agentgrpo.config.hardware import Launch
 from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
+from agentgrpo.config.suite import members_of
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, StorageError
 from agentgrpo.core.renamed import config_of_today
 from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files
 
 SNAPSHOT = "config.yaml"
 """A run's own configuration, in its directory."""
-_NEWER = ("cassette", "budget", "counterfactual", "demonstrations")
+_NEWER = ("cassette", "budget", "counterfactual", "demonstrations", "suite")
 """Groups that runs of older versions do not have."""
 _LOSS_ARGS = {key: key for key in ("clip_low", "clip_high", "clip_dual")}
 _LOSS_ARGS |= {f"sapo_{key}": key for key in ("temperature_positive", "temperature_negative")}
@@ -241,6 +242,7 @@ def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     try:
         refuse_unknown([key if key in ROOT else _as_given(key, overridden) for key in checked], list(ROOT))
         validate(checked)
+        members_of(checked)
         refuse_bare_addresses(checked)
     except ConfigError as e:
         raise ConfigError(f"{e}{_misfit(str(e), choices, overridden)}") from e

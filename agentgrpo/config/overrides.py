@@ -17,9 +17,14 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 
 _SHORT = {"evidence": "environment/evidence"}
 """Groups that a command line may name by their last part alone."""
-_OPEN = ("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args")
+_OPEN = (
+    *("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args"),
+    *("environment.settings", "environment.args"),
+)
 """Mappings by the user's own names."""
-_OWN = ("task.questions", "task.corpus", "task.sources")
+_OWN = ("task.questions", "task.corpus", "task.sources", "suite")
+_WITH_TASKS = ("reasoning_gym", "textarena", "gymnasium", "openenv", "verifiers")
+"""Presets of the environment that choose their own tasks."""
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
@@ -63,10 +68,20 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
 
 def brought(overrides: Sequence[str]) -> list[str]:
     """The keys by which normalised ones bring something of the user's own that the default experiment has no room for:
-    a model without model=PRESET, questions, a corpus. None where they choose an experiment."""
-    keys = {o.key_or_group: None for o in parse(overrides)}
+    a model without model=PRESET, questions, a corpus, an environment with tasks, a suite. None where they choose an
+    experiment."""
+    keys = {o.package or o.key_or_group: o for o in parse(overrides) if o.input_line != "suite=none"}
     own = [key for key in keys if key.startswith(_OWN) or (key == "model.path" and "model" not in keys)]
+    if "environment" in keys and keys["environment"].get_value_string() in _WITH_TASKS:
+        own.append(str(keys["environment"].input_line))
     return [] if "experiment" in keys else own
+
+
+def makes_room(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The presets that go with what was `brought`: no experiment, and with a suite no task set but its members'."""
+    has_task = any(o.key_or_group.partition(".")[0] == "task" and not o.package for o in parse(overrides))
+    of_members = any(key.startswith("suite") for key in own) and not has_task
+    return ["experiment=none", *(["task=suite"] if of_members else [])]
 
 
 def of_one_run(overrides: Sequence[str]) -> list[str]:

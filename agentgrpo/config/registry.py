@@ -13,9 +13,15 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "archive": "agentgrpo.worlds.archive.dataset:Archive",
         "diary": "agentgrpo.worlds.diary.dataset:Diaries",
         "glossary": "agentgrpo.worlds.glossary.dataset:Glossary",
+        "gymnasium": "agentgrpo.tasks.seeds:Seeds",
         "jsonl": "agentgrpo.tasks.jsonl:jsonl",
         "memory_files": "agentgrpo.tasks.memory_files.dataset:MemoryFiles",
         "questions": "agentgrpo.tasks.questions.dataset:questions",
+        "suite": "agentgrpo.tasks.suite:SuiteTasks",
+        "reasoning_gym": "agentgrpo.environments.published.reasoning_gym:ReasoningGymTasks",
+        "textarena": "agentgrpo.tasks.seeds:Seeds",
+        "seeds": "agentgrpo.tasks.seeds:Seeds",
+        "verifiers": "agentgrpo.environments.verifiers.dataset:VerifiersRows",
         "workshop": "agentgrpo.worlds.workshop.dataset:Workshop",
     },
     "demonstrations": {
@@ -38,11 +44,17 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "vllm": "agentgrpo.engines.remote.vllm:vllm",
     },
     "environment": {
+        "gymnasium": "agentgrpo.environments.published.gymnasium:GymnasiumEnvironments",
         "memory": "agentgrpo.environments.memory.environment:MemoryEnvironments",
+        "openenv": "agentgrpo.environments.openenv.environment:OpenEnvEnvironments",
         "program": "agentgrpo.environments.program.environment:ProgramEnvironments",
+        "reasoning_gym": "agentgrpo.environments.published.reasoning_gym:ReasoningGymEnvironments",
         "search": "agentgrpo.environments.search.environment:SearchEnvironments",
+        "textarena": "agentgrpo.environments.published.textarena:TextArenaEnvironments",
         "tools": "agentgrpo.environments.tools.environment:ToolEnvironments",
+        "verifiers": "agentgrpo.environments.verifiers.environment:VerifiersEnvironments",
     },
+    "opponent": {"random": "agentgrpo.environments.published.textarena_worker:RandomOpponent"},
     "retriever": {
         "embedded": "agentgrpo.retrieval.embedded:embedded",
         "faiss_index": "agentgrpo.retrieval.faiss_index:faiss_index",
@@ -70,6 +82,10 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "mcp": "agentgrpo.tools.mcp.toolset:Mcp",
         "python": "agentgrpo.tools.python:PythonTool",
         "search": "agentgrpo.tools.search:SearchTool",
+    },
+    "hidden_tests": {
+        "none": "agentgrpo.config.build:nothing",
+        "sandbox": "agentgrpo.tools.hidden_tests.sandboxed:HiddenTests",
     },
     "fetcher": {
         "none": "agentgrpo.config.build:nothing",
@@ -109,6 +125,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "route": "agentgrpo.judges.composed:Route",
         "llm": "agentgrpo.judges.llm.judge:LLMJudge",
         "judger": "agentgrpo.judges.judger:JudgerJudge",
+        "math": "agentgrpo.judges.math.judge:MathJudge",
     },
     "judger": {"ground_truth": "agentgrpo.judges.judger:GroundTruth"},
     "completer": {
@@ -158,7 +175,9 @@ UNNAMED: Mapping[str, str] = {
     "judge_part": "agentgrpo.config.build:judge_part",
     "lora": "agentgrpo.config.settings:LoraSettings",
     "cold_start": "agentgrpo.config.settings:ColdStartSettings",
+    "feedback": "agentgrpo.rewards.feedback:Feedback",
     "guard": "agentgrpo.run.guards:Guard",
+    "member": "agentgrpo.config.settings:MemberSettings",
     "question_source": "agentgrpo.tasks.questions.intake:QuestionSource",
     "question_filter": "agentgrpo.tasks.questions.intake:Filter",
     "cassette": "agentgrpo.services.cassette:CassetteSettings",
@@ -175,12 +194,13 @@ ROOT: Mapping[str, str] = {
     "model": "model",
     "demonstrations": "demonstrations",
     "engine": "engine",
-    "environment": "environment",
     "retriever": "retriever",
     "counterfactual": "counterfactual",
     "tools": "tool*",
     "judge": "judge",
     "reward": "reward",
+    "suite": "member*",
+    "environment": "environment",
     "rollout": "rollout",
     "algorithm": "algorithm",
     "optimizer": "optimizer",
@@ -192,10 +212,18 @@ ROOT: Mapping[str, str] = {
 }
 NESTED: Mapping[str, Mapping[str, str]] = {
     "": ROOT,
+    "member": {
+        "task": "task",
+        "environment": "environment",
+        "retriever": "retriever",
+        "tools": "tool*",
+        "judge": "judge",
+        "reward": "reward",
+    },
     "task": {"sources": "question_source*"},
     "question_source": {"filter": "question_filter"},
     "model": {"lora": "lora", "cold_start": "cold_start"},
-    "reward": {"terms": "term*"},
+    "reward": {"terms": "term*", "feedback": "feedback"},
     "retriever": {"embedder": "embedder", "web": "web"},
     "indexer": {"embedder": "embedder"},
     "environment": {
@@ -203,6 +231,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "reranker": "reranker",
         "fetcher": "fetcher",
         "reader": "reader",
+        "tests": "hidden_tests",
         "validity": "validity",
     },
     "judge": {
@@ -224,9 +253,12 @@ NESTED: Mapping[str, Mapping[str, str]] = {
 }
 """kind -> {key: kind of the node there; with a * a mapping of such nodes by name}. "" is the root."""
 
+UNSUITED = "suite"
+"""The task set of a run whose members all have their own."""
+
 FUNCTIONS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {"loss": "loss", "advantage": "advantage"},
-    "environment": {"function": "program"},
+    "environment": {"function": "program", "opponent": "opponent"},
 }
 """kind -> {key that names a function: kind of the function}: one of that kind, module:function of the user's, or null
 where there is none."""
@@ -259,10 +291,13 @@ ADAPTERS: Mapping[str, str] = {"judge": "agentgrpo.judges.judger:as_judge"}
 PROGRAMS: Mapping[str, tuple[object, ...]] = {
     "command": (None, "", []),
     "python": (None,),
-    "sandbox": ("bubblewrap",),
+    "sandbox": ("bubblewrap", True, False),  # of an environment yes or no: its command is named in either case
 }
-"""Keys of a tool or of the environment that start programs of this machine, or let those of the policy out -> their
-values that do not."""
+"""Keys of a tool, the environment or the tasks that start programs of this machine, or let those of the policy out ->
+their values that do not."""
+
+PACKAGES: Mapping[str, str] = {"verifiers": "id"}
+"""Name of an environment or task set -> its key that names a package, which is loaded."""
 
 CONNECTS: frozenset[str] = frozenset(
     {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}

@@ -133,6 +133,20 @@ class RolloutSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """A node of the group `suite`, beside the groups that it has of its own; see config.suite."""
+
+    weight: PositiveOrZero = 1.0
+    """Share of the training tasks, relative to the other members'; 0 = it is only evaluated."""
+    reward_scale: Positive = 1.0
+    """Of its rewards, beside reward.reward_scale. It changes nothing where advantages are divided by their spread."""
+    group_size: AtLeastTwo | None = None
+    """Episodes per task; null = rollout.group_size."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """As run.eval.prices, which a run with a suite leaves empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoraSettings:
     """The `model.lora` node: an adapter that is trained instead of the model's own weights (training.adapters).
 

@@ -107,8 +107,10 @@ def parameters_of(target: Any, path: str) -> dict[str, inspect.Parameter]:
     maker = target.func if isinstance(target, partial) else target
     if not inspect.isclass(maker) and not inspect.isroutine(maker):
         maker = type(maker).__call__
+    is_own = inspect.isclass(maker) and not dataclasses.is_dataclass(maker)  # whose fields other modules may have
     try:
-        hints = typing.get_type_hints(maker.__init__ if inspect.isclass(maker) else maker, include_extras=True)
+        source = maker.__init__ if is_own else maker
+        hints = typing.get_type_hints(source, include_extras=True)
     except NameError as e:
         raise ConfigError(f"{path}: the annotations of {maker.__qualname__} cannot be read: {e}") from e
     found = inspect.signature(target).parameters

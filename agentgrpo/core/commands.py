@@ -116,16 +116,19 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "export": Verb(
-        summary="write a checkpoint as a plain model folder, an adapter merged into its base",
+        summary="write a checkpoint as a plain model folder, or what people said of episodes as a preference set",
         entry="agentgrpo.cli.verbs:export",
         flags={
             "--ckpt": ("PATH", "the checkpoint"),
-            "--merge": ("OUT", "the folder to write; it must not exist"),
+            "--merge": ("OUT", "the folder to write, an adapter merged into its base; it must not exist"),
+            "--preferences": ("OUT", "the file to write: JSON lines {prompt, chosen, rejected}, as TRL reads them"),
+            "--run": ("RUN_DIR", "with --preferences: the run whose episodes were graded"),
+            "--feedback": ("FILE", "with --preferences: the grades and preferences, as reward.feedback.file has them"),
         },
         composes=False,
         examples=(
             "agentgrpo export --ckpt runs/x/checkpoints/step-000150 --merge models/mine",
-            "agentgrpo export --ckpt runs/lora/checkpoints/step-000040 --merge models/whole",
+            "agentgrpo export --preferences pairs.jsonl --run runs/x --feedback feedback.jsonl",
         ),
     ),
     "show": Verb(
@@ -287,6 +290,20 @@ VERBS: dict[str, Verb] = {
         examples=(
             "agentgrpo serve-retriever --index wiki --port 8000",
             "agentgrpo serve-retriever --index wiki --host 0.0.0.0 --max-top-k 20",
+        ),
+    ),
+    "serve-environment": Verb(
+        summary="serve the tasks and the environment of a configuration, with its reward, to clients of OpenEnv",
+        entry="agentgrpo.cli.environment:serve",
+        flags={
+            "--port": ("P", "default 8000; 0 = one that is free"),
+            "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
+            "--max-sessions": ("N", "episodes at once; default 64"),
+        },
+        keeps_nothing=True,
+        examples=(
+            "agentgrpo serve-environment experiment=almanac --port 8000",
+            "agentgrpo serve-environment experiment=none environment=shop:Shop task.questions=Q.jsonl model.path=MODEL",
         ),
     ),
 }

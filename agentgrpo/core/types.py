@@ -136,12 +136,19 @@ class Segment:
     """For readers. Never tokenised again."""
     cut_short: bool = False
     """It was sampled up to a limit of tokens, not to a stop."""
+    masked: bool = False
+    """It was sampled, and is not trained."""
 
     def __post_init__(self) -> None:
         if (self.logprobs is None) != (self.policy_version is None) or (self.logprobs is not None and not self.sampled):
             raise ValueError("a Segment carries logprobs and policy_version together, and only if it was sampled")
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.token_ids)} sampled tokens but {len(self.logprobs)} logprobs")
+
+    @property
+    def is_trained(self) -> bool:
+        """Its tokens have a gradient."""
+        return self.sampled and not self.masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +163,15 @@ class Branch:
 
     @property
     def loss_mask(self) -> tuple[int, ...]:
-        return tuple(chain.from_iterable(repeat(int(s.sampled), len(s.token_ids)) for s in self.segments))
+        return tuple(chain.from_iterable(repeat(int(s.is_trained), len(s.token_ids)) for s in self.segments))
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
         """Aligned with token_ids; 0.0 where the mask is 0. None where a turn of it was demonstrated."""
         if any(s.sampled and s.logprobs is None for s in self.segments):
             return None
-        return tuple(chain.from_iterable(s.logprobs or repeat(0.0, len(s.token_ids)) for s in self.segments))
+        trained = ((s.is_trained and s.logprobs) or repeat(0.0, len(s.token_ids)) for s in self.segments)
+        return tuple(chain.from_iterable(trained))
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -174,6 +182,10 @@ class Branch:
     @property
     def num_sampled_tokens(self) -> int:
         return sum(len(s.token_ids) for s in self.segments if s.sampled)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.segments if s.is_trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +270,9 @@ class Episode:
 
     @property
     def is_truncated(self) -> bool:
-        """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short."""
-        last = [next((s for s in reversed(b.segments) if s.sampled), None) for b in self.branches]
+        """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short, masked
+        ones left out."""
+        last = [next((s for s in reversed(b.segments) if s.is_trained), None) for b in self.branches]
         return self.exit is Exit.CONTEXT_OVERFLOW or any(s is not None and s.cut_short for s in last)
 
 
@@ -280,6 +293,8 @@ class RewardResult:
     dimensions: Mapping[str, float]
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
+    criteria: Mapping[str, float] = field(default_factory=dict)
+    """The grades that `correctness` is made of, by name, where a judge grades by several criteria."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

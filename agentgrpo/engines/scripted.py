@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,8 +16,8 @@ from agentgrpo.engines.remote.text import end_of, room_for
 
 
 class ScriptedEngine:
-    """script(key, context text) gives a turn's text. Log-probs are 0.0: the script is certain of what it says. Not
-    trainable, as no policy sampled these tokens."""
+    """script(key, context text) gives a turn's text, or what is awaited for it. Log-probs are 0.0: the script is
+    certain of what it says. Not trainable, as no policy sampled these tokens."""
 
     trainable = False
 
@@ -25,7 +26,7 @@ class ScriptedEngine:
         *,
         encode: Callable[[str], Sequence[int]],
         decode: Callable[[Sequence[int]], str],
-        script: Callable[[SeedKey, str], str],
+        script: Callable[[SeedKey, str], str | Awaitable[str]],
         max_context: int = 4096,
     ) -> None:
         self.max_context = max_context
@@ -38,7 +39,8 @@ class ScriptedEngine:
         room = room_for(token_ids, sampling, self.max_context)
         await asyncio.sleep(0)
         with boundary(EngineError, "script"):
-            tokens = tuple(self._encode(self._script(key, self._decode(token_ids))))
+            said = self._script(key, self._decode(token_ids))
+            tokens = tuple(self._encode(await said if inspect.isawaitable(said) else said))
             tokens = tokens[: end_of(tokens, sampling, self._decode)]
         return Completion(
             token_ids=tokens[:room],

@@ -50,6 +50,8 @@ class Conversation:
         self._segments: list[Segment] = []
         self.turn = first_turn - 1
         """Of the episode, the one sampled last, from 0; -1 before the first."""
+        self.is_trained = True
+        """What was sampled in it; else it is recorded, and has no gradient."""
         self.seconds = {"time_generate": 0.0, "time_queue": 0.0}
 
     @property
@@ -72,7 +74,9 @@ class Conversation:
 
     @property
     def branch(self) -> Branch:
-        return Branch(segments=tuple(self._segments))
+        if self.is_trained:
+            return Branch(segments=tuple(self._segments))
+        return Branch(segments=tuple(replace(s, masked=s.sampled) for s in self._segments))
 
     def open(
         self, messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None, *, shared: int = 0

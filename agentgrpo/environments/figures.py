@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Episode, RewardResult
+from agentgrpo.tasks.suite import member_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,9 @@ class Figures:
     """Section of eval.json -> name -> (numerator, denominator): metrics that only some episodes have, such as those
     whose task says which passages prove the answer. The ratio of their sums; absent where the denominators are 0."""
 
+    members: Mapping[str, Figures] = field(default_factory=dict)
+    """Of a suite, each with its own prices; empty for an environment by itself."""
+
     def __post_init__(self) -> None:
         known = {*self.columns, self.quality, "cost", "reward"}
         odd = {*self.headline, *self.by_kind, *self.labels} - known
@@ -47,6 +53,25 @@ class Figures:
         odd |= self.counts.keys() ^ self.prices.keys()
         if odd:
             raise ValueError(f"figures {sorted(odd)}: name columns ({sorted(known)}), and a price for every count")
+
+    @classmethod
+    def of_suite(cls, members: Mapping[str, Figures]) -> Figures:
+        """What all members have: quality and spending, under the name of the first where all of them call it so, and
+        columns of one name."""
+        all_of, is_graded = list(members.values()), all(f.is_graded for f in members.values())
+        qualities, spent = {f.quality for f in all_of}, {f.spending for f in all_of}
+        quality = qualities.pop() if len(qualities) == 1 else "correctness" if is_graded else "quality"
+        spending = spent.pop() if len(spent) == 1 else "calls"
+        common = [c for c in all_of[0].columns if all(c in f.columns for f in all_of) and c not in (quality, spending)]
+        return cls(
+            columns=(spending, *common),
+            headline=(quality, spending, "cost"),
+            by_kind=(quality, spending),
+            quality=quality,
+            is_graded=is_graded,
+            spending=spending,
+            members=members,
+        )
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Figures:
@@ -79,6 +104,7 @@ class Figures:
                 section: {name: (str(above), str(below)) for name, (above, below) in of.items()}
                 for section, of in said.get("ratios", {}).items()
             },
+            members={name: cls.from_json(of) for name, of in said.get("members", {}).items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -93,6 +119,7 @@ class Figures:
             "counts": dict(self.counts),
             "prices": dict(self.prices),
             "ratios": {section: {name: list(of) for name, of in row.items()} for section, row in self.ratios.items()},
+            **({"members": {name: of.to_json() for name, of in self.members.items()}} if self.members else {}),
         }
 
     def label(self, column: str) -> str:
@@ -112,9 +139,26 @@ class Figures:
         """What an episode's calls cost at `prices` (see `priced`), whatever the reward charges for them."""
         return sum(price * metrics.get(self.counts[name], 0.0) for name, price in prices.items())
 
+    def cost_of(self, episode: Episode, prices: Mapping[str, float]) -> float:
+        """`cost` of the metrics of an episode, be it of a member of a suite."""
+        if self.members:
+            own = self.members[member_of(episode.task)]
+            return own.cost(episode.metrics, own.prices)
+        return self.cost(episode.metrics, prices)
+
+    def shared(self, member: str, row: Mapping[str, T]) -> dict[str, T]:
+        """Of a suite: the columns of a row of a member's that it shares with all others, under their common names."""
+        own = self.members[member]
+        named = {**row, self.quality: row[own.quality], self.spending: row[own.spending]}
+        return {name: named[name] for name in dict.fromkeys((*self.headline, "reward", *self.columns))}
+
     def row(self, episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
         """Every column of one episode: the headline first, then the reward, then the others; 0.0 for a metric that it
         has not."""
+        if self.members:
+            member = member_of(episode.task)
+            own = self.members[member]
+            return self.shared(member, own.row(episode, reward, own.prices))
         metrics = episode.metrics
         quality = metrics.get(self.quality, 0.0) if not self.is_graded else reward.correctness if reward else 0.0
         values = {name: metrics.get(name, 0.0) for name in self.columns} | {self.quality: quality}

@@ -184,7 +184,8 @@ class MethodEnvironment(ToolEnvironment):
 
     async def score(self, episode: Episode) -> Scores:
         worth = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
-        return scores_of(await _called(worth, {}) if callable(worth) else worth, self._where)
+        own = scores_of(await _called(worth, {}) if callable(worth) else worth, self._where)
+        return {**await super().score(episode), **own}
 
     async def close(self) -> None:
         for tool in self._methods.values():

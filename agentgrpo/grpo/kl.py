@@ -72,7 +72,7 @@ TERM = "policy/kl_reward"
 
 def less_kl(scored: Sequence[ScoredGroup], token_kl: Sequence[Sequence[float]], coef: float) -> list[ScoredGroup]:
     """`scored` with the penalty taken off every total, turn and branch, and among the terms. token_kl: of each branch
-    of every scored episode, in order, the estimate at each of its sampled tokens (the samples of `to_samples`)."""
+    of every scored episode, in order, the estimate at each of its trained tokens (the samples of `to_samples`)."""
     branches = iter(token_kl)
     return [
         replace(
@@ -90,7 +90,8 @@ def _less(episode: Episode, reward: RewardResult, token_kl: Sequence[Sequence[fl
     paid: list[list[float]] = []
     for branch, of_branch in zip(episode.branches, token_kl, strict=True):
         tokens = iter(of_branch)
-        paid.append([coef * math.fsum(islice(tokens, len(s.token_ids))) for s in branch.segments if s.sampled])
+        counts = [len(s.token_ids) * s.is_trained for s in branch.segments if s.sampled]
+        paid.append([coef * math.fsum(islice(tokens, count)) for count in counts])
     penalties = [p for of_branch in paid for p in of_branch]
     branches = tuple(b - math.fsum(p) for b, p in zip(reward.branches, paid, strict=bool(reward.branches)))
     turns = tuple(r - p for r, p in zip(turn_rewards(episode, reward), penalties, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agentgrpo.core.types import Episode, Passage, Task
@@ -16,6 +16,8 @@ class Grade:
 
     score: float
     detail: str = ""
+    criteria: Mapping[str, float] = field(default_factory=dict)
+    """The grades that it is made of, by name, where there are several."""
 
 
 class AnswerJudge(Protocol):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from agentgrpo.core.types import Task
 from agentgrpo.judges.answers import words
-from agentgrpo.judges.llm.judge import invented_name
+from agentgrpo.judges.llm.control import invented_name
 from agentgrpo.judges.llm.prompt import digest
 
 

@@ -13,6 +13,7 @@ from agentgrpo.judges.answers import words
 from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, counts_of, grade_episodes
 from agentgrpo.judges.judger import JudgerJudge, source_of
 from agentgrpo.tasks.dialogue import CHUNKS, QUESTIONS, Question, questions_of, split
+from agentgrpo.tasks.suite import member_of
 
 
 class Composite:
@@ -51,6 +52,7 @@ class Composite:
             Grade(
                 score=math.fsum(self._parts[name][1] * verdicts[i].score for name, verdicts in columns.items()) / total,
                 detail=", ".join(f"{name} {verdicts[i].score:g}" for name, verdicts in columns.items()),
+                criteria={name: one for verdicts in columns.values() for name, one in verdicts[i].criteria.items()},
             )
             for i in range(count)
         ]
@@ -124,6 +126,13 @@ class Route:
                 f"+judge.routes.{source}.name=exact_match.{did_you_mean(source, self._routes)}"
             )
         return self._routes[source]
+
+
+class SuiteJudge(Route):
+    """Each task of a suite is graded by the judge of its member."""
+
+    def judge_of(self, task: Task) -> AnswerJudge:
+        return self._routes[member_of(task)]
 
 
 # --- The judge of episodes that answer several questions at once (agentgrpo.tasks.dialogue), such as a memory agent's.

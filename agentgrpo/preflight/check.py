@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentgrpo.config.build import build_node
 from agentgrpo.config.hardware import Hardware
+from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.preflight.numerics import check_numerics
-from agentgrpo.run.judging import check_judge
-from agentgrpo.run.labels import read_labels
+from agentgrpo.run.judging import JudgeReport, check_judge
+from agentgrpo.run.labels import Label, read_labels
 from agentgrpo.tasks.base import TaskDataset
 
 
@@ -49,8 +51,19 @@ def _check_numerics(config: Mapping[str, Any], *, as_json: bool) -> VerbResult:
 
 def _check_judge(config: Mapping[str, Any], *, as_json: bool, labels: str | None) -> VerbResult:
     labelled = read_labels(Path(labels)) if labels is not None else []
+    members: Mapping[str, Mapping[str, Any]] = members_of(config)
+    if members and labels is not None:
+        raise ConfigError(f"--labels {labels} with a suite, whose members have judges of their own; check one of them")
+    reports = {name: _report(own, labelled) for name, own in (members or {"": config}).items()}
+    if as_json:
+        rows = {name: report.json() for name, report in reports.items()}
+        print(json.dumps({"suite": {name: json.loads(row) for name, row in rows.items()}}) if members else rows[""])
+    for name, report in reports.items() if not as_json else ():
+        print("\n".join([*([f"suite.{name}:"] if name else []), *report.text()]))
+    return VerbResult(exit_code=1 if any(report.findings for report in reports.values()) else 0)
+
+
+def _report(config: Mapping[str, Any], labels: Sequence[Label]) -> JudgeReport:
     judge: AnswerJudge = build_node("judge", config["judge"])
     dataset: TaskDataset = build_node("task", config["task"])
-    report = asyncio.run(check_judge(judge, dataset.split("test"), labels=labelled))
-    print(report.json() if as_json else "\n".join(report.text()))
-    return VerbResult(exit_code=1 if report.findings else 0)
+    return asyncio.run(check_judge(judge, dataset.split("test"), labels=labels))

@@ -134,6 +134,9 @@ class RunDir:
         if not ((path / CONFIG).is_file() or (path / TRAJECTORIES).is_dir()):
             raise ConfigError(f"{path} has no trajectories; give the directory of a run that has begun, such as runs/x")
 
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
     @property
     def name(self) -> str:
         return self.path.resolve().name

@@ -67,6 +67,7 @@ class TrajectoryRecord:
     """null = could not be scored, which is never the same as 0."""
     reward_terms: dict[str, Any]
     reward_dimensions: dict[str, Any]
+    """By dimension; criterion/NAME is a judge's grade by one of several criteria, and no part of the reward's sum."""
     reward_branches: list[Any]
     """What each branch got for its own tokens; [] = all of them got `reward`."""
     advantage: float | list[Any] | None
@@ -225,6 +226,7 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
             policy_version=m["policy_version"],
             text=m["content"],
             cut_short=m.get("cut_short", False),
+            masked=m.get("masked", False),
         )
         branches.setdefault(m["branch"], []).append(segment)
     if next(ids, None) is not None or next(logprobs, None) is not None:
@@ -420,8 +422,12 @@ def _numbers(episode: Episode, reward: RewardResult | None) -> str:
     costs = {name: 0.0 - value for name, value in terms.items() if name.endswith("_cost")}
     return (
         f'"costs":{numbers(costs)},"reward_terms":{numbers(terms)},'
-        f'"reward_dimensions":{numbers(reward.dimensions if reward else {})}'
+        f'"reward_dimensions":{numbers(_dimensions(reward) if reward else {})}'
     )
+
+
+def _dimensions(reward: RewardResult) -> dict[str, float]:
+    return {**reward.dimensions, **{f"criterion/{name}": grade for name, grade in reward.criteria.items()}}
 
 
 def _environment(episode: Episode, name: str) -> str:
@@ -468,9 +474,10 @@ def _segment(branch: int, s: Segment) -> str:
     sampled = "true" if s.sampled else "false"
     version = "null" if s.policy_version is None else s.policy_version
     cut_short = ',"cut_short":true' if s.cut_short else ""
+    masked = ',"masked":true' if s.masked else ""
     return (
         f'{{"branch":{branch},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
-        f'"policy_version":{version}{cut_short},"content":{string(s.text)}}}'
+        f'"policy_version":{version}{cut_short}{masked},"content":{string(s.text)}}}'
     )
 
 

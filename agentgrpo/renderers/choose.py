@@ -10,7 +10,7 @@ from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.chat import ChatRenderer
 from agentgrpo.renderers.chatml import CHATML
 from agentgrpo.renderers.family import ChatFamily
-from agentgrpo.renderers.gemma import GEMMA
+from agentgrpo.renderers.fenced import CHATML_FENCED, GEMMA
 from agentgrpo.renderers.llama3 import LLAMA3
 from agentgrpo.renderers.mistral import MISTRAL
 from agentgrpo.renderers.plain import PlainRenderer
@@ -19,8 +19,8 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.renderers.tokens import FastTokenizer
 
-# in the order in which auto asks: Qwen3's templates contain all that ChatML's do
-FAMILIES: tuple[ChatFamily, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, GEMMA)
+# in the order in which auto asks: Qwen3's templates contain all that ChatML's do, and those what its tool-less ones do
+FAMILIES: tuple[ChatFamily, ...] = (MISTRAL, LLAMA3, QWEN3, CHATML, CHATML_FENCED, GEMMA)
 NAMES = ("auto", "plain", "react", "tags", *(family.name for family in FAMILIES))
 
 

@@ -1,4 +1,4 @@
-"""`agentgrpo diff RUN_A RUN_B`: what two runs have apart. It loads no model, and both may be under way."""
+"""`agentgrpo diff RUN_A RUN_B`: how two runs differ. It loads no model, and both may still run."""
 
 from __future__ import annotations
 

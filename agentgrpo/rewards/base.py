@@ -1,12 +1,12 @@
-"""What a reward is: a named weighted sum of terms over one episode."""
+"""What a reward is: a named weighted sum of terms over one episode, and whoever gives each episode of a group one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Protocol, runtime_checkable
 
-from agentgrpo.core.types import Episode, Outcome, ToolRecord
+from agentgrpo.core.types import Episode, EpisodeGroup, Outcome, ScoredGroup, ToolRecord
 
 
 class RewardTerm(Protocol):
@@ -19,6 +19,18 @@ class RewardTerm(Protocol):
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         """The term's weighted value; `correctness` is the judge's grade, 0.0 for no answer."""
+        ...
+
+
+class GroupReward(Protocol):
+    """rewards.reward.Reward, or that of a suite."""
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        """Every episode's reward; None where it could not be scored."""
+        ...
+
+    def judge_counts(self) -> Mapping[str, float]:
+        """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""
         ...
 
 

@@ -90,7 +90,7 @@ class UnnecessaryFetch(CostTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverCost(Term):
-    """web · web_searches + vdb · vdb_searches, as requested: a web search that vdb had to serve is paid as web."""
+    """web · web_served + vdb · vdb_served: a web search that vdb had to serve costs what vdb does."""
 
     web: float
     vdb: float
@@ -103,11 +103,11 @@ class RetrieverCost(Term):
         refuse_positive(self, "vdb", self.vdb)
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.web * read(episode, "web_searches") + self.vdb * read(episode, "vdb_searches")
+        return self.web * read(episode, "web_served") + self.vdb * read(episode, "vdb_served")
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        web = weighed(self.web, count(episode, partial(_is_sent_to, "web")), read(episode, "web_searches"))
-        vdb = weighed(self.vdb, count(episode, partial(_is_sent_to, "vdb")), read(episode, "vdb_searches"))
+        web = weighed(self.web, count(episode, partial(_is_served_by, "web")), read(episode, "web_served"))
+        vdb = weighed(self.vdb, count(episode, partial(_is_served_by, "vdb")), read(episode, "vdb_served"))
         return [a + b for a, b in zip(web, vdb, strict=True)]
 
 
@@ -121,9 +121,8 @@ class RerankCost(CostTerm):
         return weighed(self.weight, count(episode, _is_reranked), read(episode, "rerank_calls"))
 
 
-def _is_sent_to(retriever: str, record: ToolRecord) -> bool:
-    """As requested."""
-    return is_sent(record) and record.arguments.get("retriever") == retriever
+def _is_served_by(retriever: str, record: ToolRecord) -> bool:
+    return is_sent(record) and record.arguments.get("served") == retriever
 
 
 def _is_repeated(record: ToolRecord) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
-from agentgrpo.judges.base import AnswerJudge, counts_of, grade_episodes
+from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
+from agentgrpo.rewards.feedback import TERM, Feedback
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 
+_NO_ANSWER = Grade(score=0.0)
 MODES = ("shaped", "sparse_final_only")
 
 
@@ -28,6 +30,7 @@ class Reward:
     answer pays; the rest shows, and comes, with the last turn.
     With a term that knows branches (base.BranchTerm) each branch has a reward, in which all other terms count in full,
     and the total is their mean.
+    What people say of an episode (feedback) is added to that, whatever scale and mode are.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Reward:
         reward_scale: float = 1.0,
         cost_when_wrong: float = 1.0,
         correct_threshold: float = 1.0,
+        feedback: Feedback | None = None,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"reward mode '{mode}'; allowed: {', '.join(MODES)}.{did_you_mean(mode, MODES)}")
@@ -55,7 +59,10 @@ class Reward:
             raise ConfigError(
                 f"correct_threshold {correct_threshold}: a grade above 0 and up to 1 is allowed; correct it"
             )
+        if feedback is not None and TERM in terms:
+            raise ConfigError(f"reward.terms.{TERM}: that is what reward.feedback is called; rename the term")
         self._judge = judge
+        self._feedback = feedback
         self._terms = dict(terms)
         self._mode = mode
         self._scale = reward_scale
@@ -73,7 +80,7 @@ class Reward:
         compare with has failed only where its grade is needed. A term's exception is a bug and is raised.
         """
         judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
-        grades: dict[int, float] = {}
+        grades: dict[int, Grade] = {}
         failure: Failure | None = None
         try:
             if judged:
@@ -86,7 +93,7 @@ class Reward:
         for i, episode in enumerate(group.episodes):
             reason = failure if i in judged else None
             scorable = episode.failure is None and reason is None
-            result = self._result(episode, grades.get(i, 0.0)) if scorable else None
+            result = self._result(episode, grades.get(i, _NO_ANSWER)) if scorable else None
             if result is not None and not all(map(math.isfinite, (result.total, *result.turns))):
                 where = f"task {group.task.id}, sample {episode.sample_index}"
                 message = f"{where}: the terms {dict(result.terms)} have no finite sum"
@@ -128,7 +135,7 @@ class Reward:
         """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""
         return counts_of([self._judge])
 
-    async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[float]:
+    async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[Grade]:
         with boundary(JudgeError, "judge"):
             verdicts = await grade_episodes(self._judge, group.task, [group.episodes[i] for i in judged])
         scores = [v.score for v in verdicts]
@@ -138,9 +145,10 @@ class Reward:
                 "answer is allowed; repair the judge",
                 kind="bad_verdict",
             )
-        return scores
+        return verdicts
 
-    def _result(self, episode: Episode, correctness: float) -> RewardResult:
+    def _result(self, episode: Episode, grade: Grade) -> RewardResult:
+        correctness = grade.score
         own = self._by_branch(episode, correctness)
         values = {
             name: _mean(own[name]) if name in own else self._value(term, episode, correctness)
@@ -150,6 +158,8 @@ class Reward:
             d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d])
             for d in self._dimensions
         }
+        if self._feedback is not None:
+            values[TERM] = dimensions[TERM] = self._feedback.of(episode)
         shared = [value for name, value in values.items() if name not in own]
         branches = tuple(_sum([*shared, *column]) for column in zip(*own.values(), strict=True))
         total = _mean(branches) if branches else _sum(shared)
@@ -158,6 +168,7 @@ class Reward:
             terms=values,
             dimensions=dimensions,
             correctness=correctness,
+            criteria=grade.criteria,
             turns=self._turns(episode, total),
             branches=branches,
         )

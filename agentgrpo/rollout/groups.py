@@ -58,7 +58,7 @@ async def run_groups(
     runner: Runner,
     tasks: Sequence[Task],
     *,
-    group_size: int,
+    group_size: int | Callable[[Task], int],
     stream: str,
     sampling: SamplingParams,
     max_concurrent_episodes: int = 256,
@@ -71,6 +71,7 @@ async def run_groups(
     Cancelled or failed, it returns only when every episode has stopped: nothing goes on sampling behind the caller.
     """
     room = asyncio.Semaphore(max_concurrent_episodes)
+    sizes = [group_size if isinstance(group_size, int) else group_size(task) for task in tasks]
 
     async def one(task: Task, sample_index: int) -> Episode:
         async with room:
@@ -89,8 +90,8 @@ async def run_groups(
     try:
         async with asyncio.TaskGroup() as running:
             groups = [
-                [running.create_task(one(task, i), name=f"episode {task.id}/{i}") for i in range(group_size)]
-                for task in tasks
+                [running.create_task(one(task, i), name=f"episode {task.id}/{i}") for i in range(size)]
+                for task, size in zip(tasks, sizes, strict=True)
             ]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None

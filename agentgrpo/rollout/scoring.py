@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from agentgrpo.core.errors import TooManyFailures
 from agentgrpo.core.types import EpisodeGroup, Failure, ScoredGroup, has_zero_variance
-from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.base import GroupReward
 
 
 class Drop(StrEnum):
@@ -24,7 +24,7 @@ class Drop(StrEnum):
     """A token of it was sampled from weights older than algorithm.max_staleness allows."""
 
 
-async def score_groups(reward: Reward, groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
+async def score_groups(reward: GroupReward, groups: Sequence[EpisodeGroup]) -> list[ScoredGroup]:
     """Every group scored, in order; None where an episode could not be scored."""
     return list(await asyncio.gather(*(reward.score(group) for group in groups)))
 

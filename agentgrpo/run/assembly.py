@@ -82,6 +82,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         trainer=trainer,
         run=run,
         rollout=built.rollout,
+        group_sizes=built.group_sizes,
         sampling=built.sampling,
         store=_store(built, reference, optimizer),
         metrics=only_first(built.world, lambda: MetricsLog(Path(built.run.dir))),
@@ -171,7 +172,7 @@ def refuse_unfit(settings: Settings) -> None:
 
 def refuse_gold_evidence(settings: Settings) -> None:
     """Raise ConfigError where the policy would learn from passages that nobody knows outside of a test."""
-    if (settings.environment.tree.get("evidence") or {}).get("name") == "gold":
+    if any((of.environment.tree.get("evidence") or {}).get("name") == "gold" for of in settings.each):
         raise ConfigError(
             "environment.evidence.name=gold knows the passages that prove the answer, so it is for evaluation alone; "
             "train with evidence=lexical"
@@ -265,4 +266,5 @@ def _eval_key(built: Run, start: Mapping[str, Any]) -> str:
     """Of what an evaluation of the start weights depends on."""
     evaluated = {key: value for key, value in built.settings.tree["run"]["eval"].items() if key != "baselines"}
     of = [start["sha256"], built.dataset.fingerprint, evaluated, built.run.seed]
+    of += [member.run.eval.prices for member in built.members.values()]
     return sha256(repr(of).encode()).hexdigest()

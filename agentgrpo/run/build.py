@@ -12,12 +12,13 @@ none of them knows another's configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import yaml
@@ -26,29 +27,32 @@ from agentgrpo.config.build import ModelPath, PartNode
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.registry import FROZEN
 from agentgrpo.config.settings import RolloutSettings, RunSettings
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.stages import Clock, NoClock
-from agentgrpo.core.types import Passage
+from agentgrpo.core.types import Passage, Task
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import EnvironmentFactory, Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.judges.base import AnswerJudge
-from agentgrpo.judges.composed import refuse_unjudged
+from agentgrpo.judges.composed import SuiteJudge, refuse_unjudged
 from agentgrpo.models.loading import Start, fetched_folder, local_folder, open_policy, refuse_other_shape
 from agentgrpo.records.screen import Screen
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.choose import choose, choose_for_tools
 from agentgrpo.renderers.speech import Speech
 from agentgrpo.renderers.tokens import FastTokenizer
+from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.suite import SuiteReward
 from agentgrpo.rollout.demonstrations.base import Source
 from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.rollout.suite import SuiteEnvironments, SuiteRunner
 from agentgrpo.run.cold_start import cold_started
-from agentgrpo.run.equipment import Equipment, build_part
+from agentgrpo.run.equipment import Equipment, SuiteEquipment, build_part
 from agentgrpo.run.examine import Examiner, first
 from agentgrpo.run.guards import Guards
 from agentgrpo.run.profile import stage_clock
@@ -58,6 +62,7 @@ from agentgrpo.run.settings import Settings
 from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
+from agentgrpo.tasks.suite import MemberTasks, SuiteTasks, of_member
 from agentgrpo.training.adapters import add_adapter, freeze
 from agentgrpo.training.canary import have_sample, is_pooled
 from agentgrpo.training.policy import Policy
@@ -90,10 +95,12 @@ class Inputs:
     meter: Meter
     """What calls to services outside go through."""
     judge: AnswerJudge
-    reward: Reward
+    reward: GroupReward
     clock: Clock
     equipment: Equipment
     """What the environment works with."""
+    members: Mapping[str, Inputs] = field(default_factory=dict)
+    """Of a suite: those of the run that each member would be by itself."""
     source: Source | None = None
     """Of the demonstrations that the policy imitates; None = it learns from its own episodes."""
 
@@ -112,6 +119,11 @@ class Inputs:
     @property
     def algorithm(self) -> Algorithm:
         return self.settings.algorithm
+
+    @property
+    def group_sizes(self) -> Mapping[str, int]:
+        """Of the members of a suite."""
+        return {name: member.rollout.group_size for name, member in self.members.items()}
 
     @property
     def is_sharded(self) -> bool:
@@ -162,6 +174,8 @@ class Run(Inputs):
     engine: Engine
     runner: PolicyRunner
     """The policy in the run's environment."""
+    members: Mapping[str, Run] = field(default_factory=dict)
+    """Of a suite: each with the same policy and engine, in its own environment."""
 
     @property
     def code(self) -> Path | None:
@@ -188,7 +202,16 @@ class Run(Inputs):
         if test and run.eval.tasks > len(self.dataset.split("test")):
             held_out = len(self.dataset.split("test"))
             self.screen.line(f"note: run.eval.tasks={run.eval.tasks}, but the test split has only {held_out}")
+        tasks = first(self.dataset.split("test"), run.eval.tasks, split="test") if test else ()
+        return self._examiner(tasks, first(self.dataset.split("dev"), run.eval_tasks, split="dev") if dev else ())
+
+    def _examiner(self, tasks: Sequence[Task], dev_tasks: Sequence[Task]) -> Examiner:
+        run = self.run
         return Examiner(
+            members={
+                name: member._examiner(of_member(tasks, name), of_member(dev_tasks, name))
+                for name, member in self.members.items()
+            },
             runner=self.runner,
             engine=self.engine,
             equipment=(*self.equipment.closing, self.runner.environment),
@@ -196,8 +219,8 @@ class Run(Inputs):
             oracle=self.oracle(),
             judge=self.judge,
             reward=self.reward,
-            tasks=first(self.dataset.split("test"), run.eval.tasks, split="test") if test else (),
-            dev_tasks=first(self.dataset.split("dev"), run.eval_tasks, split="dev") if dev else (),
+            tasks=tasks,
+            dev_tasks=dev_tasks,
             sampling=self.sampling,
             settings=run.eval,
             rollout=self.rollout,
@@ -217,33 +240,56 @@ def load_inputs(
     screen: Screen,
     world: ProcessGroup,
     *,
-    equipment: Equipment | None = None,
+    equip: Callable[[Settings, TaskDataset, Meter], Equipment] | None = None,
 ) -> Inputs:
-    """equipment: in the place of the configuration's, which is then not built. Raises ConfigError and DataError."""
+    """equip: makes the equipment in the place of build_equipment. Raises ConfigError and DataError."""
     run = settings.run
     torch.set_num_threads(settings.hardware.num_threads)
-    dataset: TaskDataset = settings.task.build()
+    common: dict[str, Any] = {
+        "snapshot": yaml.safe_load(snapshot),
+        "screen": screen,
+        "world": world,
+        "guards": Guards(settings.guards, has_checkpoints=bool(run.checkpoint_every)),
+        "meter": Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir)),
+        "clock": stage_clock(settings.hardware.device) if run.profile else NoClock(),
+    }
+    read = partial(_read, common=common, equip=equip or build_equipment)
+    if not settings.suite:
+        return read(settings, settings.task.build())
+    members = {}
+    for name, member in settings.suite.items():
+        with of_suite(name):
+            members[name] = read(member.settings, MemberTasks(name, member.settings.task.build()))
+    datasets = {name: cast(MemberTasks, of.dataset) for name, of in members.items()}
+    return Inputs(
+        settings=settings,
+        dataset=SuiteTasks(members={name: (of, settings.suite[name].weight) for name, of in datasets.items()}),
+        judge=SuiteJudge(routes={name: of.judge for name, of in members.items()}),
+        reward=SuiteReward({name: of.reward for name, of in members.items()}),
+        equipment=SuiteEquipment({name: of.equipment for name, of in members.items()}),
+        members=members,
+        **common,
+    )
+
+
+def _read(
+    settings: Settings,
+    dataset: TaskDataset,
+    *,
+    common: Mapping[str, Any],
+    equip: Callable[[Settings, TaskDataset, Meter], Equipment],
+) -> Inputs:
+    """Of a run with one environment, or of a member."""
+    meter: Meter = common["meter"]
     for note in dataset.notes if isinstance(dataset, MixedDataset) else ():
-        screen.line(f"note: {note}")
-    meter = Meter(cassette=settings.cassette, budget=settings.budget, run_dir=Path(run.dir))
+        common["screen"].line(f"note: {note}")
     judge: AnswerJudge = build_part(settings.judge, meter)
     reward: Reward = settings.reward.build(judge=judge)
     pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
-    return Inputs(
-        settings=settings,
-        snapshot=yaml.safe_load(snapshot),
-        screen=screen,
-        world=world,
-        guards=Guards(settings.guards, has_checkpoints=bool(run.checkpoint_every)),
-        dataset=dataset,
-        meter=meter,
-        judge=judge,
-        reward=reward,
-        clock=stage_clock(settings.hardware.device) if run.profile else NoClock(),
-        equipment=equipment or build_equipment(settings, dataset, meter),
-    )
+    equipment = equip(settings, dataset, meter)
+    return Inputs(settings=settings, dataset=dataset, judge=judge, reward=reward, equipment=equipment, **common)
 
 
 def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> Equipment:
@@ -302,29 +348,64 @@ def _teaching(inputs: Inputs) -> dict[str, Any]:
 
 def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> Run:
     """weights: of the policy, instead of the start weights."""
-    settings, run = inputs.settings, inputs.run
+    run = inputs.run
     folders = [start.folder, *([] if weights is None else [weights])]
-    refuse_own_reader(settings.environment.tree, run_dir=Path(run.dir), policies=folders)
+    for settings in inputs.settings.each:
+        refuse_own_reader(settings.environment.tree, run_dir=Path(run.dir), policies=folders)
     policy = build_policy(inputs, start, weights)
-    describes = describes_tools(inputs, policy)
-    renderer = build_renderer(inputs, policy.tokenizer, describes=describes)
-    engine = build_engine(inputs, policy, renderer)
+    each = inputs.members or {"": inputs}
+    renderers = {}
+    for name, of in each.items():
+        with of_suite(name):
+            described = describes_tools(of, policy, inputs.settings.engine)
+            renderers[name] = build_renderer(of, policy.tokenizer, describes=described), described
+    engine = build_engine(inputs, policy, [renderer for renderer, _ in renderers.values()])
+    runs = {}
+    for name, of in each.items():
+        with of_suite(name):
+            runs[name] = _in_environment(of, start, policy, engine, *renderers[name])
+    if inputs.meter.has_cassette and not inputs.meter.in_use:
+        mode = inputs.settings.cassette.mode
+        inputs.screen.line(f"note: cassette.mode={mode}, and nothing in this run asks a service: there is no cassette")
+    for note in inputs.equipment.notes:
+        inputs.screen.line(f"note: {note}")
+    built = _together(inputs, runs) if inputs.members else runs[""]
+    figures = built.runner.figures
+    done = {f"agent/{name}": figures.label(name) for name in figures.headline if name != "reward"}
+    done = {f"suite/{name}/reward/mean": name for name in figures.members} or done
+    inputs.screen.show({"loss": "loss"} if inputs.source else done)
+    return built
+
+
+def _in_environment(
+    inputs: Inputs, start: Start, policy: Policy, engine: Engine, renderer: Renderer, describes: bool
+) -> Run:
+    """Of one environment, be it a member's."""
     environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
     for task in inputs.dataset.split("train")[:1]:
         runner.rehearse(task)
-    if inputs.meter.has_cassette and not inputs.meter.in_use:
-        mode = settings.cassette.mode
-        inputs.screen.line(f"note: cassette.mode={mode}, and nothing in this run asks a service: there is no cassette")
-    for note in inputs.equipment.notes:
-        inputs.screen.line(f"note: {note}")
-    figures = runner.figures
-    done = {f"agent/{name}": figures.label(name) for name in figures.headline if name != "reward"}
-    inputs.screen.show({"loss": "loss"} if inputs.source else done)
-    given = {field.name: getattr(inputs, field.name) for field in fields(Inputs)}
-    priced = replace(run, eval=replace(run.eval, prices=inputs.prices(figures)))
-    given |= {"settings": replace(settings, run=priced)}
+    priced = replace(inputs.run, eval=replace(inputs.run.eval, prices=inputs.prices(runner.figures)))
+    given = {f.name: getattr(inputs, f.name) for f in fields(Inputs)}
+    given |= {"settings": replace(inputs.settings, run=priced), "members": {}}
     return Run(**given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner)
+
+
+def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
+    """The suite of these."""
+    runners = {name: of.runner for name, of in members.items()}
+    figures = {
+        name: replace(of.runner.figures, prices=of.runner.figures.priced(of.run.eval.prices))
+        for name, of in members.items()
+    }
+    any_of = next(iter(members.values()))
+    environment = SuiteEnvironments(
+        members={name: runner.environment for name, runner in runners.items()}, figures=Figures.of_suite(figures)
+    )
+    runner = SuiteRunner(environment=environment, engine=any_of.engine, renderer=any_of.renderer, members=runners)
+    given = {f.name: getattr(inputs, f.name) for f in fields(Inputs)} | {"members": members}
+    given |= {name: getattr(any_of, name) for name in ("start", "policy", "renderer", "engine")}
+    return Run(**given, runner=runner)
 
 
 def run_of(
@@ -352,12 +433,12 @@ def trusted_code(model: WarmStart | ModelPath, start: Start) -> Path | None:
     return start.folder if isinstance(model, ModelPath) and model.trust_remote_code else None
 
 
-def describes_tools(inputs: Inputs, policy: Policy) -> bool:
+def describes_tools(inputs: Inputs, policy: Policy, engine: PartNode) -> bool:
     """Whether the policy must be told what there is to do and how it is written, which a warm start teaches."""
     model = inputs.settings.model
     if isinstance(model, ModelPath) and model.describe_tools is not None:
         return model.describe_tools
-    if "model" in inputs.settings.engine.tree:  # an endpoint's, which has had no warm start
+    if "model" in engine.tree:  # an endpoint's, which has had no warm start
         return True
     return isinstance(model, ModelPath) and policy.knows_format != inputs.format
 
@@ -376,9 +457,16 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
     return choose_for_tools(name, tokenizer=tokenizer, describe_tools=describes, tools=tools)
 
 
-def build_engine(inputs: Inputs, policy: Policy, renderer: Renderer) -> Engine:
-    """What samples from the policy's weights, or an endpoint's own model."""
-    node, run = inputs.settings.engine, inputs.run
+def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) -> Engine:
+    """What samples from the policy's weights, or an endpoint's own model. renderers: of all members of a suite. Raises
+    ConfigError for an engine that reads their tokens, where they do not write the same."""
+    node, run, renderer = inputs.settings.engine, inputs.run, renderers[0]
+    kinds = sorted({type(one).__name__ for one in renderers})
+    if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
+        raise ConfigError(
+            f"engine={node.name} reads what one renderer writes, and this suite's members need {' and '.join(kinds)}: "
+            "choose one for all, such as model.renderer=react, environments of one format, or engine=hf"
+        )
     engine: Engine = build_part(
         node,
         inputs.meter if node.takes("meter") else None,
@@ -436,6 +524,17 @@ def _demonstrating(
     given = {**equipment, "tools": simulated(equipment["tools"])}
     environment = build_environment(inputs, renderer, given, describes=False, node=node)
     return PolicyRunner(environment=environment, engine=engine, renderer=renderer)
+
+
+@contextmanager
+def of_suite(member: str) -> Iterator[None]:
+    """A ConfigError or DataError inside is that of the member; "" = there is no suite."""
+    try:
+        yield
+    except (ConfigError, DataError) as e:
+        if not member:
+            raise
+        raise type(e)(f"suite.{member}: {e}") from e
 
 
 def versions() -> dict[str, str]:

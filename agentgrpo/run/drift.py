@@ -35,8 +35,9 @@ SOFT = (
 )
 """Keys that may change between stop and resume: they decide how a run is watched and kept, not what it computes
 (max_steps lengthens the learning-rate schedule, so a run that was extended is told so)."""
-SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.")
-"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise. Not those
+SOFT_GROUPS = ("guards.", "cassette.", "budget.per_step.", "budget.per_run.", "reward.feedback.")
+"""Keys that begin like this, too: a run that a guard or a limit has ended goes on once it is told otherwise, and people
+say more of episodes when they have seen them. Not those
 of an episode, which the policy meets, nor prices, which policies are compared by."""
 
 
@@ -45,6 +46,7 @@ def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bo
     if key in before:
         return False
     is_none = key in ("counterfactual.name", "demonstrations.name") and now[key] == "none"
+    is_none |= key == "suite" and not now[key]
     return is_none or (key.startswith("budget.prices.") and not now[key])
 
 

@@ -157,6 +157,26 @@ class Equipment:
         return part
 
 
+class SuiteEquipment(Equipment):
+    """What the members of a suite have, as far as it is asked of all of them at once: each environment is built with
+    its own member's."""
+
+    def __init__(self, members: Mapping[str, Equipment]) -> None:
+        self._members = members
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        return {f"{name}/{of}": mark for name, part in self._members.items() for of, mark in part.fingerprints.items()}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return [f"suite.{name}: {note}" for name, part in self._members.items() for note in part.notes]
+
+    @property
+    def closing(self) -> tuple[Closing, ...]:
+        return tuple(closing for part in self._members.values() for closing in part.closing)
+
+
 def _searched(corpora: Corpora) -> Corpora:
     return {name: passages for name, passages in corpora.items() if name != PAGES}
 

@@ -20,7 +20,7 @@ from agentgrpo.environments.factory import Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.evidence.measure import JudgedEvidence, evidence_figures, judged_evidence
-from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.scoring import refuse_failures, score_groups
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
@@ -46,19 +46,21 @@ def paired_difference(
     resamples: int = 2000,
     seed: int = 0,
     level: float = 0.95,
+    strata: Sequence[str] | None = None,
 ) -> tuple[float, float, float]:
     """(mean, low, high) of trained − baseline over tasks, with the percentile interval of a bootstrap over tasks (Efron
-    & Tibshirani 1993, ch. 13), which holds `level` of the draws. Rows pair up by position. Raises ValueError for
-    unequal or no rows."""
+    & Tibshirani 1993, ch. 13), which holds `level` of the draws. Rows pair up by position. strata: of each task; then
+    it is the mean of the means of all strata, each drawn from by itself. Raises ValueError for unequal or no rows."""
     if len(baseline) != len(trained) or not baseline:
         raise ValueError(
             f"a paired difference needs equally many tasks on both sides, got {len(baseline)} and {len(trained)}"
         )
-    difference = np.asarray(trained, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
-    draws = np.random.default_rng(seed).integers(0, len(difference), size=(resamples, len(difference)))
-    tail = 50 * (1 - level)
-    low, high = np.percentile(difference[draws].mean(axis=1), [tail, 100 - tail])
-    return float(difference.mean()), float(low), float(high)
+    whole = np.asarray(trained, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
+    parts = [whole[np.asarray([s == name for s in strata])] for name in sorted(set(strata))] if strata else [whole]
+    rng, tail = np.random.default_rng(seed), 50 * (1 - level)
+    drawn = [part[rng.integers(0, len(part), size=(resamples, len(part)))].mean(axis=1) for part in parts]
+    low, high = np.percentile(np.mean(drawn, axis=0), [tail, 100 - tail])
+    return float(np.mean([part.mean() for part in parts])), float(low), float(high)
 
 
 def verdict(
@@ -139,8 +141,33 @@ class Scorecard:
     """Of Figures.ratios, per task as `metrics` are; 0.0 for a task whose episodes do not have it."""
     evidence: tuple[JudgedEvidence, ...] = ()
     """Of every episode that an evidence judge can be measured by."""
+    members: Mapping[str, Scorecard] = field(default_factory=dict)
+    """Of a suite: the card of each, of which this one has what all have in common; its kinds are their names."""
+
+    @classmethod
+    def of_suite(cls, members: Mapping[str, Scorecard], figures: Figures) -> Scorecard:
+        """figures: of the suite."""
+        shared = [figures.shared(name, card.metrics) for name, card in members.items()]
+        cards = list(members.values())
+        return cls(
+            task_ids=tuple(chain.from_iterable(card.task_ids for card in cards)),
+            kinds=tuple(chain.from_iterable([name] * len(card.task_ids) for name, card in members.items())),
+            metrics={name: tuple(chain.from_iterable(row[name] for row in shared)) for name in shared[0]},
+            mismatched=tuple(chain.from_iterable(card.mismatched for card in cards)),
+            failed=tuple(chain.from_iterable(card.failed for card in cards)),
+            pass_at_k={k: fmean(card.pass_at_k[k] for card in cards) for k in cards[0].pass_at_k},
+            members=members,
+        )
+
+    @property
+    def strata(self) -> Sequence[str] | None:
+        """Of a suite, whose mean is that of the means of all members."""
+        return self.kinds if self.members else None
 
     def means(self) -> dict[str, float]:
+        if self.members:
+            each = [self.means_of(member) for member in sorted(set(self.kinds))]
+            return {name: fmean(row[name] for row in each) for name in self.metrics}
         return {name: fmean(values) for name, values in self.metrics.items()}
 
     def means_of(self, kind: str) -> dict[str, float]:
@@ -168,7 +195,9 @@ class Scorecard:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        members = {name: card.to_json() for name, card in self.members.items()}
+        row = asdict(replace(self, members={}))
+        return row | {"members": members} if members else {k: v for k, v in row.items() if k != "members"}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Scorecard:
@@ -181,6 +210,7 @@ class Scorecard:
             pass_at_k=dict(row["pass_at_k"]),
             ratio_parts={k: tuple(v) for k, v in row.get("ratio_parts", {}).items()},
             evidence=tuple(JudgedEvidence(*judged) for judged in row.get("evidence", ())),
+            members={name: cls.from_json(card) for name, card in row.get("members", {}).items()},
         )
 
 
@@ -209,7 +239,7 @@ async def evaluate(
     *,
     runner: Runner,
     judge: AnswerJudge,
-    reward: Reward,
+    reward: GroupReward,
     tasks: Sequence[Task],
     sampling: SamplingParams,
     stream: str,
@@ -294,7 +324,7 @@ def compare(baseline: Scorecard, trained: Scorecard) -> dict[str, list[float]]:
             "baseline and trained were evaluated on different tasks; evaluate both on the same split and count"
         )
     return {
-        name: list(paired_difference(baseline.metrics[name], trained.metrics[name]))
+        name: list(paired_difference(baseline.metrics[name], trained.metrics[name], strata=trained.strata))
         for name in trained.metrics
         if name in baseline.metrics
     }
@@ -337,6 +367,8 @@ class Evaluation:
     """Of what needs no training (environments.base), greedy."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Baseline -> what its figures mean, where that is something else."""
+    members: Mapping[str, Evaluation] = field(default_factory=dict)
+    """Of a suite."""
 
     def to_json(self) -> dict[str, Any]:
         """Per mode only tasks that neither policy failed on for infrastructure reasons; `n` is the greedy count. Beside
@@ -344,7 +376,7 @@ class Evaluation:
         `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
         where a task has what it is measured against, and once more for the trained policy, greedy, by itself.
         `evidence`, where tasks have gold support: see judges.evidence.measure; over the episodes of both policies in
-        all modes."""
+        all modes. `suite`: the same of each member."""
         quality, spending = self.figures.quality, self.figures.spending
         cards = [card for mode in self.trained for card in (self.baseline[mode], self.trained[mode])]
         evidence = evidence_figures([judged for card in cards for judged in card.evidence])
@@ -359,7 +391,9 @@ class Evaluation:
                 "baseline": baseline.means(),
                 "trained": trained.means(),
                 "difference": compare(baseline, trained),
-                "discrimination": list(paired_difference(trained.mismatched, trained.metrics[quality])),
+                "discrimination": list(
+                    paired_difference(trained.mismatched, trained.metrics[quality], strata=trained.strata)
+                ),
                 "pass_at_k": {"baseline": baseline.pass_at_k, "trained": trained.pass_at_k},
                 "failures": {"baseline": len(before.failed), "trained": len(after.failed)},
                 "denominator": {
@@ -397,6 +431,7 @@ class Evaluation:
             **{section: greedy[section]["trained"] for section in self.figures.ratios if section in greedy},
             **({"evidence": evidence} if evidence else {}),
             **({"baselines": {name: self._measured(name) for name in self.baselines}} if self.baselines else {}),
+            **({"suite": {name: of.to_json() for name, of in self.members.items()}} if self.members else {}),
             "figures": self.figures.to_json(),
         }
 
@@ -434,4 +469,5 @@ class Evaluation:
     def _over_all(self, card: Scorecard) -> dict[str, float]:
         """Quality and reward over all tasks: of a failed episode both are 0. What it would have spent nobody knows, so
         that no other mean is one of all tasks."""
-        return {name: fmean(card.metrics[name]) for name in (self.figures.quality, "reward")}
+        means = card.means()
+        return {name: means[name] for name in (self.figures.quality, "reward")}

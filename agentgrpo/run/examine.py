@@ -21,11 +21,12 @@ from agentgrpo.records.run_dir import EVAL
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.seals import seal, seals_of, signed
 from agentgrpo.records.trajectories import write_trajectories
-from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.run.judging import refuse_fooled_judge
 from agentgrpo.services.meter import Meter
+from agentgrpo.tasks.suite import of_member
 from agentgrpo.training.process_group import Alone, ProcessGroup, once
 
 MODES = ("greedy", "sampled")
@@ -55,7 +56,7 @@ class Examiner:
     oracle: Runner | None
     """The same loop driven by the data set's scripted ideal policy, where there is one."""
     judge: AnswerJudge
-    reward: Reward
+    reward: GroupReward
     tasks: Sequence[Task]
     dev_tasks: Sequence[Task]
     sampling: SamplingParams
@@ -70,6 +71,8 @@ class Examiner:
     world: ProcessGroup = field(default_factory=Alone)
     record_tokens: bool = True
     """See run.record_tokens."""
+    members: Mapping[str, Examiner] = field(default_factory=dict)
+    """Of a suite: each evaluates its own tasks in its own environment."""
     sync: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Has the engine hold this policy's weights and no other's; None = it does."""
 
@@ -106,6 +109,30 @@ class Examiner:
             on_episode=self.screen.advance if is_shown else lambda: None,
         )
 
+    async def _of_policy(
+        self, tasks: Sequence[Task], mode: str, split: str, *, is_shown: bool = False
+    ) -> tuple[Scorecard, list[ScoredGroup]]:
+        """`_scorecard` of the policy, be it in all environments of a suite."""
+        if not self.members:
+            return await self._scorecard(self.runner, tasks, mode, split, is_shown=is_shown)
+        cards, scored = {}, []
+        for name, member in self.members.items():
+            own = of_member(tasks, name)
+            if len(own) < 2:
+                raise DataError(
+                    f"suite.{name} has {len(own)} of the {len(tasks)} tasks that are evaluated, and needs 2; raise "
+                    "run.eval.tasks and run.eval_tasks, or give it more"
+                )
+            cards[name], groups = await member._scorecard(member.runner, own, mode, split, is_shown=is_shown)
+            scored += groups
+        return Scorecard.of_suite(cards, self.runner.figures), scored
+
+    async def _refuse_fooled(self, tasks: Sequence[Task], step: int) -> None:
+        for name, member in self.members.items():
+            await member._refuse_fooled(of_member(tasks, name), step)
+        if not self.members:
+            await refuse_fooled_judge(self.judge, tasks, seed=step, world=self.world)
+
     def _samples(self, mode: str) -> int:
         """Per task."""
         return 1 if mode == "greedy" else self.settings.samples_per_task
@@ -117,17 +144,20 @@ class Examiner:
 
     async def dev_score(self, step: int) -> dict[str, float]:
         """Tags dev/* of a greedy pass over the dev tasks. Raises GuardHalt for a judge that can be fooled."""
-        await refuse_fooled_judge(self.judge, self.dev_tasks, seed=step, world=self.world)
-        card, _ = await self._scorecard(self.runner, self.dev_tasks, "greedy", "dev")
-        return {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
+        await self._refuse_fooled(self.dev_tasks, step)
+        card, _ = await self._of_policy(self.dev_tasks, "greedy", "dev")
+        tags = {f"dev/{name}": value for name, value in card.without(card.failed).means().items()}
+        for member, own in card.members.items():
+            tags |= {f"suite/{member}/dev/{name}": v for name, v in own.without(own.failed).means().items()}
+        return tags
 
     async def scorecards(self, name: str, *, step: int = 0) -> dict[str, Scorecard]:
         """Both modes over the test tasks, with trajectories `eval-<name>-<mode>.jsonl`."""
-        await refuse_fooled_judge(self.judge, self.tasks, seed=step, world=self.world)
+        await self._refuse_fooled(self.tasks, step)
         self.screen.stage(f"evaluating {name}", self._own_episodes(MODES))
         cards = {}
         for mode in MODES:
-            cards[mode], scored = await self._scorecard(self.runner, self.tasks, mode, "test", is_shown=True)
+            cards[mode], scored = await self._of_policy(self.tasks, mode, "test", is_shown=True)
             self._record(f"eval-{name}-{mode}", scored, step=step)
         return cards
 
@@ -179,9 +209,9 @@ class Examiner:
         once(self.world, write)
         return cards
 
-    async def _baselines(self, trained: Scorecard) -> tuple[dict[str, Scorecard], dict[str, str]]:
+    async def _baselines(self, trained: Scorecard, member: str) -> tuple[dict[str, Scorecard], dict[str, str]]:
         """Scorecards and notes of what the policy is held against, with what `trained` spent; with trajectories
-        `eval-<name>-greedy.jsonl`."""
+        `eval-<name>-greedy.jsonl`, in a suite `eval-<member>-<name>-greedy.jsonl`."""
         runners = self.runner.environment.baselines(partial(spent, trained))
         if not runners:
             return {}, {}
@@ -189,27 +219,13 @@ class Examiner:
         cards = {}
         for name, runner in runners.items():
             cards[name], scored = await self._scorecard(runner, self.tasks, "greedy", name, is_shown=True)
-            self._record(f"eval-{name}-greedy", scored)
+            self._record("-".join(filter(None, ("eval", member, name, "greedy"))), scored)
         return cards, {name: runner.note for name, runner in runners.items() if runner.note}
 
     async def compare(self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard]) -> Evaluation:
         """Both policies' scorecards and, where there are such, the oracle's and those of the environment's baselines;
         written to eval.json."""
-        oracle = None
-        if self.oracle is not None:
-            oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
-        baselines, notes = await self._baselines(trained["greedy"])
-        evaluation = Evaluation(
-            figures=self.runner.figures,
-            baseline=baseline,
-            trained=trained,
-            oracle=oracle,
-            criterion=self.settings.criterion,
-            margin=self.settings.margin,
-            min_discrimination=self.settings.min_discrimination,
-            baselines=baselines,
-            notes=notes,
-        )
+        evaluation = await self._evaluation(baseline, trained)
         bills = {
             "judge": counts_of([self.judge]),
             "agent": self.runner.environment.counts(),
@@ -220,6 +236,33 @@ class Examiner:
         text = signed(result).encode()
         once(self.world, lambda: write_atomic(self.run_dir / EVAL, text))
         return evaluation
+
+    async def _evaluation(
+        self, baseline: Mapping[str, Scorecard], trained: Mapping[str, Scorecard], member: str = ""
+    ) -> Evaluation:
+        oracle = None
+        if self.oracle is not None:
+            oracle, _ = await self._scorecard(self.oracle, self.tasks, "greedy", "oracle")
+        baselines, notes = await self._baselines(trained["greedy"], member)
+        return Evaluation(
+            figures=self.runner.figures,
+            baseline=baseline,
+            trained=trained,
+            oracle=oracle,
+            criterion=self.settings.criterion,
+            margin=self.settings.margin,
+            min_discrimination=self.settings.min_discrimination,
+            baselines=baselines,
+            notes=notes,
+            members={
+                name: await of._evaluation(_of_member(baseline, name), _of_member(trained, name), name)
+                for name, of in self.members.items()
+            },
+        )
+
+
+def _of_member(cards: Mapping[str, Scorecard], name: str) -> dict[str, Scorecard]:
+    return {mode: card.members[name] for mode, card in cards.items()}
 
 
 def scorecards_path(run_dir: Path, name: str) -> Path:

@@ -30,7 +30,7 @@ LEAST = 5
 """A mean of fewer steps is compared with nothing."""
 NOT_WITHOUT_AN_OPTIMIZER_STEP = ("loss", "gradients/norm")
 """Tags that say 0 for an update that took no optimizer step, which is no measurement."""
-NOT_IN_EVERY_STEP = ("policy/", "failures/", "dev/", *NOT_WITHOUT_AN_OPTIMIZER_STEP)
+NOT_IN_EVERY_STEP = ("start/", "policy/", "failures/", "dev/", *NOT_WITHOUT_AN_OPTIMIZER_STEP)
 """Tags that begin like this may be missing in a step without being misspelt."""
 REFUSALS = {"halt": GuardHalt, "rollback": GuardRollback, "skip": TrainingError}
 """action -> what it is raised as, the strongest first."""

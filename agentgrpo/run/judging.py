@@ -21,7 +21,8 @@ from agentgrpo.core.types import Task
 from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge
 from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.composed import Questions
-from agentgrpo.judges.llm.judge import LLMJudge, invented_name
+from agentgrpo.judges.llm.control import invented_name
+from agentgrpo.judges.llm.judge import LLMJudge
 from agentgrpo.judges.llm.verdict import BAD_VERDICT
 from agentgrpo.run.labels import Calibration, Label, Pair, calibrate, pairs_of
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
@@ -60,7 +61,7 @@ class JudgeReport:
     labels: Calibration | None = None
 
     def text(self) -> list[str]:
-        verdict = f"{len(self.findings)} findings" if self.findings else "nothing was found against it"
+        verdict = f"{len(self.findings)} findings" if self.findings else "no problem was found"
         return [*self.lines, *(f"finding: {finding}" for finding in self.findings), f"the judge: {verdict}"]
 
     def json(self) -> str:

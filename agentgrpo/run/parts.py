@@ -20,7 +20,7 @@ from agentgrpo.records.metrics import MetricsLog
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.trackers import Trackers
 from agentgrpo.records.trajectories import pack, unpack
-from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.diagnostics import Unwatched, Watch
@@ -86,6 +86,7 @@ def to_json(group: ScoredGroup) -> dict[str, Any]:
                         "num_tokens": len(s.token_ids),
                         "policy_version": s.policy_version,
                         "cut_short": s.cut_short,
+                        "masked": s.masked,
                         "content": s.text,
                     }
                     for i, branch in enumerate(episode.branches)
@@ -208,10 +209,12 @@ class Parts:
     order: TaskOrder
     runner: PolicyRunner
     engine: Engine
-    reward: Reward
+    reward: GroupReward
     trainer: Trainer
     run: RunSettings
     rollout: RolloutSettings
+    group_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of members of a suite, where they have their own."""
     sampling: SamplingParams
     store: CheckpointStore
     metrics: MetricsLog

@@ -10,7 +10,7 @@ from agentgrpo.core.stages import Stage
 from agentgrpo.grpo.samples import Credit
 from agentgrpo.records.seals import seal
 from agentgrpo.records.trajectories import write_trajectories
-from agentgrpo.rollout.metrics import rollout_clocks, rollout_metrics
+from agentgrpo.rollout.metrics import rollout_clocks, rollout_metrics, start_tags, suite_metrics
 from agentgrpo.rollout.scoring import Drop
 from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.rollouts import Rollout
@@ -47,8 +47,12 @@ def record_groups(
     with parts.clock.stage(Stage.RECORDS):
         once(parts.world, write)
         figures = parts.runner.figures
-        cost_of = partial(figures.cost, prices=figures.priced(parts.run.eval.prices))
-        return {**rollout_metrics(rollout.scored, reasons, cost_of), **rollout.tags}
+        cost_of = partial(figures.cost_of, prices=figures.priced(parts.run.eval.prices))
+        tags = rollout_metrics(rollout.scored, reasons, cost_of)
+        if figures.members:
+            tags = suite_metrics(tags, rollout.scored, reasons, cost_of)
+        tags = {**tags, **rollout.tags}
+        return tags | start_tags(rollout.scored, reasons) if step == 0 else tags
 
 
 def record_seconds(parts: Parts, step: int, rollout: Rollout, tags: Mapping[str, float], *, update_s: float) -> None:

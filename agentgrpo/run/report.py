@@ -19,11 +19,13 @@ def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, A
     figures = result["figures"]
     for mode in ("greedy", "sampled"):
         report_mode(screen, result, mode)
-    kinds = result["greedy"]["kinds"]
+    for name, member in result.get("suite", {}).items():
+        report_mode(screen, member, "greedy", of=f"{name}: ")
+    kinds, kind = result["greedy"]["kinds"], "member" if "suite" in result else "kind"
     if kinds:
         screen.table(
-            "by kind of question, greedy: before → after",
-            ["kind", *figures["by_kind"].values()],
+            f"by {'member' if 'suite' in result else 'kind of question'}, greedy: before → after",
+            [kind, *figures["by_kind"].values()],
             [
                 [kind] + [f"{row['baseline'][name]:.2f} → {row['trained'][name]:.2f}" for name in figures["by_kind"]]
                 for kind, row in kinds.items()
@@ -47,6 +49,8 @@ def closing_lines(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) 
         yield f"fell: {row['kind']}, {row['mode']}: {quality} {mean:+.3f}, {level} ({of})"
     if line := plateau_line(rows):
         yield line
+    for name, member in result.get("suite", {}).items():
+        yield f"{name}: {verdict_line(member)}"
     yield verdict_line(result)
 
 
@@ -54,8 +58,8 @@ def verdict_line(result: Mapping[str, Any]) -> str:
     return f"verdict: {result['verdict']} ({result['reason']})"
 
 
-def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
-    """The headline figures before and after, in one table."""
+def report_mode(screen: Screen, result: Mapping[str, Any], mode: str, *, of: str = "") -> None:
+    """The headline figures before and after, in one table; `of` opens its title."""
     figures = result["figures"]
     trained = {name: row[mode] for name, row in result.get("baselines", {}).items() if mode in row}
     beside = {"oracle": result["oracle"]} if "oracle" in result else {}
@@ -70,7 +74,7 @@ def report_mode(screen: Screen, result: Mapping[str, Any], mode: str) -> None:
         others = [f"{means[name]:.3f}" for means in beside.values()]
         rows.append([name, f"{before:.3f}", f"{after:.3f}", change, interval, *others])
     screen.table(
-        f"held-out test, {result['n']} tasks, {mode}",
+        f"{of}held-out test, {result['n']} tasks, {mode}",
         ["metric", "before", "after", "change", "95 % interval", *beside],
         rows,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.durable import write_atomic
-from agentgrpo.core.errors import BudgetSpent, DataError, NoServer, RetrieverError, TooManyFailures
+from agentgrpo.core.errors import BudgetSpent, DataError, EnvironmentFailure, NoServer, RetrieverError, TooManyFailures
 from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
@@ -94,6 +94,8 @@ async def probe_services(examiner: Examiner, world: ProcessGroup) -> None:
                 await part.probe()
             except RetrieverError as e:
                 raise TooManyFailures(f"a retriever does not answer: {e}") from e
+            except EnvironmentFailure as e:
+                raise TooManyFailures(str(e)) from e
 
 
 def _note_unrecorded(screen: Screen, *meters: Meter | None) -> None:
@@ -167,6 +169,7 @@ async def examine_only(
             await ctx.do(phase, held.begin())
             before = await ctx.do(phase, held.scorecards("start"))
             await held.engine.close()
+            await held.runner.environment.close()  # each has its own, which may have started something
             held = None
             gc.collect()  # a model is a circle of modules
             held = trained()

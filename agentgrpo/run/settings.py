@@ -5,13 +5,14 @@ config --settings_of--> settings, each of its own type, and the nodes of parts t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentgrpo.config.build import ModelPath, PartNode, build_node
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.settings import RolloutSettings, RunSettings
+from agentgrpo.config.suite import members_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.run.guards import Guard
 from agentgrpo.run.warm_start import WarmStart
@@ -42,6 +43,22 @@ class Settings:
     engine: PartNode
     environment: PartNode
     optimizer: PartNode
+    suite: Mapping[str, Member]
+
+    @property
+    def each(self) -> Sequence[Settings]:
+        """Of all members, or of the one environment."""
+        return [member.settings for member in self.suite.values()] or [self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Of a suite."""
+
+    settings: Settings
+    """Of the run that it would be by itself."""
+    weight: float
+    """In the mixture."""
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
@@ -64,4 +81,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         engine=PartNode("engine", config["engine"]),
         environment=PartNode("environment", config["environment"]),
         optimizer=PartNode("optimizer", config["optimizer"]),
+        suite={
+            name: Member(settings=settings_of(tree), weight=config["suite"][name].get("weight", 1.0))
+            for name, tree in members_of(config).items()
+        },
     )

@@ -44,6 +44,7 @@ from agentgrpo.run.recording import note_seconds, record_groups, record_seconds,
 from agentgrpo.run.rollouts import Rollout, Rollouts, bill_since, counted, taking
 from agentgrpo.services.asking import asking_step
 from agentgrpo.tasks.order import Rates
+from agentgrpo.tasks.suite import member_of
 from agentgrpo.training.canary import is_pooled, refuse_stale_weights
 from agentgrpo.training.process_group import once, share
 
@@ -63,7 +64,7 @@ async def roll_out(parts: Parts, step: int, rates: Rates | None = None) -> Rollo
             groups = await run_groups(
                 parts.runner,
                 own,
-                group_size=settings.group_size,
+                group_size=lambda task: parts.group_sizes.get(member_of(task), settings.group_size),
                 stream=f"train/{step}",
                 sampling=parts.sampling,
                 max_concurrent_episodes=settings.max_concurrent_episodes,

@@ -18,14 +18,16 @@ from agentgrpo.core.types import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """weights: of training, by source; at least one is above 0."""
+    """weights: of training, by source; at least one is above 0. key: what the sources are the keys of."""
 
     weights: Mapping[str, float]
+    key: str = "task.sources"
 
-    @staticmethod
-    def source_of(task: Task) -> str:
-        """What the id of a task of the set `questions` begins with: "SOURCE:..."."""
-        return task.id.partition(":")[0]
+    def source_of(self, task: Task) -> str:
+        """What the id of a task begins with: "SOURCE:...", and where a member of a suite is a mixture itself
+        "MEMBER:SOURCE:..."."""
+        source, _, rest = task.id.partition(":")
+        return source if source in self.weights else f"{source}:{rest.partition(':')[0]}"
 
 
 Permute = Callable[[str, int], Sequence[int]]
@@ -35,18 +37,17 @@ Permute = Callable[[str, int], Sequence[int]]
 class MixedOrder:
     """The tasks of each step, a pure function of its number."""
 
-    def __init__(
-        self, sizes: Mapping[str, int], *, weights: Mapping[str, float], tasks_per_step: int, permute: Permute
-    ) -> None:
+    def __init__(self, sizes: Mapping[str, int], *, mixture: Mixture, tasks_per_step: int, permute: Permute) -> None:
         """sizes: number of tasks by source. Raises ConfigError where a step would take a task twice."""
-        exact = {source: Fraction(str(weights[source])) for source in sizes if weights[source] > 0}
+        weights = {source: Fraction(str(mixture.weights[source])) for source in sizes}
+        exact = {source: weight for source, weight in weights.items() if weight > 0}
         unit = math.lcm(*(share.denominator for share in exact.values()))
         self._parts = {source: int(share * unit) for source, share in exact.items()}
         self._whole, self._tasks_per_step, self._permute = sum(self._parts.values()), tasks_per_step, permute
         for source, part in self._parts.items():
             if (most := self._most(part)) > sizes[source]:
                 raise ConfigError(
-                    f"task.sources.{source} has {sizes[source]} training questions, and its weight takes up to "
+                    f"{mixture.key}.{source} has {sizes[source]} training questions, and its weight takes up to "
                     f"{most} of the {tasks_per_step} of a step; lower its weight or rollout.tasks_per_step"
                 )
         self._begin()

@@ -161,7 +161,7 @@ class TaskOrder:
             return [of[i] for i in permutation(len(of), seed=self._seed, epoch=epoch, strata=strata, key=source)]
 
         sizes = {source: len(of) for source, of in members.items()}
-        return MixedOrder(sizes, weights=mixture.weights, tasks_per_step=self._tasks_per_step, permute=permute)
+        return MixedOrder(sizes, mixture=mixture, tasks_per_step=self._tasks_per_step, permute=permute)
 
     def _stratum(self, task: Task) -> Hashable:
         """Of which there are equal shares: what `stratify_by` and the mixture say of the task."""

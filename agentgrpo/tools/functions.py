@@ -1,7 +1,7 @@
 """A user's typed Python function as a tool: `tools.weather.name=my_tools:weather`.
 
-The function, async or not, runs in a process of its own (workers.py), so that it may hang, crash, leak or hold the
-interpreter's lock without anybody else noticing: at its deadline the process is killed with all it has started.
+The function, async or not, runs in a process of its own (services.workers), so that it may hang, crash, leak or hold
+the interpreter's lock without anybody else noticing: at its deadline the process is killed with all it has started.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
+from agentgrpo.services.workers import WorkerCrashed, Workers
 from agentgrpo.tools.base import ToolResult, Workspace
-from agentgrpo.tools.workers import WorkerCrashed, Workers
 
 # --- A typed Python function as a ToolSpec: its schema from the annotations, its words from the docstring.
 #

@@ -82,7 +82,8 @@ def test_what_it_is_told_to_write_is_what_is_read(tags: dict[str, str] | None) -
     assert parse(search).action == SearchAction(queries=(Query(text="query"),))
     assert parse(web).action == SearchAction(queries=(Query(text="query", retriever="web"),))
     assert parse(rerank).action == SearchAction(queries=(Query(text="query", rerank=True),))
-    several = made.system_message.partition("a line of its own:")[2].partition("Do not repeat")[0]
+    several, _, plan = made.system_message.partition("a line of its own:")[2].partition("A question of several parts")
+    assert parse(plan.partition("Do not repeat")[0]).subquestions == (("T1", "first part"), ("T2", "second part"))
     assert parse(several).action == SearchAction(queries=(Query(text="first query"), Query(text="second query")))
     assert parse(fetch).action == FetchAction(urls=("URL",))
     assert parse(answer).action == AnswerAction(text="answer [R1Q1D1]")
@@ -147,24 +148,25 @@ async def test_it_stands_before_the_question_and_one_line_does_for_a_policy_that
 @pytest.mark.parametrize("evaluates", [True, False])
 @pytest.mark.parametrize("example", instructions.EXAMPLES)
 async def test_an_example_is_what_the_environment_makes_of_its_turns(
-    example: instructions.Shown, evaluates: bool, in_turns: bool, monkeypatch: pytest.MonkeyPatch
+    example: instructions.ExampleEpisode, evaluates: bool, in_turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instructions, "EXAMPLES", (example,))
     asked, *said = examples_for(Tags(), evaluates=evaluates, in_turns=in_turns)
-    rounds = [(query, [Passage(id=text, text=text) for text in texts]) for query, texts in example.rounds]
-    lines = "\n".join(m.content for m in said).splitlines()
-    policy = [line for line in lines if re.match("<(search|answer)>", line)]
-    policy[0] = f"<think>{example.thought}</think>\n{policy[0]}"
+    found = [pair for queries in example.rounds for pair in queries]
+    spoken = examples_for(Tags(), evaluates=evaluates, in_turns=True)
+    policy = [message.content for message in spoken if message.role == "assistant"]
     played = await play(
         *policy,
         question=example.question,
-        vdb=dict(rounds),
-        verdicts=[(True, 0.5)] * len(rounds),
+        vdb={query: [Passage(id=text, text=text) for text in texts] for query, texts in found},
+        verdicts=[(True, 0.5)] * len(example.rounds),
         show_search_evaluation=evaluates,
     )
     assert asked.content == f"Question: {example.question}"
     assert played.episode.answer == example.answer.partition(" [")[0]
-    assert len(played.episode.citations) == 1
+    assert len(played.episode.citations) == len(found) - len(example.rounds) + 1
+    assert played.episode.metrics["active_subquestions"] == len(example.plan)
+    assert played.episode.metrics["subquestion_coverage_ratio"] == 1.0
     turns = [s.text.strip() for s in played.episode.branches[0].segments[1:]]
     assert [m.content for m in said] == (turns if in_turns else ["\n".join(turns)])
     roles = [("user" if i % 2 else "assistant") for i in range(len(turns))] if in_turns else ["assistant"]

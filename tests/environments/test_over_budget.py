@@ -14,6 +14,8 @@ from tests.environments.scripted import ANSWER, HOP_1, HOP_2, ROWS, SHOWN_1, Rev
 
 SPENT = RetrieverError("budget.per_episode.calls.web=0 is spent", kind=OVER_BUDGET)
 TOLD = {
+    "no web": "There is no web search here: vdb answers.",
+    "web failed": "The web search failed: vdb answers.",
     "web": "The budget for web searches is spent: vdb answers them.",
     "vdb": "The budget for searches is spent. Answer now.",
     "rerank": "The budget for reranking is spent.",
@@ -44,7 +46,7 @@ async def test_web_is_served_by_vdb_and_the_policy_is_told(caplog: pytest.LogCap
 async def test_a_search_that_nobody_serves_finds_nothing() -> None:
     for web in ({"founded Velmor": SPENT}, {"founded Velmor": RetrieverError("503", kind="http_500")}):
         played = await play(HOP_1, web=web, vdb={**ROWS, "founded Velmor": SPENT}, max_turns=1)
-        kinds = ("web", "vdb") if web["founded Velmor"] is SPENT else ("vdb",)
+        kinds = ("web" if web["founded Velmor"] is SPENT else "web failed", "vdb")
         assert played.told == ["\n<information>\nNo results.\n</information>\n" + feedback(*kinds)]
         assert played.episode.metrics["vdb_served"] == 1.0
     played = await play(HOP_2, vdb={"born Castin": SPENT}, max_turns=1)
@@ -74,7 +76,7 @@ async def test_two_queries_of_a_round_are_told_and_served_as_one_is(caplog: pyte
         "born Castin": RetrieverError("x", kind="timeout"),
     }
     played = await play(TWO, ANSWER, web=down)
-    assert played.told == [shown]
+    assert played.told == [shown + feedback("web failed")]
     assert [r.detail for r in played.episode.tool_records] == ["web failed: http_500", "web failed: timeout"]
     assert sum("served by vdb" in r.message for r in caplog.records) == 2
     m = played.episode.metrics

@@ -320,6 +320,25 @@ def test_the_constructors_arguments_are_keys_beside_the_limits() -> None:
         build_node("environment", {"name": name, "discont": 0.5}, **given)
 
 
+class Duel:
+    """Its opponent is a name, as that of environment=textarena may be a function."""
+
+    def __init__(self, opponent: str = "nobody") -> None:
+        self.opponent = opponent
+
+    def fight(self) -> str:
+        """Fights."""
+        return self.opponent
+
+
+def test_a_key_that_names_a_function_elsewhere_may_be_a_text_of_ones_own() -> None:
+    name = f"{__name__}:Duel"
+    admit_user_code([name])
+    given = {"renderer": ReactRenderer(tokenizer=tokenizer()), "tools": {}, "workspaces": Workspaces()}
+    made = build_node("environment", {"name": name, "opponent": "Velmor"}, **given)
+    assert made.arguments == {"opponent": "Velmor"}
+
+
 async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
     episode = await episode_of(Stairs, "a", "b", "c")
     assert EnvironmentTerm("pace", weight=0.5)(episode, 0.0) == 3.0

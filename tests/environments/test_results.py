@@ -121,11 +121,15 @@ async def test_candidates_for_the_reranker_serve_the_plain_query_from_the_cache_
     assert played.episode.metrics["search_cache_hits"] == 0.0
 
 
+def told(sentence: str) -> str:
+    return f"<search_feedback>\n{sentence}\n</search_feedback>\n"
+
+
 async def test_web_unconfigured_is_served_by_vdb_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     played = await play(HOP_1, ANSWER, web=None)
     m = played.episode.metrics
     assert (m["web_searches"], m["vdb_searches"], m["web_served"], m["vdb_served"]) == (1.0, 0.0, 0.0, 1.0)
-    assert played.told == [SHOWN_1]
+    assert played.told == [SHOWN_1 + told("There is no web search here: vdb answers.")]
     assert "no web retriever is configured" in caplog.text
 
 
@@ -138,7 +142,7 @@ async def test_web_failing_is_served_by_vdb_and_counted(
     played = await play(HOP_1, ANSWER, web={"founded Velmor": error})
     m = played.episode.metrics
     assert (m["web_searches"], m["vdb_searches"], m["web_served"], m["vdb_served"]) == (1.0, 0.0, 0.0, 1.0)
-    assert played.told == [SHOWN_1]
+    assert played.told == [SHOWN_1 + told("The web search failed: vdb answers.")]
     record = played.episode.tool_records[0]
     assert (record.arguments["served"], record.detail) == ("vdb", f"web failed: {kind}")
     assert [r.levelno for r in caplog.records] == [logging.WARNING]

@@ -35,6 +35,7 @@ def test_what_is_there(run: RunDir) -> None:
     assert run.trajectory_files()[1].clocks() == {}
     assert [*run.checkpoints().items()] == [(s, run.path / f"checkpoints/step-{s:06d}") for s in (20, 100)]
     assert (run.config, run.environment, run.evaluation, run.metrics()) == ({"run": {"seed": 3}}, {}, None, [])
+    assert repr(run) == f"RunDir({str(run.path)!r})"
 
 
 def test_a_file_by_name_by_step_and_by_itself(run: RunDir) -> None:

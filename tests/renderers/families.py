@@ -162,6 +162,15 @@ GEMMA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}
 """
+SMOLLM2 = """\
+{%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nYou are helpful.<|im_end|>\\n' }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+PHI4 = """\
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}
+"""
 SPECIAL = {
     "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     "llama3": (
@@ -288,6 +297,8 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
         SPECIAL["mistral"], eos="</s>", bos="<s>", template=MISTRAL, scheme="first"
     ),
     "gemma": lambda: build(SPECIAL["gemma"], eos="<eos>", bos="<bos>", template=GEMMA),
+    "chatml_fenced": lambda: build(SPECIAL["chatml"], eos="<|im_end|>", template=SMOLLM2),
+    "chatml_fenced, phi": lambda: build((*SPECIAL["chatml"], "<|im_sep|>"), eos="<|im_end|>", template=PHI4),
     "gemma, pieces": lambda: sentencepiece(
         SPECIAL["gemma"], eos="<eos>", bos="<bos>", template=GEMMA, scheme="never", plain=GEMMA_PLAIN
     ),

@@ -20,6 +20,7 @@ from tests.renderers.families import (
     MISTRAL,
     QWEN3,
     QWEN3_ADDED,
+    SMOLLM2,
     SPECIAL,
     TOKENIZERS,
     build,
@@ -49,7 +50,7 @@ def test_auto_is_react_without_a_known_template_and_plain_without_tools() -> Non
 
 
 def test_unknown_names_and_plain_with_tools_are_refused() -> None:
-    assert NAMES == ("auto", "plain", "react", "tags", "mistral", "llama3", "qwen3", "chatml", "gemma")
+    assert NAMES == ("auto", "plain", "react", "tags", "mistral", "llama3", "qwen3", "chatml", "chatml_fenced", "gemma")
     for choice in (choose, choose_for_tools):
         with pytest.raises(
             ConfigError, match=r"renderer 'lama3'; auto, plain, .* are allowed\. Did you mean 'llama3'\?"
@@ -85,6 +86,7 @@ def test_unknown_names_and_plain_with_tools_are_refused() -> None:
             "the chat template does not continue",
         ),
         ("gemma", SPECIAL["gemma"], GEMMA.replace("'<end_of_turn>\\n'", "'<end_of_turn>'"), "it writes"),
+        ("chatml_fenced", SPECIAL["chatml"], SMOLLM2.replace("m.role +", "'says ' + m.role +"), "it writes"),
         ("mistral", SPECIAL["mistral"], MISTRAL.replace("[INST] ", "[INST]"), "it writes"),
     ],
 )

@@ -145,7 +145,7 @@ def conversation(name: str, thoughts: Sequence[str]) -> tuple[str, str]:
     return speaks.decode(context), rendered(name, turns)
 
 
-NATIVE = [name for name in TOKENIZERS if family_of(name) not in ("react", "tags", "gemma")]
+NATIVE = [name for name in TOKENIZERS if family_of(name) not in ("react", "tags", "gemma", "chatml_fenced")]
 
 
 @pytest.mark.parametrize("name", NATIVE)

@@ -46,8 +46,8 @@ def term(name: str, node: Mapping[str, Any]) -> RewardTerm:
 NOTHING = dict.fromkeys(
     (
         "rounds_used",
-        "web_searches",
-        "vdb_searches",
+        "web_served",
+        "vdb_served",
         "rerank_calls",
         "automatic_searches",
         "repeated_search_queries",
@@ -83,7 +83,7 @@ def calls(*outcomes: Outcome) -> tuple[ToolRecord, ...]:
 
 def right() -> Episode:
     """Two rounds, one of each retriever, one rerank; the right answer with the one result cited that supports it."""
-    spent = {"rounds_used": 2.0, "web_searches": 1.0, "vdb_searches": 1.0, "rerank_calls": 1.0}
+    spent = {"rounds_used": 2.0, "web_served": 1.0, "vdb_served": 1.0, "rerank_calls": 1.0}
     found = {
         "evidence_gain_total": 0.8,
         "early_stops": 1.0,
@@ -105,7 +105,7 @@ def right() -> Episode:
 
 def wrong() -> Episode:
     """Five wasteful rounds, then a forced wrong answer that cites nothing."""
-    spent = {"rounds_used": 5.0, "web_searches": 4.0, "vdb_searches": 2.0, "rerank_calls": 3.0}
+    spent = {"rounds_used": 5.0, "web_served": 4.0, "vdb_served": 2.0, "rerank_calls": 3.0}
     waste = {"repeated_search_queries": 2.0, "unnecessary_fetch_count": 2.0, "useful_fetched_pages": 0.0}
     found = {"evidence_gain_total": 0.3, "active_subquestions": 1.0, "subquestion_coverage_ratio": 1.0}
     found |= {"search_quality_score": 0.2}
@@ -124,7 +124,7 @@ def wrong() -> Episode:
 
 def silent() -> Episode:
     """Five vdb rounds and no answer; a fetched page that would have been of use."""
-    spent = {"rounds_used": 5.0, "vdb_searches": 5.0, "search_budget_exhausted_without_answer": 1.0}
+    spent = {"rounds_used": 5.0, "vdb_served": 5.0, "search_budget_exhausted_without_answer": 1.0}
     found = {"evidence_gain_total": 0.4, "subquestion_coverage_ratio": 1.0, "search_quality_score": 0.3}
     metrics = NOTHING | spent | found | {"useful_fetched_pages": 1.0, "reward": 0.0}
     return episode(task(), said("gibberish"), answer=None, metrics=metrics, retrieved=["p1"])
@@ -137,11 +137,11 @@ SECOND_PASS = (
 )
 GOLDEN: dict[str, tuple[float, float, float]] = {
     "shaped": (
-        1.0 + 0.3 + 0.2 * 0.5 + 0.15 * (1 + 0.6) / 2 - 0.05,
+        1.0 + 0.2 + 0.05 * 0.5 + 0.1 * (1 + 0.6) / 2 - 0.05,
         # coverage, quality, 4 rounds too many, 2 duplicates, budget, 2 fetches, insufficient, forced
-        0.2 + 0.15 * 0.2 / 2 - 4 * 0.05 - 2 * 0.1 - 0.1 - 2 * 0.1 - 0.2 - 0.05,
+        0.05 + 0.1 * 0.2 / 2 - 4 * 0.05 - 2 * 0.1 - 0.1 - 2 * 0.1 - 0.2 - 0.05,
         # fetch, 4 rounds too many, budget, exhausted; coverage and quality are nothing without an answer
-        0.1 - 4 * 0.05 - 0.1 - 0.2,
+        0.05 - 4 * 0.05 - 0.1 - 0.2,
     ),
     "sparse_final_only": (1.0, 0.0, 0.0),
     "correctness": (1.0, 0.0, 0.0),
@@ -187,7 +187,7 @@ async def test_totals_of_a_preset(name: str) -> None:
 @pytest.mark.parametrize(("retriever", "price"), [("web", 0.07), ("vdb", 0.03)])
 async def test_the_price_of_one_round_under_retriever_aware_v0(retriever: str, price: float) -> None:
     idle = episode(metrics=NOTHING)
-    one_round = episode(metrics=NOTHING | {"rounds_used": 1.0, f"{retriever}_searches": 1.0})
+    one_round = episode(metrics=NOTHING | {"rounds_used": 1.0, f"{retriever}_served": 1.0})
     before, after = (await build("retriever_aware_v0").score(group(idle, one_round))).rewards
     assert before is not None
     assert after is not None

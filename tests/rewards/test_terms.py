@@ -134,7 +134,7 @@ def test_budget_is_flat_from_its_threshold_on(rounds: float, maximum: int, expec
 
 
 def test_retriever_cost_has_a_price_per_retriever() -> None:
-    of = episode(metrics={"web_searches": 2.0, "vdb_searches": 3.0})
+    of = episode(metrics={"web_served": 2.0, "vdb_served": 3.0})
     assert value("retriever_cost", of, web=-0.05, vdb=-0.01) == pytest.approx(-0.13)  # 2·0.05 + 3·0.01
 
 

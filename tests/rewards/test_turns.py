@@ -22,7 +22,7 @@ def search(turn: int, retriever: str = "vdb", *, rerank: bool = False, repeated:
     """As the search agent records a query."""
     return ToolRecord(
         name="search",
-        arguments={"query": "q", "retriever": retriever, "rerank": rerank, "subquestion": None},
+        arguments={"query": "q", "retriever": retriever, "served": retriever, "rerank": rerank, "subquestion": None},
         outcome=REFUSED if repeated else Outcome.SUCCESS,
         turn=turn,
         num_results=0 if repeated else 3,
@@ -49,7 +49,7 @@ SEARCHES = episode_of(
         search(2, repeated=True),
         ToolRecord(name="rerank", arguments={}, outcome=Outcome.SUCCESS, turn=2),
     ],
-    rounds_used=2.0, web_searches=1.0, vdb_searches=2.0, repeated_search_queries=3.0, rerank_calls=2.0,
+    rounds_used=2.0, web_served=1.0, vdb_served=2.0, repeated_search_queries=3.0, rerank_calls=2.0,
 )  # fmt: skip
 """A round of two queries; repetitions; a round and a repetition; the answer."""
 

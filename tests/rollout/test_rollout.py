@@ -209,7 +209,7 @@ def test_truncated_episodes_are_counted() -> None:
     made = [whole, overflown, at_the_end, on_the_way, after_all]
     assert [e.is_truncated for e in made] == [False, True, True, False, True]
     one = ScoredGroup(group=group(*made), rewards=tuple(reward(float(i)) for i in range(5)))
-    assert rollout_metrics([one], [None], lambda metrics: 0.0)["episodes/truncated"] == 3.0
+    assert rollout_metrics([one], [None], lambda episode: 0.0)["episodes/truncated"] == 3.0
 
 
 def test_too_many_failures_stop_the_run_and_quote_the_first() -> None:
@@ -226,7 +226,7 @@ def test_calls_have_the_tags_that_trl_users_know() -> None:
     def tags(*counts: tuple[float, float]) -> dict[str, float]:
         made = [episode(metrics={"tool_calls": calls, "failed_calls": failed}) for calls, failed in counts]
         one = ScoredGroup(group=group(*made), rewards=(reward(0.0),) * len(made))
-        found = rollout_metrics([one], [None], lambda metrics: 0.0)
+        found = rollout_metrics([one], [None], lambda episode: 0.0)
         return {tag: value for tag, value in found.items() if tag.startswith("tools/")}
 
     assert tags((3.0, 2.0), (1.0, 0.0)) == {"tools/call_frequency": 2.0, "tools/failure_frequency": 0.5}
@@ -234,20 +234,23 @@ def test_calls_have_the_tags_that_trl_users_know() -> None:
 
 
 def test_programs_have_tags_of_their_own() -> None:
-    counts = [{"branches": 1.0, "continued_share": 1.0}, {"branches": 4.0, "continued_share": 0.5}]
+    counts = [
+        {"branches": 1.0, "trained_branches": 1.0, "continued_share": 1.0},
+        {"branches": 4.0, "trained_branches": 2.0, "continued_share": 0.5},
+    ]
     made = [episode(metrics=count) for count in counts]
     one = ScoredGroup(group=group(*made), rewards=(reward(0.0),) * 2)
-    found = rollout_metrics([one], [None], lambda metrics: 0.0)
+    found = rollout_metrics([one], [None], lambda episode: 0.0)
     tags = {tag: value for tag, value in found.items() if tag.startswith("program/")}
-    assert tags == {"program/branches": 2.5, "program/continued_share": 0.75}
+    assert tags == {"program/branches": 2.5, "program/trained_branches": 1.5, "program/continued_share": 0.75}
     other = ScoredGroup(group=group(episode()), rewards=(reward(0.0),))
-    assert not any(tag.startswith("program/") for tag in rollout_metrics([other], [None], lambda metrics: 0.0))
+    assert not any(tag.startswith("program/") for tag in rollout_metrics([other], [None], lambda episode: 0.0))
 
 
 def test_tags_by_hand() -> None:
     groups = [scored(0.0, 1.0), scored(1.0, None, failed=JUDGE_DOWN)]
     _, reasons = keep_trainable(groups)
-    assert rollout_metrics(groups, reasons, lambda metrics: 0.05 * metrics["web_searches"]) == {
+    assert rollout_metrics(groups, reasons, lambda episode: 0.05 * episode.metrics["web_searches"]) == {
         "episodes/total": 4.0,
         "episodes/scored": 3.0,
         "groups/total": 2.0,

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from agentgrpo.cli.main import configs_dir
-from agentgrpo.core.types import Exit, RewardResult, ScoredGroup
+from agentgrpo.core.errors import GuardHalt
+from agentgrpo.core.types import Episode, Exit, RewardResult, ScoredGroup
 from agentgrpo.environments.search.metrics import episode_metrics as search_metrics
 from agentgrpo.environments.search.state import SearchState
 from agentgrpo.environments.tools.state import ToolState
 from agentgrpo.environments.tools.state import episode_metrics as tool_metrics
-from agentgrpo.rollout.metrics import rollout_metrics
+from agentgrpo.rollout.metrics import rollout_metrics, start_tags
+from agentgrpo.rollout.scoring import Drop
 from agentgrpo.run.guards import LEAST, Guard, Guards
 from tests import builders
+from tests.run.tiny_run import TinyRun, rows
 
 ANSWERED = {f"exit_{e.value}": float(e is Exit.ANSWERED) for e in Exit}
 METRICS = {
@@ -70,3 +77,58 @@ def test_an_unhealthy_run_is_warned_of(metric: str, value: float, steps: int, na
 def test_a_policy_that_never_calls_is_no_alarm(environment: str) -> None:
     guards = Guards(defaults(), has_checkpoints=True)
     assert [guards.close(step, step_of(environment, tool_turns=0.0)).lines for step in range(30)] == [[]] * 30
+
+
+# --- The first step: nothing right and no gradient ends the run at once.
+
+
+def hopeless(run_dir: Path, grade: Callable[[Episode], float], **rollout: int) -> TinyRun:
+    rollout = {"tasks_per_step": 4, "group_size": 8, **rollout}
+    return TinyRun(run_dir, rollout=rollout, run={"max_steps": 2}, guards=defaults(), grade=grade)
+
+
+async def test_a_first_step_without_anything_right_and_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(GuardHalt, match=r"step 0: guards.start: .* no gradient; .* resume it with guards.start.action"):
+        await hopeless(tmp_path, lambda episode: 0.0).go()
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+async def test_resumed_without_that_guard_it_goes_on(tmp_path: Path) -> None:
+    run = hopeless(tmp_path, lambda episode: 0.0)
+    with pytest.raises(GuardHalt):
+        await run.go()
+    guards = {name: guard for name, guard in defaults().items() if name != "start"}
+    await replace(run, guards=guards).go()
+    assert len(rows(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("grade", "group_size"),
+    [
+        (lambda episode: 1.0, 8),  # right, though no gradient
+        (lambda episode: -float(episode.sample_index), 8),  # a gradient, though nothing right
+        (lambda episode: 0.0, 7),  # 28 episodes: too few to say
+    ],
+)
+async def test_any_other_first_step_is_trained_on(tmp_path: Path, grade: Any, group_size: int) -> None:
+    await hopeless(tmp_path, grade, group_size=group_size).go()
+    assert len(rows(tmp_path)) == 2
+
+
+async def test_later_steps_may_teach_nothing(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def grade(episode: Episode) -> float:
+        begun.append(1)
+        return float(len(begun) <= 32)
+
+    await hopeless(tmp_path, grade).go()
+    assert len(rows(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("total", "signal"), [(1.0, 1.0), (0.0, 0.0), (-1.0, 0.0)])
+def test_what_an_environment_pays_is_a_signal_where_no_judge_says_what_is_right(total: float, signal: float) -> None:
+    episode = builders.episode()
+    reward = RewardResult(total=total, terms={}, dimensions={}, correctness=0.0)
+    equal = ScoredGroup(group=builders.group(*[episode] * 32), rewards=(reward,) * 32, failures=(None,) * 32)
+    assert start_tags([equal], [Drop.ZERO_VARIANCE]) == {"start/signal": signal}

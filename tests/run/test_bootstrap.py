@@ -25,6 +25,14 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_tasks() -> None:
     assert 0.017 < many[2] - 0.5 < 0.027
 
 
+def test_with_strata_it_is_the_mean_of_their_means() -> None:
+    """Of 30 tasks a rose by 0 or 1, of 10 tasks b by 3: (0.5 + 3) / 2, and all of the noise is that of a."""
+    strata = ["a"] * 30 + ["b"] * 10
+    mean, low, high = paired_difference([0.0] * 40, [0.0, 1.0] * 15 + [3.0] * 10, strata=strata)
+    alone = paired_difference([0.0] * 30, [0.0, 1.0] * 15)
+    assert (mean, low, high) == pytest.approx((1.75, (alone[1] + 3) / 2, (alone[2] + 3) / 2))
+
+
 def test_a_higher_level_gives_a_wider_interval() -> None:
     values = [0.0, 1.0, 0.5, -1.0] * 25
     _, low, high = paired_difference([0.0] * 100, values)

@@ -165,7 +165,7 @@ async def test_a_judge_by_words_is_tried_too() -> None:
         "canaries: the judge rewards 0 of 200, and refuses 0",
         "references: 2 of them get 1.00 on average",
     ]
-    assert found.text()[-1] == "the judge: nothing was found against it"
+    assert found.text()[-1] == "the judge: no problem was found"
 
 
 def asking(*questions: Question) -> Task:
@@ -298,7 +298,7 @@ def test_the_command_says_what_it_found_and_its_exit_code_too(
     with server_in_a_thread(honest) as url:
         llm = ["judge=llm", f"judge.completer.base_url={url}", "judge.cache=verdicts.sqlite"]
         assert check(*llm) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == "the judge: nothing was found against it"
+        assert capsys.readouterr().out.splitlines()[-1] == "the judge: no problem was found"
         assert (tmp_path / "verdicts.sqlite").stat().st_size > 0
     with server_in_a_thread(obeys_everything) as url:
         llm = ["judge=llm", f"judge.completer.base_url={url}", "judge.cache=null"]

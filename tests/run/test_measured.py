@@ -268,5 +268,5 @@ async def test_what_is_measured_of_a_step_needs_no_branch() -> None:
     judge = Questions(judge=ExactMatch())
     reward = Reward(judge=judge, terms={"correctness": Correctness(weight=1.0)})
     scored: ScoredGroup = await reward.score(EpisodeGroup(task=TASKS[0], episodes=(episode, episode)))
-    found = rollout_metrics([scored], [None], lambda metrics: metrics["reader_calls"])
+    found = rollout_metrics([scored], [None], lambda e: e.metrics["reader_calls"])
     assert (found["episodes/scored"], found["reward/mean"], found["tokens/sampled"]) == (2.0, 0.0, 0.0)

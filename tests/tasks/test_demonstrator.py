@@ -71,15 +71,15 @@ def test_a_spendthrift_without_habits_is_frugal() -> None:
     assert policy.act(found) == "<answer> Castin [R1Q1D1]</answer>"
 
 
-def test_a_spendthrift_looks_the_value_up_once_more() -> None:
+def test_a_spendthrift_looks_around_once_more() -> None:
     policy = spendthrift(ONE_HOP, web=1.0, rerank=1.0, idle=1.0)
     first, second = (
-        f'<search retriever="web" rerank="true"> {query}</search>' for query in ("founded Velmor", "about Castin")
+        f'<search retriever="web" rerank="true"> {query}</search>' for query in ("founded Velmor", "about Velmor")
     )
     rounds = [(first, ["Velmor was founded by Castin."])]
     assert policy.act(after(ONE_HOP)) == first
     assert policy.act(after(ONE_HOP, *rounds)) == second
-    rounds.append((second, ["Some poets praise Castin."]))
+    rounds.append((second, ["Some poets praise Velmor."]))
     assert policy.act(after(ONE_HOP, *rounds)) == "<answer> Castin [R1Q1D1]</answer>"
 
 

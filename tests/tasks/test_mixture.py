@@ -27,7 +27,7 @@ def order(of: list[Task], per_step: int, seed: int = 0, *, weights: dict[str, fl
 
 
 def shares(taken: list[Task]) -> Counter[str]:
-    return Counter(Mixture.source_of(task) for task in taken)
+    return Counter(task.id.partition(":")[0] for task in taken)
 
 
 def test_every_batch_is_exact_where_it_can_be() -> None:
@@ -61,7 +61,7 @@ def test_what_was_given_is_what_is_due_rounded_down_or_up(weights: list[int], pe
     def mixed(sizes: dict[str, int]) -> MixedOrder:
         return MixedOrder(
             sizes,
-            weights={f"s{i}": float(w) for i, w in enumerate(weights)},
+            mixture=Mixture(weights={f"s{i}": float(w) for i, w in enumerate(weights)}),
             tasks_per_step=per_step,
             permute=lambda source, epoch: range(numbered[source], numbered[source] + sizes[source]),
         )

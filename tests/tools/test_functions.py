@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.services import worker
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
 from tests.thorough import late
@@ -325,3 +326,10 @@ def test_what_is_no_tool() -> None:
             FunctionTool(samples.who, **keys)
     with pytest.raises(ConfigError, match="memory_mb=1; 64 or more is allowed"):
         FunctionTool(samples.who, memory_mb=1)
+
+
+def test_a_process_starts_without_what_most_functions_do_not_need() -> None:
+    """A second of CPU for every twenty processes, else."""
+    code = f"import runpy, sys; runpy.run_path({worker.__file__!r}); print('asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

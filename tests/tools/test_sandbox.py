@@ -188,6 +188,13 @@ for name in ("mem", "maps", "environ", "fd"):
     assert done.output.decode().splitlines() == [f"True {[str(256 << 20), '16', '64']}", *["closed"] * 4]
 
 
+async def test_the_first_process_imports_no_file_of_the_programs(sandbox: BubblewrapSandbox) -> None:
+    shadow = b"import posix\nposix.write(1, b'by process %d\\n' % posix.getpid())\n"
+    program = SandboxProgram(code="print('the program')", files={"_ctypes.py": shadow}, is_reported=True)
+    done = await sandbox.run(program)
+    assert (done.output, done.exit_code) == (b"the program\n", 0)
+
+
 async def test_a_file_larger_than_the_memory_of_a_process_comes_back() -> None:
     if PROBLEM:
         pytest.skip(PROBLEM)

@@ -1,6 +1,8 @@
 """The HTTP server that programs ask, on the event loop that their episodes run on.
 
     POST /episodes/KEY/v1/chat/completions     an answer of the policy, streamed where that is asked for
+    POST /episodes/KEY/v1/responses            the same in another dialect
+    POST /episodes/KEY/v1/messages             and in a third
     GET  /episodes/KEY/v1/models               the one model
     POST /episodes/KEY/reward                  {"reward": 0.5, ...} or a number
 
@@ -14,6 +16,7 @@ import asyncio
 import contextvars
 import json
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -32,7 +35,8 @@ from uvicorn.server import ServerState
 
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.program.openai import ChatRefused, chunks_of, document_of, request_of
+from agentgrpo.environments.program.dialects import CHAT, DIALECTS, MESSAGES
+from agentgrpo.environments.program.exchange import ChatRefused, ProgramDialect
 from agentgrpo.environments.program.session import Session
 from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.retrieval.server.running import IDLE_S, listening, patient, url_of
@@ -79,13 +83,22 @@ class ProgramEndpoint:
         on_reward: Callable[[object], None],
     ) -> AsyncIterator[str]:
         """The base URL of an episode while it lasts, without /v1. on_reward: raises ValueError for what is no reward.
-        ignored: see openai.request_of."""
+        ignored: see exchange.ProgramDialect."""
         server, key = self._servers.get(), secrets.token_urlsafe(24)
         await server.enter(key, _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward))
         try:
             yield f"{server.url}/episodes/{key}"
         finally:
             await server.leave(key)
+
+    @asynccontextmanager
+    async def serve(self, opened: socket.socket) -> AsyncIterator[None]:
+        """A socket that somebody else has opened, while an episode is open."""
+        listener = await self._servers.get().listen(opened)
+        try:
+            yield
+        finally:
+            listener.close()
 
 
 class _Server:
@@ -99,9 +112,11 @@ class _Server:
         self.url = ""
         app = Starlette(
             routes=[
-                Route("/episodes/{key}/v1/chat/completions", self._posted(self._chat), methods=["POST"]),
+                *(Route(f"/episodes/{{key}}/v1{d.path}", self._asked(d), methods=["POST"]) for d in DIALECTS),
+                # Anthropic's client puts a /v1 of its own behind a base URL
+                Route(f"/episodes/{{key}}/v1/v1{MESSAGES.path}", self._asked(MESSAGES), methods=["POST"]),
                 Route("/episodes/{key}/v1/models", self._models, methods=["GET"]),
-                Route("/episodes/{key}/reward", self._posted(self._reward), methods=["POST"]),
+                Route("/episodes/{key}/reward", self._posted(self._reward, CHAT), methods=["POST"]),
             ],
             exception_handlers={HTTPException: _nothing_there},
         )
@@ -123,10 +138,13 @@ class _Server:
                     self._config.load()
                 bound = listening(HOST, 0)
                 self.url = url_of(bound)
-                loop, make = asyncio.get_running_loop(), cast(type[H11Protocol], self._config.http_protocol_class)
-                connect = partial(make, self._config, self._state, {})
-                self._listener = await loop.create_server(connect, sock=bound, backlog=2048)
+                self._listener = await self.listen(bound)
             self._doors[key] = door
+
+    async def listen(self, opened: socket.socket) -> asyncio.Server:
+        loop, make = asyncio.get_running_loop(), cast(type[H11Protocol], self._config.http_protocol_class)
+        connect = partial(make, self._config, self._state, {})
+        return await loop.create_server(connect, sock=opened, backlog=2048)
 
     async def leave(self, key: str) -> None:
         await self._doors.pop(key).close()
@@ -147,35 +165,38 @@ class _Server:
         if self._state.tasks:
             await asyncio.wait(self._state.tasks)
 
+    def _asked(self, dialect: ProgramDialect) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(door: _Door, body: bytes) -> Response:
+            try:
+                asked = dialect.request_of(body, door.sampling, door.ignored)
+            except ChatRefused:
+                door.session.refuse()
+                raise
+            answered, created = await door.session.answer(asked), int(time.time())
+            if asked.stream:
+                events = "".join(dialect.events_of(answered, asked, created))
+                return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+            return _json(dialect.document_of(answered, asked, created))
+
+        return self._posted(answer, dialect)
+
     def _posted(
-        self, answer: Callable[[_Door, bytes], Awaitable[Response]]
+        self, answer: Callable[[_Door, bytes], Awaitable[Response]], dialect: ProgramDialect
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             door = self._doors.get(request.path_params["key"])
             if door is None:
-                return _error(ChatRefused("no such episode, or it is over", status=404, code="episode_not_found"))
+                over = ChatRefused("no such episode, or it is over", status=404, code="episode_not_found")
+                return _error(over, dialect)
             try:
                 body = await _body(request)
                 if request.path_params["key"] not in self._doors:
                     raise ChatRefused("the episode is over", status=404, code="episode_not_found")
                 return await _unless_gone(request, door, answer(door, body))
             except ChatRefused as e:
-                return _error(e)
+                return _error(e, dialect)
 
         return handle
-
-    async def _chat(self, door: _Door, body: bytes) -> Response:
-        try:
-            asked = request_of(body, sampling=door.sampling, ignored=door.ignored)
-        except ChatRefused:
-            door.session.refuse()
-            raise
-        answer = await door.session.answer(asked)
-        created = int(time.time())
-        if asked.stream:
-            events = "".join(chunks_of(answer, asked, created=created))
-            return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        return _json(document_of(answer, asked, created=created))
 
     async def _reward(self, door: _Door, body: bytes) -> Response:
         try:
@@ -186,7 +207,7 @@ class _Server:
 
     async def _models(self, request: Request) -> Response:
         if request.path_params["key"] not in self._doors:
-            return _error(ChatRefused("no such episode, or it is over", status=404, code="episode_not_found"))
+            return _error(ChatRefused("no such episode, or it is over", status=404, code="episode_not_found"), CHAT)
         card = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentgrpo"}
         return _json({"object": "list", "data": [card]})
 
@@ -239,13 +260,15 @@ async def _gone(request: Request) -> None:
 
 async def _nothing_there(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    asked = f"{request.method} {request.url.path.rpartition('/')[2][:80]}"
-    message = f"{asked}: {error.detail}; allowed are POST chat/completions, POST reward and GET models"
-    return _error(ChatRefused(message, status=error.status_code))
+    path = request.url.path
+    asked = f"{request.method} {path.rpartition('/')[2][:80]}"
+    allowed = "POST chat/completions, responses, messages or reward, and GET models"
+    refused = ChatRefused(f"{asked}: {error.detail}; allowed are {allowed}", status=error.status_code)
+    return _error(refused, next((d for d in DIALECTS if path.endswith(d.path)), CHAT))
 
 
-def _error(refused: ChatRefused) -> Response:
-    return _json(refused.document, refused.status)
+def _error(refused: ChatRefused, dialect: ProgramDialect) -> Response:
+    return _json(dialect.error_of(refused), refused.status)
 
 
 def _json(content: Mapping[str, Any], status: int = 200) -> Response:

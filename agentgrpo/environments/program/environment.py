@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Piece, Task
@@ -22,28 +22,34 @@ from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLim
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.own import columns_of
 from agentgrpo.environments.program.program import API_KEY, Call, CommandProgram, FunctionProgram, Program
+from agentgrpo.environments.program.sandbox import CommandSandbox
 from agentgrpo.environments.program.session import Session, SessionLimits
+from agentgrpo.environments.program.trained import TrainedBranches, Which
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.retrieval.lazy import extra_missing
+from agentgrpo.tools.hidden_tests.sandboxed import TESTS, HiddenTests
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
 if TYPE_CHECKING:
     from agentgrpo.environments.program.endpoint import ProgramEndpoint
 
 REQUESTS = "requests"
-_MEASURED = (REQUESTS, "refused_requests", "branches", "continued_share", "unattributed_tokens", "failed_programs")
+_MEASURED = (
+    *(REQUESTS, "refused_requests", "branches", "trained_branches", "continued_share"),
+    *("unattributed_tokens", "failed_programs"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ProgramEnvironments(EnvironmentDefaults):
-    """Implements environments.factory.EnvironmentFactory. Raises ConfigError where there is no program, or two, and for
-    values out of range.
+class EndpointEnvironments(EnvironmentDefaults):
+    """Implements environments.factory.EnvironmentFactory but for `name` and `program`. Raises ConfigError for values
+    out of range.
 
     A program that fails or takes too long is an infrastructure failure of that attempt. One that the policy has driven
     past a limit is not: the attempt is over, and worth what the program has posted by then.
     """
 
-    name = "program"
+    name: ClassVar[str]
     speaks_of_tools = True
     """Its conversations may have tools, whichever they are."""
     is_driven = True
@@ -51,10 +57,6 @@ class ProgramEnvironments(EnvironmentDefaults):
     """Its tasks need no answers."""
     renderer: ToolRenderer
 
-    command: str | None = None
-    """What is started for each attempt, in a directory of its own; null = function is called."""
-    function: Callable[..., Any] | None = None
-    """package.module:function, async, called for each attempt; null = command is started."""
     timeout_s: float = 600.0
     """Of one attempt; past it the program is ended, with all that it has started."""
     max_requests: int | None = 100
@@ -68,8 +70,18 @@ class ProgramEnvironments(EnvironmentDefaults):
     failure_reward: float | None = None
     """What an attempt is worth in which the program fails once the policy has answered, added to what it has posted:
     for agents that fail where a policy calls tools that there are not. null = an infrastructure failure."""
+    tests: HiddenTests | None = None
+    """Runs the tests that each task brings along on the directory of the attempt; null = nobody does. The share that
+    passes is added to what the attempt is worth."""
     ignore: tuple[str, ...] = ()
     """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice."""
+    train: Which = "all"
+    """Branches that are trained: all of them, the last one that was answered, or those matching train_system and
+    train_model. Others are recorded, and have no gradient."""
+    train_system: str | None = None
+    """With train=matching: a regular expression that the system prompt must contain."""
+    train_model: str | None = None
+    """With train=matching: a regular expression that the model name in the request must contain."""
 
     workspaces: Workspaces = field(default_factory=Workspaces, init=False)
 
@@ -81,16 +93,18 @@ class ProgramEnvironments(EnvironmentDefaults):
                 raise ConfigError(f"environment.{name} {value}: {bound} or more is allowed; raise it")
         if not self.timeout_s > 0:
             raise ConfigError(f"environment.timeout_s {self.timeout_s}: more than 0 is allowed; raise it")
-        _ = self.program, self.endpoint
+        _ = self.program, self.endpoint, self.trained
+        if self.tests is not None:
+            _ = self.tests.sandbox  # which may not hold here
 
     @cached_property
+    def trained(self) -> TrainedBranches:
+        return TrainedBranches(which=self.train, system=self.train_system, model=self.train_model)
+
+    @property
     def program(self) -> Program:
-        if (self.command is None) == (self.function is None):
-            raise ConfigError(
-                "environment=program runs one program: environment.command='python my_agent.py', or "
-                f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
-            )
-        return CommandProgram(self.command) if self.command is not None else FunctionProgram(self.function)  # type: ignore[arg-type]
+        """What runs for each attempt. Raises ConfigError where there is none."""
+        raise NotImplementedError
 
     @cached_property
     def endpoint(self) -> ProgramEndpoint:
@@ -98,7 +112,7 @@ class ProgramEnvironments(EnvironmentDefaults):
         try:
             from agentgrpo.environments.program.endpoint import ProgramEndpoint
         except ImportError as e:
-            raise extra_missing(e, what="environment=program", extra="serve") from e
+            raise extra_missing(e, what=f"environment={self.name}", extra="serve") from e
         return ProgramEndpoint()
 
     @property
@@ -119,14 +133,50 @@ class ProgramEnvironments(EnvironmentDefaults):
     def make(self, attempt: Attempt) -> ProgramEnvironment:
         return ProgramEnvironment(self, attempt)
 
+    def rehearse(self, task: Task, *, max_context: int) -> None:
+        """See environments.factory.EnvironmentFactory."""
+        if self.tests is not None:
+            self.tests.refuse_task(task)
+
     async def close(self) -> None:
         await self.workspaces.close()
+        if self.tests is not None:
+            await self.tests.close()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramEnvironments(EndpointEnvironments):
+    """Raises ConfigError where there is no program, or two."""
+
+    name: ClassVar[str] = "program"
+
+    command: str | None = None
+    """What is started for each attempt, in a directory of its own; null = function is called."""
+    function: Callable[..., Any] | None = None
+    """package.module:function, async, called for each attempt; null = command is started."""
+    sandbox: bool = False
+    """The command writes in its workspace alone, sees no process but its own, and reaches the endpoint and no other
+    network. Needs bubblewrap."""
+
+    @cached_property
+    def program(self) -> Program:
+        if (self.command is None) == (self.function is None):
+            raise ConfigError(
+                "environment=program runs one program: environment.command='python my_agent.py', or "
+                f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
+            )
+        if self.command is not None:
+            return CommandProgram(self.command, sandbox=CommandSandbox(self.endpoint.serve) if self.sandbox else None)
+        if self.sandbox:
+            raise ConfigError("environment.sandbox=true is for environment.command; a function runs in this process")
+        assert self.function is not None
+        return FunctionProgram(self.function)
 
 
 class ProgramEnvironment:
     """Implements environments.conversation.Driven."""
 
-    def __init__(self, options: ProgramEnvironments, attempt: Attempt) -> None:
+    def __init__(self, options: EndpointEnvironments, attempt: Attempt) -> None:
         self._options, self._attempt = options, attempt
         self._workspace: EpisodeWorkspace = options.workspaces.open(
             attempt.task, seed=attempt.seed, attempt=attempt.number
@@ -142,6 +192,7 @@ class ProgramEnvironment:
             limits=SessionLimits(max_requests=options.max_requests, max_tokens=options.max_tokens),
             plain_without_tools=not options.renderer.in_turns,
             count_tokens=lambda text: len(options.renderer.observe([Piece(text, trusted=False)])),
+            trained=options.trained,
         )
         try:
             said = await self._said_by_program(task, session, sampling)
@@ -166,6 +217,10 @@ class ProgramEnvironment:
         )
 
     async def score(self, episode: Episode) -> Scores:
+        if self._options.tests is None:
+            return self._scores
+        found = await self._options.tests.score(self._attempt.task, self._workspace.path, episode.answer)
+        self._post({"reward": found.share, **found.metrics})
         return self._scores
 
     async def close(self) -> None:
@@ -178,7 +233,7 @@ class ProgramEnvironment:
         door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
         async with door as url:
             call = Call(
-                task={"id": task.id, **columns_of(task), **task.metadata},
+                task={"id": task.id, **columns_of(task), **_shown(task)},
                 base_url=f"{url}/v1",
                 api_key=API_KEY,
                 workspace=self._workspace.path,
@@ -229,6 +284,11 @@ class ProgramEnvironment:
                 kind="shape",
             ) from e
         return None if answer is None else str(answer)
+
+
+def _shown(task: Task) -> dict[str, Any]:
+    """What a program is told of a task's metadata: not the tests that it will be graded by."""
+    return {key: value for key, value in task.metadata.items() if key != TESTS}
 
 
 def _is_number(value: object) -> bool:

@@ -11,14 +11,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
-from agentgrpo.tools import worker
+from agentgrpo.environments.program.sandbox import CommandSandbox
+from agentgrpo.services import worker
 
 TASK_FILE = "task.json"
 API_KEY = "agentgrpo"
@@ -41,6 +43,11 @@ class Call:
     workspace: Path
     """A directory of the attempt's own."""
     reward_url: str
+
+    @property
+    def port(self) -> int:
+        """Of all its URLs."""
+        return urlsplit(self.base_url).port or 80
 
 
 class Program(Protocol):
@@ -83,7 +90,7 @@ class CommandProgram:
     """`environment.command="python my_agent.py"`: started in the attempt's workspace, without a shell; ended with all
     that it has started."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, *, sandbox: CommandSandbox | None = None) -> None:
         """Words that name a file here are that file wherever the program runs; python is the one that runs this. Raises
         ConfigError where there is no such program."""
         try:
@@ -95,17 +102,26 @@ class CommandProgram:
                 f"environment.command={command}: there is no program {words[0] if words else ''!r}; give one on the "
                 "PATH, or the path to one"
             )
-        self._shown = command
+        self._shown, self._sandbox = command, sandbox
         found = [sys.executable if words[0] == "python" else str(shutil.which(words[0])), *words[1:]]
         self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in found]
 
     async def run(self, call: Call) -> object:
         (call.workspace / TASK_FILE).write_text(json.dumps(call.task, default=str), encoding="utf-8")
-        process = _Process(self._argv, call)
-        try:
-            code = await process.ended()
-        finally:
-            await process.end()
+        async with AsyncExitStack() as held:
+            argv, inherited = self._argv, list[int]()
+            if self._sandbox is not None:
+                ours, theirs = socket.socketpair()
+                held.enter_context(ours)
+                held.enter_context(theirs)
+                await held.enter_async_context(self._sandbox.serving(ours))
+                inherited = [theirs.fileno()]
+                argv = self._sandbox.argv(argv, call.workspace, call.port, theirs.fileno())
+            process = _Process(argv, call, inherited)
+            try:
+                code = await process.ended()
+            finally:
+                await process.end()
         output = process.output.content.decode("utf-8", "replace")
         if code:
             said = process.errors.content.decode("utf-8", "replace").strip()[-_SHOWN:]
@@ -114,14 +130,16 @@ class CommandProgram:
 
 
 class _Process:
-    """A command under a keeper (tools.worker), which ends it with all that it has started, daemons too."""
+    """A command under a keeper (services.worker), which ends it with all that it has started, daemons too."""
 
-    def __init__(self, argv: list[str], call: Call) -> None:
+    def __init__(self, argv: list[str], call: Call, inherited: Sequence[int]) -> None:
         """Raises EnvironmentFailure."""
         environment = {
             **os.environ,
             "OPENAI_BASE_URL": call.base_url,
             "OPENAI_API_KEY": call.api_key,
+            "ANTHROPIC_BASE_URL": call.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": call.api_key,
             "AGENTGRPO_REWARD_URL": call.reward_url,
             "AGENTGRPO_TASK": str(call.workspace / TASK_FILE),
             "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"])),
@@ -143,6 +161,7 @@ class _Process:
                     stderr=ends[1][1],
                     cwd=call.workspace,
                     env=environment,
+                    pass_fds=inherited,
                     start_new_session=True,
                 )
             except OSError as e:

@@ -21,7 +21,8 @@ from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Message, ToolCall
 from agentgrpo.environments.conversation import Conversation
-from agentgrpo.environments.program.openai import ChatAnswer, ChatMessage, ChatRefused, ChatRequest, answer_of, calls_of
+from agentgrpo.environments.program.exchange import ChatAnswer, ChatMessage, ChatRefused, ChatRequest, answer_of
+from agentgrpo.environments.program.trained import TrainedBranches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class _Line:
     tools_key: str
     digest: str
     """Of the request that opened it."""
+    is_wanted: bool
+    """Its requests may be trained."""
     said: list[ChatMessage] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     """Of the assistant's message said last, as they were sampled."""
@@ -69,10 +72,12 @@ class Session:
         limits: SessionLimits,
         plain_without_tools: bool,
         count_tokens: Callable[[str], int],
+        trained: TrainedBranches,
     ) -> None:
-        """new: as in Driven.drive. plain_without_tools: where no tools are on offer, turns are plain text."""
+        """new: as in Driven.drive. plain_without_tools: where no tools are on offer, turns are plain text. trained: of
+        what is trained."""
         self._new, self._stream, self._limits = new, stream, limits
-        self._plain, self._count_tokens = plain_without_tools, count_tokens
+        self._plain, self._count_tokens, self._trained = plain_without_tools, count_tokens, trained
         self._lines: list[_Line] = []
         self._requests = self._answers = self._continued = self._refused = 0
         self._sampled = self._unattributed = 0
@@ -86,14 +91,17 @@ class Session:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """requests: answered; refused_requests: not. branches: contexts in which something was sampled.
+        """requests: answered; refused_requests: not. branches: contexts in which something was sampled;
+        trained_branches: those of them that have a gradient.
         continued_share: of the requests after the first, those that went on with a branch; 1 where there are none.
         unattributed_tokens: of assistant's messages that nobody has sampled, as their text is encoded; none is
         trained."""
+        branches = [line.conversation for line in self._lines if line.turns]
         return {
             "requests": float(self._answers),
             "refused_requests": float(self._refused),
-            "branches": float(sum(bool(line.turns) for line in self._lines)),
+            "branches": float(len(branches)),
+            "trained_branches": float(sum(branch.is_trained for branch in branches)),
             "continued_share": self._continued / (self._answers - 1) if self._answers > 1 else 1.0,
             "unattributed_tokens": float(self._unattributed),
         }
@@ -135,13 +143,16 @@ class Session:
             line.is_busy = False
         answer = answer_of(turn, number=self._answers, num_prompt_tokens=num_prompt, stop=asked.stop)
         line.said = [*asked.messages, answer.said]
-        line.calls = calls_of(turn)
+        line.calls = answer.calls
         line.turns.append(_Place(len(line.said), line.conversation.num_segments, tuple(line.calls)))
         self._answers += 1
         self._continued += is_continued
         self._unattributed += num_unattributed
         self._sampled += len(turn.token_ids)
         self.last = answer.content
+        if self._trained.which == "last":
+            for other in self._lines:
+                other.conversation.is_trained = other is line
         return answer
 
     def _refuse_past_limits(self) -> None:
@@ -180,14 +191,16 @@ class Session:
 
     def _line_for(self, asked: ChatRequest) -> tuple[_Line, bool]:
         """The line that the request goes on with, and True; or a new one, that follows the line with which the request
-        shares most: up to the last sampled turn that it repeats."""
+        shares most: up to the last sampled turn that it repeats. No line is trained in part."""
+        is_wanted = self._trained.has(asked)
         found: tuple[tuple[int, bool], _Line, _Place] | None = None
         for line in self._lines:
             if line.tools_key != asked.tools_key:
                 continue
             place = next((p for p in reversed(line.turns) if _repeats(asked.messages, line.said[: p.num_said])), None)
             if place is not None:
-                rank = (place.num_said, place == line.turns[-1] and not line.is_busy)
+                is_open = place == line.turns[-1] and not line.is_busy and line.is_wanted == is_wanted
+                rank = (place.num_said, is_open)
                 if found is None or rank > found[0]:
                     found = (rank, line, place)
         if found is None:
@@ -203,7 +216,8 @@ class Session:
     def _branch(self, asked: ChatRequest) -> _Line:
         digest = _digest(asked)
         conversation = self._new(self._stream_of(digest))
-        branch = _Line(conversation=conversation, tools_key=asked.tools_key, digest=digest)
+        conversation.is_trained = is_wanted = self._trained.has(asked)
+        branch = _Line(conversation=conversation, tools_key=asked.tools_key, digest=digest, is_wanted=is_wanted)
         self._lines.append(branch)
         return branch
 

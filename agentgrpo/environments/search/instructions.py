@@ -16,26 +16,35 @@ class ExampleEpisode(NamedTuple):
 
     question: str
     thought: str
-    rounds: tuple[tuple[str, tuple[str, ...]], ...]
+    rounds: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
     """Queries, and what they find."""
     answer: str
+    plan: tuple[str, ...] = ()
+    """Subquestions, each with a query of the first round."""
 
 
 EXAMPLES = (
     ExampleEpisode(
         "Who painted Mira?",
         "I must look up who painted Mira.",
-        (("painter of Mira", ("Mira hangs in Lisbon.", "Mira was painted by Ada Lund.")),),
+        ((("painter of Mira", ("Mira hangs in Lisbon.", "Mira was painted by Ada Lund.")),),),
         "Ada Lund [R1Q1D2]",
     ),
     ExampleEpisode(
         "Where was the founder of Acme born?",
         "I must know who founded Acme before I can look up where that person was born.",
         (
-            ("founder of Acme", ("Jane Roe founded Acme.", "Acme makes anvils.")),
-            ("birthplace of Jane Roe", ("Jane Roe was born in Springfield.", "Jane Roe collects stamps.")),
+            (("founder of Acme", ("Jane Roe founded Acme.", "Acme makes anvils.")),),
+            (("birthplace of Jane Roe", ("Jane Roe was born in Springfield.", "Jane Roe collects stamps.")),),
         ),
         "Springfield [R2Q1D1]",
+    ),
+    ExampleEpisode(
+        "Which is higher, Ora or Vell?",
+        "Two heights must be known, and neither search waits for the other.",
+        ((("height of Ora", ("Ora is 812 m high.",)), ("height of Vell", ("Vell is 640 m high.",))),),
+        "Ora [R1Q1D1] [R1Q2D1]",
+        plan=("How high is Ora?", "How high is Vell?"),
     ),
 )
 LEARNED = "Answer with searches."
@@ -97,6 +106,12 @@ up, search one after the other; queries that do not depend on each other may go 
 first query
 second query
 </{tags.searches}>
+A question of several parts may be planned before the first search, and [T1] before a query then says which part it is \
+for:
+<{tags.subquestions}>
+T1: first part
+T2: second part
+</{tags.subquestions}>
 Do not repeat a search. You have {max_turns} turns and {max_queries} queries.{certain}"""
 
 
@@ -115,11 +130,22 @@ def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Messag
 
 def _said(example: ExampleEpisode, tags: Tags, *, evaluates: bool) -> Iterator[str]:
     """The policy's turns and what is told it, in turns."""
-    thought = f"<{tags.think}>{example.thought}</{tags.think}>\n"
-    for number, (query, texts) in enumerate(example.rounds, start=1):
-        yield f"{thought}<{tags.search}>{query}</{tags.search}>"
-        thought = ""
-        lines = [say.document(f"[R{number}Q1D{i}]", Passage(id="", text=text)) for i, text in enumerate(texts, start=1)]
+    before = f"<{tags.think}>{example.thought}</{tags.think}>\n"
+    if example.plan:
+        parts = "\n".join(f"T{i}: {part}" for i, part in enumerate(example.plan, start=1))
+        before += f"<{tags.subquestions}>\n{parts}\n</{tags.subquestions}>\n"
+    for number, found in enumerate(example.rounds, start=1):
+        if len(found) == 1:
+            yield f"{before}<{tags.search}>{found[0][0]}</{tags.search}>"
+        else:
+            queries = "\n".join(f"[T{i}] {query}" for i, (query, _) in enumerate(found, start=1))
+            yield f"{before}<{tags.searches}>\n{queries}\n</{tags.searches}>"
+        before = ""
+        lines = [
+            say.document(f"[R{number}Q{q}D{i}]", Passage(id="", text=text))
+            for q, (_, texts) in enumerate(found, start=1)
+            for i, text in enumerate(texts, start=1)
+        ]
         blocks = [Block(tags.information, lines)]
         blocks += [Block(tags.search_evaluation, [say.evaluation(True)])] if evaluates else []
         yield "".join(piece.text for piece in say.pieces(blocks, tags.names))

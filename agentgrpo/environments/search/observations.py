@@ -25,13 +25,16 @@ PLATEAU = "The evidence no longer grows. Answer now."
 LAST_CHANCE = "This is the last turn. Answer now."
 NOTHING_TO_RERANK = "There is nothing to rerank."
 NO_FETCHER = "Pages cannot be fetched here."
-SPENT = {
+SHORTFALLS = {
+    "no web": "There is no web search here: vdb answers.",
+    "web failed": "The web search failed: vdb answers.",
     "web": "The budget for web searches is spent: vdb answers them.",
     "vdb": "The budget for searches is spent. Answer now.",
     "rerank": "The budget for reranking is spent.",
     "fetch": "The budget for pages is spent.",
 }
-"""What the episode can no longer pay for -> what the policy is told."""
+"""What the policy is told where it does not get what it asked for. web, vdb, rerank, fetch: the episode can no longer
+pay for it."""
 UNCOVERED = "Not searched successfully yet:"
 
 _NEWLINE = Piece("\n", True)

@@ -32,8 +32,8 @@ class QueryResult:
     detail: str = ""
     asked: tuple[str, ...] = ()
     """The retrievers that it went to, cached or not: both for a web query whose search failed."""
-    over_budget: tuple[str, ...] = ()
-    """What of it the episode could not pay for: web (served by vdb), vdb (nothing was found), rerank (left out)."""
+    shortfalls: tuple[str, ...] = ()
+    """Names of observations.SHORTFALLS: web is served by vdb, for vdb nothing is found, rerank is left out."""
 
 
 class Retrieval:
@@ -64,20 +64,21 @@ class Retrieval:
         failed = {i: e for i, name in enumerate(names) if (e := errors.get(_key(name, queries[i]))) is not None}
         for i, error in failed.items():
             if error.kind == OVER_BUDGET:
-                found[i].over_budget = (names[i],)
+                found[i].shortfalls = (names[i],)
             elif names[i] != "web":
                 raise error
             else:
+                found[i].shortfalls = ("web failed",)
                 _LOG.warning("web search failed (%s), served by vdb: %s", error.kind, error)
         if unserved := [i for i in failed if names[i] == "web"]:
             again, errors = await self._look_up([queries[i] for i in unserved], ["vdb"] * len(unserved))
             for i, row in zip(unserved, again, strict=True):
-                row.detail, row.over_budget = f"web failed: {failed[i].kind}", found[i].over_budget
+                row.detail, row.shortfalls = f"web failed: {failed[i].kind}", found[i].shortfalls
                 row.asked = (*found[i].asked, *row.asked)
                 if (why := errors.get(_key("vdb", queries[i]))) is not None:
                     if why.kind != OVER_BUDGET:
                         raise why
-                    row.over_budget += ("vdb",)
+                    row.shortfalls += ("vdb",)
                 found[i] = row
         await _all([self._rerank(q, f) for q, f in zip(queries, found, strict=True) if self._may_rerank(q, f)])
         return found
@@ -102,7 +103,7 @@ class Retrieval:
             if e.kind != OVER_BUDGET:
                 raise
             found.passages = found.passages[: self._top_k]
-            found.over_budget += ("rerank",)
+            found.shortfalls += ("rerank",)
 
     def _wanted(self, query: Query) -> int:
         return self._candidates if query.rerank and self._reranker is not None else self._top_k
@@ -132,6 +133,7 @@ class Retrieval:
                 passages=self._cache.get(_key(name, q), (0, []))[1][: self._wanted(q)],
                 served=name,
                 cached=hit,
+                shortfalls=() if q.retriever in self._retrievers else ("no web",),
                 asked=() if _is_refused(errors.get(_key(name, q))) else (name,),
             )
             for q, name, hit in zip(queries, names, cached, strict=True)

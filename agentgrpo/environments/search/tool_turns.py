@@ -68,10 +68,10 @@ class ToolTurns:
         number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
         blocks: list[Block] = []
         shown, gain = 0, 0.0
-        spent: set[str] = set()
+        shortfalls: set[str] = set()
         if sent:
             found = await self._retrieval.search([queries[i] for i in sent])
-            spent.update(name for row in found for name in row.over_budget)
+            shortfalls.update(name for row in found for name in row.shortfalls)
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
             lines = self._show(rows, queries, number)
             shown = sum(len(passages) for passages in rows.values())
@@ -84,7 +84,7 @@ class ToolTurns:
                 blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
         feedback = [say.repeated(number[i], self._markers(self._state.asked[queries[i].key])) for i in repeated]
         feedback += [say.refused(number[i]) for i in over]
-        feedback += [say.sentence(text) for name, text in say.SPENT.items() if name in spent]
+        feedback += [say.sentence(text) for name, text in say.SHORTFALLS.items() if name in shortfalls]
         if feedback:
             blocks.append(Block(self._tags.search_feedback, feedback))
         if uncovered := say.uncovered(self._state.uncovered):
@@ -207,7 +207,7 @@ class ToolTurns:
         except RetrieverError as e:
             if e.kind != OVER_BUDGET:
                 raise
-            documents, why = None, say.SPENT["rerank"]
+            documents, why = None, say.SHORTFALLS["rerank"]
         if documents is None:
             state.counts["rerank_skipped"] += 1
             self._record("rerank", {}, Outcome.INVALID_ARGS, turn, detail=why)
@@ -241,7 +241,7 @@ class ToolTurns:
             arguments = _page_arguments(action, url)
             if isinstance(row, RetrieverError) and row.kind == OVER_BUDGET:
                 spent += 1
-                self._record("fetch", arguments, Outcome.INVALID_ARGS, turn, detail=say.SPENT["fetch"])
+                self._record("fetch", arguments, Outcome.INVALID_ARGS, turn, detail=say.SHORTFALLS["fetch"])
                 continue
             if isinstance(row, RetrieverError):
                 outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
@@ -264,7 +264,7 @@ class ToolTurns:
         if missing := len(action.urls) - len(pages) - absent:
             feedback.append(say.not_fetched(missing))
         if spent:
-            feedback.append(say.sentence(say.SPENT["fetch"]))
+            feedback.append(say.sentence(say.SHORTFALLS["fetch"]))
         return [*blocks, Block(self._tags.search_feedback, feedback)] if feedback else blocks
 
     def _record(

@@ -21,6 +21,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.state import ToolState, episode_metrics, tool_figures
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.tools.base import Tool
+from agentgrpo.tools.hidden_tests.sandboxed import TESTS_FAILED, TESTS_PASSED, HiddenTests
 from agentgrpo.tools.toolbox import Toolbox
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
@@ -47,6 +48,8 @@ class ToolEnvironments(EnvironmentDefaults):
     """
 
     name = "tools"
+    pays_itself = True
+    """Its tasks need no answers, where tests say what an episode is worth."""
     renderer: ToolRenderer
     tools: Mapping[str, Tool]
     """By the names that the policy calls them by; there may be none."""
@@ -72,6 +75,8 @@ class ToolEnvironments(EnvironmentDefaults):
     max_calls: int | None = None
     """Calls an episode may make; the others are refused. null = any number."""
     max_consecutive_format_errors: int = 3
+    tests: HiddenTests | None = None
+    """Runs the tests that each task brings along on what the workspace has at the end; null = nobody does."""
     parallel_calls: bool = True
     """Make the calls of one turn side by side, but for those of tools that write into the workspace."""
 
@@ -83,10 +88,12 @@ class ToolEnvironments(EnvironmentDefaults):
         if not self.tool_timeout_s > 0:
             raise ConfigError(f"environment.tool_timeout_s {self.tool_timeout_s}: more than 0 is allowed; raise it")
         _ = self.toolbox  # a tool without a proper schema is an error of construction
+        if self.tests is not None:
+            _ = self.tests.sandbox  # and so is one that cannot hold
 
     @cached_property
     def figures(self) -> Figures:
-        return tool_figures(tuple(self.tools))
+        return tool_figures(tuple(self.tools), quality=TESTS_PASSED if self.tests else None)
 
     @property
     def limits(self) -> TurnLimits:
@@ -97,7 +104,8 @@ class ToolEnvironments(EnvironmentDefaults):
     @property
     def metrics(self) -> frozenset[str]:
         known = episode_metrics(ToolState(), tools=self.toolbox.names)
-        return frozenset({*known, *(f"exit_{e.value}" for e in Exit)})
+        tested = ("reward", TESTS_PASSED, TESTS_FAILED) if self.tests else ()
+        return frozenset({*known, *tested, *(f"exit_{e.value}" for e in Exit)})
 
     def make(self, attempt: Attempt) -> Environment:
         return ToolEnvironment(self, attempt)
@@ -113,6 +121,8 @@ class ToolEnvironments(EnvironmentDefaults):
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
+        if self.tests is not None:
+            self.tests.refuse_task(task)
         taken = len(self.renderer.open_with_tools(self.opening(task), self.toolbox.specs))
         room = min(max_context, self.max_context or max_context)
         if room - taken < self.min_context_left:
@@ -122,6 +132,10 @@ class ToolEnvironments(EnvironmentDefaults):
                 f"environment.min_context_left={self.min_context_left} are left for a turn; raise the lower of the two "
                 "(no model holds more than its own positions), lower the second, or offer fewer tools"
             )
+
+    async def close(self) -> None:
+        if self.tests is not None:
+            await self.tests.close()
 
     @cached_property
     def toolbox(self) -> Toolbox:
@@ -183,8 +197,12 @@ class ToolEnvironment:
         )
 
     async def score(self, episode: Episode) -> Scores:
-        """All that came of it has been measured on the way."""
-        return {}
+        """What the task's own tests say, where they are run; all else has been measured on the way."""
+        tests = self.options.tests
+        if tests is None:
+            return {}
+        found = await tests.score(self.attempt.task, self.workspace.path, episode.answer)
+        return {"reward": found.share, **found.metrics}
 
     async def close(self) -> None:
         """The workspace is removed."""

@@ -98,15 +98,18 @@ PRICE = 0.01
 """Of one call of a tool for which run.eval.prices has none: no call is free unless it is said to be."""
 
 
-def tool_figures(tools: Sequence[str]) -> Figures:
-    """tools: the names of all that there are."""
+def tool_figures(tools: Sequence[str], quality: str | None = None) -> Figures:
+    """tools: the names of all that there are. quality: the metric that says how good an episode is; None = the judge's
+    grade."""
+    best = quality or "success"
     counts = {name: f"calls/{name}" for name in tools}
     counted = ("tool_calls", "failed_calls", "tool_turns", "invalid_calls", *counts.values())
     return Figures(
         columns=counted,
-        headline=("success", "tool_calls", "failed_calls", "tool_turns", "cost"),
-        by_kind=("success", "tool_calls", "failed_calls"),
-        quality="success",
+        headline=(best, "tool_calls", "failed_calls", "tool_turns", "cost"),
+        by_kind=(best, "tool_calls", "failed_calls"),
+        quality=best,
+        is_graded=quality is None,
         spending="failed_calls",
         labels={"tool_calls": "calls", "failed_calls": "failed", "tool_turns": "turns"},
         counts=counts,

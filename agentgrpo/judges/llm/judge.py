@@ -19,9 +19,9 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
 from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError, JudgeError
@@ -30,7 +30,10 @@ from agentgrpo.judges.answers import GoldAgreement, contains, f1, words
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.judger import messages_of as trace_of
 from agentgrpo.judges.llm.completer import Billed, Completer, CompleterService
-from agentgrpo.judges.llm.prompt import CUT, JudgeQuestion, capped, digest, messages_of, nonce_of
+from agentgrpo.judges.llm.control import control_of
+from agentgrpo.judges.llm.prompt import CUT, JudgeQuestion, capped, messages_of, nonce_of
+from agentgrpo.judges.llm.ranking import Ranking, order_of, ranks
+from agentgrpo.judges.llm.rubric import Rubric, criteria_of, rubric_of
 from agentgrpo.judges.llm.verdict import BAD_VERDICT, Opinion, read_ordinary, read_verdict
 from agentgrpo.services.paid import PaidCache
 
@@ -77,55 +80,6 @@ def _agrees(given: list[str], reference: list[str], min_overlap: float) -> bool:
     return f1(given, reference) >= max(min_overlap, 1e-9)
 
 
-# --- The control question: one that no honest answer can be right about.
-#
-# What is asked is made up (the ship, the harbour), and the answer under judgement was given to another question. A
-# judge
-# model that grades it above 0 all the same has not graded: it was told what to say, or says the same of everything. So
-# whatever an answer gets here is taken off what it got.
-
-_SYLLABLES = (
-    "bar",
-    "cas",
-    "dor",
-    "fel",
-    "gan",
-    "hul",
-    "jor",
-    "kel",
-    "lum",
-    "mar",
-    "nor",
-    "pel",
-    "rin",
-    "sor",
-    "tav",
-    "vel",
-)
-_FORMS = (
-    "Which harbour did the schooner {} leave on its last voyage?",
-    "In which town was the clockmaker {} born?",
-    "Which river flows through the village of {}?",
-    "Who was the first mayor of {}?",
-)
-
-
-def invented_name(seed: str) -> str:
-    """A name of four syllables that no text of this world holds; a pure function of the seed."""
-    number = int(digest("name", seed), 16)
-    return "".join(_SYLLABLES[(number >> (4 * i)) & 15] for i in range(4)).capitalize()
-
-
-def control_of(question: JudgeQuestion) -> JudgeQuestion:
-    """The control for a question about one answer; a pure function of it."""
-    seed, attempt = question.key("control"), 0
-    given = set(words(question.answers[0]))
-    while (reference := invented_name(f"{seed} {attempt}")).lower() in given:
-        attempt += 1
-    text = _FORMS[int(seed, 16) % len(_FORMS)].format(invented_name(seed))
-    return replace(question, text=text, references=(reference,), vote=0)
-
-
 # --- What was done on the way to an answer.
 
 
@@ -137,6 +91,21 @@ def transcript(episode: Episode, max_chars: int) -> str:
         shown.append("\n".join([f"{message.role}: {message.content}", *calls]))
     text = "\n\n".join(shown)
     return text if len(text) <= max_chars else f"{CUT}\n{text[len(text) - max_chars :]}"
+
+
+def _told(rubric: str, file: Path | None) -> str:
+    """What to grade by. Raises ConfigError."""
+    if file is None:
+        return rubric.strip()
+    if rubric:
+        raise ConfigError(f"judge.rubric and judge.prompt_file={file} both say what to grade by; leave one out")
+    try:
+        told = file.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"judge.prompt_file={file} cannot be read: {e}") from e
+    if not told:
+        raise ConfigError(f"judge.prompt_file={file} is empty; say there what to grade by")
+    return told
 
 
 COUNTS = (
@@ -157,6 +126,9 @@ class LLMJudge:
         cache: Path | None = None,
         strict: bool = False,
         rubric: str = "",
+        prompt_file: Path | None = None,
+        criteria: Mapping[str, Any] | None = None,
+        ranking: Ranking = "none",
         trace_chars: int = 0,
         max_answer_chars: int = 2000,
         min_overlap: float | None = 0.1,
@@ -172,11 +144,14 @@ class LLMJudge:
     ) -> None:
         """strict: False = a verdict may stand in a code fence, after reasoning and between sentences; True = it is the
         whole reply, with a nonce, and there is a veto. rubric: what to grade by; "" = how right an answer is.
-        trace_chars: of the episode's trace, tool results included, so many characters are shown too. min_overlap, where
-        strict: see veto; None = no veto. control: ask the control question too where an answer is graded above 0.
-        repeats: independent opinions per answer, their mean is the grade. verdict_retries: further questions where a
-        reply is no verdict. fallback: what then becomes of the answer: JudgeError (its group is not trained on), or
-        GoldAgreement's grade. Prices are per 1,000 tokens. canaries_per_eval: see judges.canaries.
+        prompt_file: a file with that. criteria: {name: text, or {criterion: text, weight: number}}, each graded by
+        itself; the grade is their weighted mean. A task may have its own (metadata.rubric). ranking: scores = all
+        answers of a group in one prompt, graded side by side; ranks = by their order there. trace_chars: of the
+        episode's trace, tool results included, so many characters are shown too. min_overlap, where strict: see veto;
+        None = no veto. control: ask the control question too where an answer is graded above 0. repeats: independent
+        opinions per answer, their mean is the grade. verdict_retries: further questions where a reply is no verdict.
+        fallback: what then becomes of the answer: JudgeError (its group is not trained on), or GoldAgreement's grade.
+        Prices are per 1,000 tokens. canaries_per_eval: see judges.canaries.
         """
         least = {"max_answer_chars": max_answer_chars, "repeats": repeats, "max_concurrent": max_concurrent}
         for name, value in least.items():
@@ -197,7 +172,8 @@ class LLMJudge:
         self._completer = completer
         self._cache = VerdictCache(cache) if cache is not None else None
         self._strict = strict
-        self._rubric = rubric.strip()
+        self._rubric = Rubric(_told(rubric, prompt_file), criteria_of(criteria or {}, "judge.criteria", ConfigError))
+        self._ranking = ranking
         self._trace_chars = trace_chars
         self._max_answer_chars = max_answer_chars
         self._min_overlap = min_overlap if strict else None
@@ -223,6 +199,8 @@ class LLMJudge:
 
     async def _grades(self, task: Task, given: Sequence[tuple[str, str]]) -> list[Grade]:
         """Of answers, each with what is shown of its trace."""
+        if self._ranking != "none":
+            return await self._side_by_side(task, given)
         found = await asyncio.gather(*(self._verdict(task, *one) for one in given), return_exceptions=True)
         for verdict in found:
             if isinstance(verdict, BaseException):
@@ -231,12 +209,30 @@ class LLMJudge:
 
     async def opinion(self, task: Task, answers: Sequence[str], *, vote: int = 0, trace: str = "") -> Opinion:
         """What the model itself says of one answer, or of two side by side: no veto, no control, no fallback."""
-        return await self._asked.ask(None, self._question(task, answers, vote, trace))
+        opinion = await self._asked.ask(None, self._question(task, answers, vote, trace))
+        if len(answers) > 1:
+            return opinion
+        return Opinion((rubric_of(task, self._rubric).mean(opinion.scores),), opinion.reason)
 
-    def _question(self, task: Task, answers: Sequence[str], vote: int, trace: str) -> JudgeQuestion:
-        shown = tuple(capped(answer, self._max_answer_chars) for answer in answers)
-        rubric, strict = self._rubric, self._strict
-        return JudgeQuestion(task.question, task.references, shown, vote, rubric=rubric, trace=trace, strict=strict)
+    def refuse_task(self, task: Task) -> None:
+        """Raise DataError for a rubric that is none."""
+        rubric_of(task, self._rubric)
+
+    def _question(
+        self, task: Task, answers: Sequence[str], vote: int, trace: str, *, is_group: bool = False
+    ) -> JudgeQuestion:
+        rubric, alone = rubric_of(task, self._rubric), len(answers) == 1 and not is_group
+        return JudgeQuestion(
+            task.question,
+            task.references,
+            tuple(answers) if is_group else tuple(capped(answer, self._max_answer_chars) for answer in answers),
+            vote,
+            rubric=rubric.text if alone else rubric.in_words,
+            trace=trace,
+            strict=self._strict,
+            criteria=rubric.asked if alone else (),
+            is_group=is_group,
+        )
 
     async def probe(self) -> None:
         """Ask the model one small question, whatever is kept, and do not count it: does it reply at all? Raises
@@ -261,7 +257,8 @@ class LLMJudge:
             self._cache.close()
         await self._completer.close()
 
-    async def _verdict(self, task: Task, answer: str, trace: str) -> Grade:
+    def _refused(self, task: Task, answer: str) -> Grade | None:
+        """Its grade, where no model is asked."""
         self._counts["answers"] += 1
         if not words(answer):
             self._counts["blank"] += 1
@@ -269,6 +266,11 @@ class LLMJudge:
         if self._min_overlap is not None and is_vetoed(task, answer, self._min_overlap):
             self._counts["vetoed"] += 1
             return Grade(score=0.0, detail="vetoed: it shares too little with any reference")
+        return None
+
+    async def _verdict(self, task: Task, answer: str, trace: str) -> Grade:
+        if refused := self._refused(task, answer):
+            return refused
         try:
             return await self._judged(task, answer, trace)
         except JudgeError as e:
@@ -278,18 +280,57 @@ class LLMJudge:
         return (await self._fallback.grade(task, [answer]))[0]
 
     async def _judged(self, task: Task, answer: str, trace: str) -> Grade:
-        opinions = [await self.opinion(task, [answer], vote=vote, trace=trace) for vote in range(self._repeats)]
-        votes = [opinion.scores[0] for opinion in opinions]
+        rubric = rubric_of(task, self._rubric)
+        asked = [self._question(task, [answer], vote, trace) for vote in range(self._repeats)]
+        opinions = [await self._asked.ask(None, question) for question in asked]
+        votes = [rubric.mean(opinion.scores) for opinion in opinions]
+        by_name = rubric.by_name([fmean(column) for column in zip(*(o.scores for o in opinions), strict=True)])
         score, detail = math.fsum(votes) / len(votes), opinions[0].reason
         self._counts["vote_spread"] += max(votes) - min(votes)
         if score == 0 or not self._control:
-            return Grade(score=score, detail=detail)
-        control = await self._asked.ask(None, control_of(self._question(task, [answer], 0, trace)))
-        if control.scores[0] == 0:
-            return Grade(score=score, detail=detail)
+            return Grade(score=score, detail=detail, criteria=by_name)
+        control = rubric.mean((await self._asked.ask(None, control_of(asked[0]))).scores)
+        if control == 0:
+            return Grade(score=score, detail=detail, criteria=by_name)
         self._counts["hijacked"] += 1
-        detail = f"less {control.scores[0]:g}, its grade for a question that it cannot answer: {detail}"
-        return Grade(score=max(0.0, score - control.scores[0]), detail=detail)
+        detail = f"less {control:g}, its grade for a question that it cannot answer: {detail}"
+        return Grade(score=max(0.0, score - control), detail=detail, criteria=by_name)
+
+    async def _side_by_side(self, task: Task, given: Sequence[tuple[str, str]]) -> list[Grade]:
+        """See judges.llm.ranking."""
+        found = [self._refused(task, answer) for answer, _ in given]
+        texts = [self._attempt(*one) for one in given]
+        shown = [text for text, refused in zip(texts, found, strict=True) if refused is None]
+        try:
+            scores = await self._compared(task, shown) if shown else {}
+        except JudgeError as e:
+            if self._fallback is None or e.kind != BAD_VERDICT:
+                raise
+            self._counts["fallbacks"] += len(shown)
+            return await self._fallback.grade(task, [answer for answer, _ in given])
+        return [refused or Grade(score=scores[text]) for text, refused in zip(texts, found, strict=True)]
+
+    def _attempt(self, answer: str, trace: str) -> str:
+        answer = capped(answer, self._max_answer_chars)
+        return f"{trace}\n\nthe answer: {answer}" if trace else answer
+
+    async def _compared(self, task: Task, shown: Sequence[str]) -> Mapping[str, float]:
+        """The grade of each attempt that is shown."""
+        votes: dict[str, list[float]] = {text: [] for text in shown}
+        for vote in range(self._repeats):
+            order = order_of(shown, task=task.id, seed=self._seed, vote=vote)
+            question = self._question(task, order, vote, "", is_group=True)
+            opinion = await self._asked.ask(None, question)
+            for text, score in zip(order, opinion.scores, strict=True):
+                votes[text].append(score)
+        self._counts["vote_spread"] += sum(max(row) - min(row) for row in votes.values())
+        scores = {text: fmean(row) for text, row in votes.items()}
+        if self._control and any(scores.values()):
+            control = await self._asked.ask(None, control_of(question))
+            self._counts["hijacked"] += sum(score > 0 for score in control.scores)
+            off = dict(zip(order, control.scores, strict=True))
+            scores = {text: max(0.0, score - off[text]) for text, score in scores.items()}
+        return ranks(scores, shown) if self._ranking == "ranks" else scores
 
     async def _answer(self, group: None, questions: list[JudgeQuestion], arrived: float) -> list[Opinion]:
         """The one question's opinion, kept or asked for. Equal ones that are under way are asked once (Batcher)."""

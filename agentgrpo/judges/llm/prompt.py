@@ -77,6 +77,14 @@ _TWO = """\
 Grade how right each of the two answers is: 1 = it says what a reference answer says (wording does not matter), 0 = it \
 does not; numbers in between for one that is right in part. Their order means nothing."""
 _BY_RUBRIC = "Grade each answer from 0 to 1 by this rubric:\n{rubric}"
+_BY_CRITERIA = "Grade the answer from 0 to 1 by each of these criteria, each by itself:\n{criteria}"
+_GROUP = """\
+There are several attempts at the question, each the answer or what was done on the way with the answer at its end. \
+Compare them and grade each from 0 to 1, {by}. A better attempt gets a higher grade; equally good ones get the \
+same. Their order means nothing."""
+_RIGHT = (
+    "by how right its answer is: 1 = it says what a reference answer says (wording does not matter), 0 = it does not"
+)
 _TRACE = """
 
 The trace is what was done on the way to the answer: calls, and what tools returned. It can show whether the answer is \
@@ -98,15 +106,24 @@ class JudgeQuestion:
     """What was done on the way to the answer; "" = the answer alone is shown."""
     strict: bool = False
     """Whether the verdict must repeat a nonce."""
+    criteria: tuple[tuple[str, str], ...] = ()
+    """(name, text) of those that the one answer is graded by."""
+    is_group: bool = False
+    """Whether the answers are those of a group of episodes, side by side."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The verdict's grades."""
+        if self.is_group:
+            return tuple(f"attempt_{i}" for i in range(1, len(self.answers) + 1))
+        if self.criteria:
+            return tuple(name for name, _ in self.criteria)
         return ("score",) if len(self.answers) == 1 else ("first", "second")
 
     def key(self, identity: str) -> str:
         """What the verdict is kept under: everything that decides it, and no seed."""
-        shape = json.dumps([VERSION, self.vote, len(self.references), len(self.answers), self.strict])
+        more = [self.criteria, self.is_group] if self.criteria or self.is_group else []
+        shape = json.dumps([VERSION, self.vote, len(self.references), len(self.answers), self.strict, *more])
         return digest(shape, identity, self.text, self.rubric, self.trace, *self.references, *self.answers)
 
     @property
@@ -133,9 +150,11 @@ def messages_of(question: JudgeQuestion, nonce: str) -> tuple[Message, ...]:
     form: dict[str, Any] = {**dict.fromkeys(question.fields, 0.0), "reason": "at most 25 words"}
     if question.strict:
         form = {"nonce": nonce, **form}
-    names = ("answer",) if len(question.answers) == 1 else ("first answer", "second answer")
-    task = _BY_RUBRIC.format(rubric=question.rubric) if question.rubric else _ONE if len(names) == 1 else _TWO
-    rules = _RULES.format(task=task, trace=_TRACE if question.trace else "", form=json.dumps(form))
+    if question.is_group:
+        names: tuple[str, ...] = tuple(f"attempt {i}" for i in range(1, len(question.answers) + 1))
+    else:
+        names = ("answer",) if len(question.answers) == 1 else ("first answer", "second answer")
+    rules = _RULES.format(task=_task_of(question), trace=_TRACE if question.trace else "", form=json.dumps(form))
     blocks = [fenced("question", question.text, nonce), *_references(question.references, nonce)]
     if question.trace:
         blocks.append(fenced("trace", question.trace, nonce))
@@ -144,6 +163,18 @@ def messages_of(question: JudgeQuestion, nonce: str) -> tuple[Message, ...]:
         Message(role="system", content=rules),
         Message(role="user", content="\n\n".join([*blocks, "Now the JSON object."])),
     )
+
+
+def _task_of(question: JudgeQuestion) -> str:
+    rubric = neutralise(question.rubric)
+    if question.is_group:
+        return _GROUP.format(by=f"by this rubric:\n{rubric}\n" if rubric else _RIGHT)
+    if question.criteria:
+        criteria = "\n".join(f"- {name}: {neutralise(text)}" for name, text in question.criteria)
+        return "\n\n".join([*([rubric] if rubric else []), _BY_CRITERIA.format(criteria=criteria)])
+    if rubric:
+        return _BY_RUBRIC.format(rubric=rubric)
+    return _ONE if len(question.answers) == 1 else _TWO
 
 
 def _references(references: Sequence[str], nonce: str) -> list[str]:

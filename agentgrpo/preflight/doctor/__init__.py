@@ -1,4 +1,4 @@
-"""`agentgrpo doctor`: looks for what would spoil a run, before it costs anything.
+"""`agentgrpo doctor`: finds problems of a run before it costs anything.
 
     config --plan, build_run--> Case --CHECKS--> [Result]
 
@@ -29,38 +29,52 @@ from typing import Any
 import transformers
 
 from agentgrpo.config.hardware import Launch
+from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.examination import examine
+from agentgrpo.preflight.doctor.finding import Result
 from agentgrpo.preflight.doctor.report import Report
 
 __all__ = ["doctor"]
 
 
 def doctor(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """Exit code 0 where nothing would spoil the run, else 1. It is for one process: the others of a launch do
-    nothing."""
+    """Exit code 0 where no problem is found, else 1. Each member of a suite is looked at as a run of its own. It is for
+    one process: the others of a launch do nothing."""
     if Launch.of().rank:
         return VerbResult()
     logging.captureWarnings(True)
     transformers.logging.disable_progress_bar()
-    as_json, report = command.arguments["json"], Report()
+    members: Mapping[str, Mapping[str, Any]] = members_of(config)
+    as_json, found = command.arguments["json"], dict[str, list[Result]]()
+    with _terminable():
+        for name, own in (members or {"": config}).items():
+            if name and not as_json:
+                print(f"suite.{name}, with its share of a step:")
+            found[name] = _examined(own, command, None if as_json else Report())
+    healthy = all(result.status != "problem" for results in found.values() for result in results)
+    if as_json:
+        checks = {name: [r.to_json() for r in results] for name, results in found.items()}
+        told = {"suite": checks} if members else {"checks": checks[""]}
+        print(json.dumps({"healthy": healthy, **told}, indent=2, default=str))
+    return VerbResult(exit_code=0 if healthy else 1)
+
+
+def _examined(config: Mapping[str, Any], command: Command, report: Report | None) -> list[Result]:
+    """report: what shows the results as they come."""
     results = []
     with (
-        _terminable(),
         tempfile.TemporaryDirectory(prefix="agentgrpo-doctor-") as folder,
         closing(examine(Case(config=config, snapshot=command.snapshot, folder=Path(folder)))) as found,
     ):
         for result in found:
             results.append(result)
-            if not as_json:
+            if report is not None:
                 report.show(result)
-    healthy = all(result.status != "problem" for result in results)
-    if as_json:
-        print(json.dumps({"healthy": healthy, "checks": [r.to_json() for r in results]}, indent=2, default=str))
-    else:
+    if report is not None:
         report.verdict(results)
-    return VerbResult(exit_code=0 if healthy else 1)
+    return results
 
 
 @contextmanager

@@ -19,7 +19,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """problem: it would spoil the run. note: it may be meant."""
+    """problem: the run would fail or learn nothing. note: it may be intended."""
 
     level: Level
     what: str

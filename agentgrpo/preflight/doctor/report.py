@@ -53,7 +53,7 @@ class Report:
         seconds = sum(r.seconds for r in results)
         text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         healthy = not counts["problem"]
-        said = "nothing was found that would spoil the run" if healthy else "this would spoil the run"
+        said = "no problem found" if healthy else "problems found: fix them before you train"
         self._print(Text(f"{said}: {text}, in {seconds:.1f} s", style="bold green" if healthy else "bold red"))
 
     def _picture(self, spans: Sequence[Span]) -> None:

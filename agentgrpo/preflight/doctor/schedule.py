@@ -14,7 +14,9 @@ HIGH_LR, LARGE_LR = 1e-2, 1e-4
 """For any model; for a whole one of LARGE parameters or more."""
 LARGE = 100_000_000
 EXTRAS: Mapping[str, tuple[str, str]] = {
+    "environment.openenv": ("websockets", "openenv"),
     "environment.program": ("uvicorn", "serve"),
+    "environment.verifiers": ("uvicorn", "serve"),
     "retriever.qdrant": ("qdrant_client", "qdrant"),
     "retriever.pgvector": ("psycopg", "postgres"),
     "tools.mcp": ("mcp", "mcp"),

@@ -65,7 +65,7 @@ async def look_at_guards(case: Case, found: CheckNotes) -> None:
     _, reasons = keep_trainable(case.sample.scored, is_zero_variance=lambda g: is_zero_variance(g, built.algorithm))
     figures = built.runner.figures
     prices = figures.priced(built.run.eval.prices)
-    tags = rollout_metrics(case.sample.scored, reasons, lambda metrics: figures.cost(metrics, prices))
+    tags = rollout_metrics(case.sample.scored, reasons, lambda episode: figures.cost(episode.metrics, prices))
     watching = 0
     for name, node in case.config["guards"].items():
         guard = Guard(**{k: v for k, v in node.items() if k != "name"})

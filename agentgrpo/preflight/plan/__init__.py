@@ -17,6 +17,7 @@ import json
 from typing import Any
 
 from agentgrpo.config.hardware import Launch
+from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.preflight.plan.estimate import estimate
@@ -28,18 +29,24 @@ __all__ = ["plan"]
 
 def plan(config: dict[str, Any], command: Command) -> VerbResult:
     """Print it; exit code 1 where the run does not fit into the memory of its device. What else may be too much, such
-    as a disk, is said: it may be of another machine than this one, and a run that finds too little ends in order.
-    Raises ConfigError where the model's shape cannot be known."""
+    as a disk, is said: it may be of another machine than this one, and a run that finds too little ends in order. Each
+    member of a suite is planned with its share of a step. Raises ConfigError where the model's shape cannot be known.
+    """
     launch, given = Launch.of(), command.arguments["processes"]
     if launch.rank:
         return VerbResult()
-    made = estimate(config, processes=_count(given) if given else launch.size if launch.size > 1 else None)
-    advice = helpful(config, made)
+    processes = _count(given) if given else launch.size if launch.size > 1 else None
+    members = members_of(config)
+    found = {name: estimate(own, processes=processes) for name, own in (members or {"": config}).items()}
+    written: dict[str, Any] = {}
+    for name, made in found.items():
+        advice = helpful(members.get(name, config), made)
+        written[name] = {**made.to_json(), "knobs": [knob.to_json() for knob in advice]}
+        if not command.arguments["json"]:
+            print("\n".join([*([f"suite.{name}, with its share of a step:"] if name else []), *lines(made, advice)]))
     if command.arguments["json"]:
-        print(json.dumps({**made.to_json(), "knobs": [knob.to_json() for knob in advice]}, indent=2))
-    else:
-        print("\n".join(lines(made, advice)))
-    return VerbResult(exit_code=0 if made.fits else 1)
+        print(json.dumps({"suite": written} if members else written[""], indent=2))
+    return VerbResult(exit_code=0 if all(made.fits for made in found.values()) else 1)
 
 
 def _count(given: str) -> int:

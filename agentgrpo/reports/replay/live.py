@@ -14,7 +14,7 @@ from agentgrpo.records.screen import Bar
 from agentgrpo.records.trajectories import TrajectoryRecord
 from agentgrpo.reports.replay.comparing import compare_episode
 from agentgrpo.reports.replay.divergence import Decode, Divergence, around
-from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rollout.groups import run_episode
 
 
@@ -24,7 +24,7 @@ class Live:
     def __init__(
         self,
         runner: Runner,
-        reward: Reward,
+        reward: GroupReward,
         tasks: Sequence[Task],
         *,
         tolerance: float,

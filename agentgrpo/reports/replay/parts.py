@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.config.build import PartNode
+from agentgrpo.config.suite import members_of
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage
 from agentgrpo.engines.base import SamplingParams
@@ -38,6 +39,7 @@ _UNUSED: Mapping[str, Any] = {
     "tools": {},
     "retriever": {"name": "embedded"},
     "cassette": {"mode": "live"},
+    "judge": {"name": "judger", "judger": {"name": "ground_truth"}},
     "reward": {"name": "weighted", "terms": {"correctness": {"weight": 1.0}}},
 }
 """In the place of what record mode never asks, and of what would count its calls."""
@@ -49,6 +51,11 @@ def _refuse_driven(environment: Mapping[str, Any]) -> None:
             f"environment={environment['name']}: a program decides what is asked, so that nothing can be replayed "
             "without it; start it again: --tools live"
         )
+
+
+def _as_recorded(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what tests its episodes."""
+    return {"environment": {key: node for key, node in environment.items() if key != "tests"}}
 
 
 class Replayed:
@@ -71,16 +78,24 @@ class Replayed:
         config = {**config, "run": {**config["run"], "dir": str(scratch), "profile": False}}
         with ExitStack() as building:
             if tools == "record":
-                _refuse_driven(config["environment"])
+                for alone in members_of(config).values() or [config]:
+                    _refuse_driven(alone["environment"])
                 config |= _UNUSED
+                config |= _as_recorded(config["environment"])
+                unused = {*_UNUSED, "prices"}
+                config["suite"] = {
+                    name: {k: v for k, v in node.items() if k not in unused}
+                    | (_as_recorded(node["environment"]) if "environment" in node else {})
+                    for name, node in config["suite"].items()
+                }
                 config["run"]["eval"] = {**config["run"]["eval"], "prices": {}}
                 building.enter_context(nothing_is_sent())
             elif config["cassette"]["mode"] == "fill":
                 config["cassette"] = {**config["cassette"], "mode": "strict"}
                 self.notes.append("services answer from the cassette; cassette.mode=live asks them again")
             # for what is only sampled again nobody is asked, and nothing is started
-            equipment = Equipment(config, _NOTHING) if tools == "record" else None
-            inputs = load_inputs(settings_of(config), snapshot, screen, Alone(), equipment=equipment)
+            equip = (lambda settings, *_: Equipment(settings.tree, _NOTHING)) if tools == "record" else None
+            inputs = load_inputs(settings_of(config), snapshot, screen, Alone(), equip=equip)
             known = weights.start or weights.folder
             start = prepare_start(inputs) if known is None else Start(known)
             self._built = build_run(inputs, start, weights=weights.folder)

@@ -83,7 +83,7 @@ def temperature_of(file: TrajectoryFile, config: Mapping[str, Any]) -> float:
 def _samples(shown: ShownEpisode) -> Iterator[tuple[int, TrainingSample]]:
     """(branch, what is scored of it), where there is something to score, and something before it."""
     for number, branch in enumerate(shown.record.branches):
-        if branch.num_prompt_tokens and branch.num_sampled_tokens:
+        if branch.num_prompt_tokens and branch.num_trained_tokens:
             yield (
                 number,
                 TrainingSample(

@@ -139,17 +139,24 @@ def url_of(bound: socket.socket) -> str:
 
 
 async def serve(
-    app: Any, bound: socket.socket, *, grace_s: float, ready: Callable[[], None], limits: RequestLimits | None = None
+    app: Any,
+    bound: socket.socket,
+    *,
+    grace_s: float,
+    ready: Callable[[], None],
+    limits: RequestLimits | None = None,
+    websockets: bool = False,
 ) -> None:
     """Answer until SIGINT or SIGTERM comes, then finish what was asked within `grace_s` seconds. `ready` is called when
-    requests are taken. A second signal ends the process at once (exit code 130)."""
+    requests are taken. A second signal ends the process at once (exit code 130). websockets: clients stay connected, as
+    long as they like; else each request is held to `limits`."""
     config = uvicorn.Config(
         app,
-        http=patient(limits or RequestLimits()),
+        http="h11" if websockets else patient(limits or RequestLimits()),
         log_config=None,
         access_log=False,  # a line per request is what slows a server down that answers thousands a second
         lifespan="off",
-        ws="none",
+        ws="auto" if websockets else "none",
         server_header=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=max(1, round(grace_s)),

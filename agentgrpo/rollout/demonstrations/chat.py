@@ -122,5 +122,5 @@ def _refuse_unwritable(renderer: Renderer, chat: Chat) -> None:
     if told and not renderer.in_turns:
         chat.row.refuse(
             "a user message follows an assistant's, and the renderer has no turns for it; choose one that has, such as "
-            "model.renderer=chatml"
+            "model.renderer=chatml, or chatml_fenced where the chat template takes no tools"
         )

@@ -87,7 +87,7 @@ class DataReport:
         yield from (f"note: {text}" for text in self.notes)
         yield from (f"finding: {text}" for text in self.findings)
         if not self.hurts:
-            yield "nothing was found that would hurt"
+            yield "no problem was found"
 
 
 class _Tally:

@@ -126,7 +126,9 @@ def start() -> str:
 
 if __name__ == "__main__":
     FOLDERS: set[str] = set()
+    sys.path.remove("")  # the program's own files are for the program to import
     PROGRAM = start()
+    sys.path.insert(0, "")
     for NAME in [name for name in globals() if not name.startswith("__") and name != "PROGRAM"]:
         del globals()[NAME]
     del NAME

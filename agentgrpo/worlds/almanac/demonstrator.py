@@ -27,12 +27,12 @@ class AlmanacHabits:
     rerank: float = 0.55
     rerank_needed: float = 0.80
     idle: float = 0.65
-    """Look the found value up once more before answering."""
+    """Look around what was asked about once more, although the answer has been found."""
     give_up: float = 0.30
     """Answer "unknown" after a search that brought nothing."""
     half_way: float = 0.60
     """Answer a two-hop question with what the first hop brought, although the second has been made."""
-    unknown: float = 0.20
+    unknown: float = 0.05
     """Answer "unknown" in spite of the evidence."""
     max_searches: int = 4
 
@@ -121,7 +121,7 @@ class Spendthrift:
         return search(fact.query, web=web, rerank=self._rerank(fact.rule.needs_rerank, reading))
 
     def _idle_search(self, reading: ContextReading) -> str | None:
-        query = texts().idle_query.format(subject=self.question.answer)
+        query = texts().idle_query.format(subject=self.question.hops[-1].subject)
         done = any(made == query for _, made in reading.searches)
         if done or len(reading.searches) >= self.habits.max_searches or not self._does("idle", self.habits.idle):
             return None

@@ -26,7 +26,7 @@ class DiaryHabits:
     """Where a fact has changed, change its entry; else the new one is written beside the old ..."""
     neglect: float = 0.15
     """... or the change is let pass."""
-    history: float = 0.35
+    history: float = 0.6
     """Keep the old value in a changed entry."""
     forget: float = 0.4
     """Delete what is to be forgotten."""

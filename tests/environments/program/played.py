@@ -13,7 +13,9 @@ import httpx
 
 from agentgrpo.core.types import Episode, FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
+from agentgrpo.environments.program.dialects import CHAT, MESSAGES
 from agentgrpo.environments.program.environment import ProgramEnvironments
+from agentgrpo.environments.program.exchange import ProgramDialect
 from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.renderers import families
@@ -87,12 +89,13 @@ async def play(
     *,
     sampling: SamplingParams | None = None,
     sample_index: int = 2,
+    metadata: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Episode:
     made = program if isinstance(program, ProgramEnvironments) else environments(program, **options)
     runner = PolicyRunner(environment=made, engine=engine, renderer=RENDERER)
     return await runner.run(
-        builders.task("1+2?", "3", id="t0"),
+        builders.task("1+2?", "3", id="t0", **(metadata or {})),
         sample_index=sample_index,
         stream="train/3",
         sampling=sampling or SamplingParams(max_tokens=200),
@@ -110,15 +113,9 @@ class Client:
         async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as client:
             return await client.post(self.base_url + path, content=content)
 
-    async def refused(self, body: object) -> Mapping[str, Any]:
-        """The error of a request that must not be answered, in OpenAI's shape."""
-        answer = await self.post(body)
-        assert answer.status_code >= 400, answer.text
-        error: Mapping[str, Any] = answer.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        assert isinstance(error["message"], str)
-        assert error["message"]
-        return error
+    async def refused(self, body: object, dialect: ProgramDialect = CHAT) -> Mapping[str, Any]:
+        """The error of a request that must not be answered, in its dialect's shape."""
+        return error_in(await self.post(body, path=dialect.path), dialect)
 
     async def say(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """The assistant's message."""
@@ -126,6 +123,20 @@ class Client:
         assert answer.status_code == 200, answer.text
         message: dict[str, Any] = answer.json()["choices"][0]["message"]
         return message
+
+
+def error_in(answer: httpx.Response, dialect: ProgramDialect) -> Mapping[str, Any]:
+    """The error in the shape that the dialect's own clients read."""
+    assert answer.status_code >= 400, answer.text
+    document = answer.json()
+    error: Mapping[str, Any] = document["error"]
+    if dialect is MESSAGES:
+        assert (set(document), document["type"], set(error)) == ({"type", "error"}, "error", {"type", "message"})
+    else:
+        assert (set(document), set(error)) == ({"error"}, {"message", "type", "param", "code"})
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    return error
 
 
 def user(text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import textwrap
 import time
 from collections.abc import Iterator
@@ -14,11 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import ConfigError, DataError, EnvironmentFailure
 from agentgrpo.core.types import Exit
 from agentgrpo.environments.program.environment import ProgramEnvironments
 from agentgrpo.environments.program.program import MAX_TAIL, Tail
+from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests
+from tests.builders import task
 from tests.environments.program.played import END, RENDERER, Client, SpellingEngine, environments, play, user
+from tests.tools.bubblewrap import needs_bubblewrap
 
 ASK = """
 import json, os, sys, urllib.request
@@ -70,6 +74,23 @@ async def test_a_command_gets_its_task_and_says_what_it_was_worth(written: Any) 
     root = made.workspaces._root
     assert root is not None
     assert list(root.iterdir()) == []
+    await made.close()
+
+
+@needs_bubblewrap
+async def test_hidden_tests_grade_what_a_program_has_left_and_it_is_not_told_them() -> None:
+    async def agent(task: Any, workspace: Path, base_url: str) -> dict[str, float]:
+        assert "tests" not in task
+        said = await Client(base_url).say([user("a")])
+        (workspace / "solution.py").write_text(f"said = {said['content']!r}")
+        return {"reward": 0.5}
+
+    tests = "import solution\ndef test_it(): assert solution.said == 'yes'\ndef test_more(): assert solution.more\n"
+    made = environments(agent, tests=HiddenTests())
+    episode = await play(made, engine(), metadata={"tests": {"test_it.py": tests}})
+    assert episode.outcome == {"reward": 1.0, "tests_passed": 0.5, "tests_failed": 1.0}
+    with pytest.raises(DataError, match="t0 has no tests"):
+        made.rehearse(task(), max_context=100)
     await made.close()
 
 
@@ -177,6 +198,57 @@ def waited_for(file: Path) -> str:
     return file.read_text()
 
 
+@needs_bubblewrap
+async def test_a_command_in_the_sandbox_reaches_the_endpoint_and_nothing_else(written: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        command = written(f"""
+            import socket, tempfile
+
+            def refused(act, *given):
+                try:
+                    act(*given)
+                except OSError:
+                    return True
+                return False
+
+            found = {{
+                "reward": len(ask("a")) + len(ask("b")),
+                "other servers": refused(socket.create_connection, ("127.0.0.1", {other.getsockname()[1]})),
+                "files": refused(open, {str(tmp_path / "x")!r}, "w") and refused(os.remove, __file__),
+                "processes": refused(os.kill, {os.getpid()}, 0),
+                "workspace": not refused(open, "left.txt", "w") and not refused(tempfile.TemporaryFile),
+            }}
+            post(os.environ["AGENTGRPO_REWARD_URL"], 0.5)
+            print(json.dumps({{name: float(value) for name, value in found.items()}}))
+        """)
+        made = environments(command, sandbox=True)
+        before = psutil.Process().num_fds()
+        episodes = await asyncio.gather(*(play(made, engine(), sample_index=i) for i in range(2)))
+    expected = {"reward": 6.5} | dict.fromkeys(("other servers", "files", "processes", "workspace"), 1.0)
+    assert [episode.outcome for episode in episodes] == [expected] * 2
+    await asyncio.sleep(0)
+    assert psutil.Process().num_fds() <= before + 1
+    await made.close()
+
+
+@needs_bubblewrap
+async def test_a_command_in_the_sandbox_ends_with_all_that_it_has_started(written: Any) -> None:
+    command = written("""
+        import subprocess, time
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        ask("a")
+        time.sleep(600)
+    """)
+    before = len(psutil.Process().children(recursive=True))
+    made = environments(command, sandbox=True, timeout_s=1.0)
+    with pytest.raises(EnvironmentFailure, match="not done"):
+        await play(made, engine())
+    assert len(psutil.Process().children(recursive=True)) == before
+    with pytest.raises(EnvironmentFailure, match="exit code 137"):
+        await play(environments(written("ask('a'); os.kill(os.getpid(), 9)"), sandbox=True), engine())
+    await made.close()
+
+
 async def test_of_a_flood_only_the_end_is_kept(written: Any) -> None:
     command = written("""
         for _ in range(300):
@@ -218,6 +290,7 @@ def test_what_is_no_program_is_said_in_one_line() -> None:
         ({"command": "python", "function": environments}, r"both is given"),
         ({"command": "no-such-program x"}, r"there is no program 'no-such-program'"),
         ({"command": "python 'x"}, r"No closing quotation"),
+        ({"function": slow, "sandbox": True}, r"a function runs in this process"),
         ({"command": "python x", "timeout_s": 0.0}, r"environment.timeout_s 0.0"),
         ({"command": "python x", "max_requests": 0}, r"environment.max_requests 0"),
     ):

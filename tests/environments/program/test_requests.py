@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.program.openai import ChatRefused, request_of
+from agentgrpo.environments.program.dialects import CHAT
+from agentgrpo.environments.program.exchange import ChatRefused
 from tests.environments.program.played import ADD, ADDS, END, Client, SpellingEngine, play, result, user
 
 SAMPLING = SamplingParams(max_tokens=200)
@@ -119,13 +117,13 @@ def test_what_would_change_the_sampling_or_cannot_be_read_is_refused_by_name(
     changed: Mapping[str, Any], named: str
 ) -> None:
     body = {"model": "m", "messages": [user("a")], "user": "u", "n": 1, "temperature": 1, "top_p": 1.0, "stop": None}
-    request_of(json.dumps(body).encode(), sampling=SAMPLING, ignored=())
+    CHAT.request_of(json.dumps(body).encode(), SAMPLING, ())
     with pytest.raises(ChatRefused) as refused:
-        request_of(json.dumps({**body, **changed}).encode(), sampling=SAMPLING, ignored=())
+        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, ())
     assert refused.value.param == named
     if "." not in named and "[" not in named and named not in ("messages", "max_tokens", "stop", "stream"):
         assert f"environment.ignore=[{named}]" in str(refused.value)
-        request_of(json.dumps({**body, **changed}).encode(), sampling=SAMPLING, ignored=(named,))
+        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, (named,))
 
 
 async def test_every_error_has_openais_shape_and_nothing_is_sampled_for_it() -> None:
@@ -133,7 +131,7 @@ async def test_every_error_has_openais_shape_and_nothing_is_sampled_for_it() -> 
         for body in (b"", b"{", b"[]", b"\xff", b'"\\ud800"', b"[" * 100_000, b"{" + b" " * (9 * 2**20) + b"}"):
             await client.refused(body)
         assert (await client.refused({"messages": [user("a")], "temperature": 0}))["param"] == "temperature"
-        refused = await client.post({"messages": [user("a")]}, path="/responses")
+        refused = await client.post({"messages": [user("a")]}, path="/completions")
         assert (refused.status_code, "allowed are" in refused.json()["error"]["message"]) == (404, True)
         other = Client(client.base_url.replace("/episodes/", "/episodes/x"))
         assert (await other.refused({"messages": [user("a")]}))["code"] == "episode_not_found"
@@ -228,44 +226,3 @@ async def test_a_bug_of_ours_ends_the_run_and_not_as_an_error_of_the_programs() 
     engine.max_context = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         await play(agent, engine)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-KEYS = (
-    *("model", "tools", "tool_choice", "stream", "stream_options", "n", "stop", "max_tokens", "temperature", "top_p"),
-    *("parallel_tool_calls", "response_format", "logit_bias", "messages"),
-)
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "role": st.sampled_from(["system", "user", "assistant", "tool", "developer"]) | JSON,
-            "content": JSON | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": JSON}), max_size=2),
-            "tool_call_id": st.sampled_from(["c", "d"]) | JSON,
-            "tool_calls": JSON
-            | st.lists(
-                st.fixed_dictionaries(
-                    {"id": st.sampled_from(["c", "d"]) | JSON},
-                    optional={
-                        "function": JSON
-                        | st.fixed_dictionaries({"name": st.text(max_size=3) | JSON, "arguments": st.text() | JSON})
-                    },
-                ),
-                max_size=2,
-            ),
-        },
-    ),
-    max_size=4,
-)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.fixed_dictionaries({"messages": MESSAGES | JSON}, optional=dict.fromkeys(KEYS[:-1], JSON)))
-def test_any_json_is_a_request_or_refused(body: Mapping[str, Any]) -> None:
-    with suppress(ChatRefused):  # and nothing else
-        asked = request_of(json.dumps(body).encode(), sampling=SAMPLING, ignored=())
-        assert asked.messages[-1].role != "assistant"

@@ -22,7 +22,7 @@ from tests.retrieval.server import Behaviour, Server, say
 Model = Callable[[str, str], str]
 """(system prompt, user prompt) -> reply."""
 
-BLOCK = re.compile(r"^BEGIN ([a-z ]+) ([0-9a-f]{16})\n((?:.*\n)*?)END \1 \2$", re.MULTILINE)
+BLOCK = re.compile(r"^BEGIN ([a-z0-9 ]+) ([0-9a-f]{16})\n((?:.*\n)*?)END \1 \2$", re.MULTILINE)
 KNOWN = {"Who founded Velmor?": "Castin"}
 """What the models know without references."""
 
@@ -55,7 +55,7 @@ def honest(system: str, user: str) -> str:
     found = blocks(user)
     (question,) = [text for name, text in found if name == "question"]
     references = [text for name, text in found if name == "reference answer"] or [KNOWN.get(question, "unknown")]
-    answers = [text for name, text in found if name in ("answer", "first answer", "second answer")]
+    answers = [text for name, text in found if name in ("answer", "first answer", "second answer") or "attempt" in name]
     return verdict(system, *(float(words(a) in [words(r) for r in references]) for a in answers))
 
 

@@ -14,7 +14,8 @@ from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Episode
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.llm.completer import HttpCompleter
-from agentgrpo.judges.llm.judge import LLMJudge, control_of, transcript
+from agentgrpo.judges.llm.control import control_of
+from agentgrpo.judges.llm.judge import LLMJudge, transcript
 from agentgrpo.judges.llm.prompt import JudgeQuestion, messages_of, nonce_of
 from tests.builders import episode, given, sampled, task
 from tests.judges.llm.models import (

@@ -61,7 +61,7 @@ def test_the_same_for_people_with_an_episode_whose_tokens_are_marked(
     assert re.search(
         r"\}\n {9}\[result 41\]\n {9}[\[{]", printed
     )  # told between a token that ended a turn and the next turn
-    assert lines[-1].startswith("nothing was found that would spoil the run: 3 ok, 1 skipped, in ")
+    assert lines[-1].startswith("no problem found: 3 ok, 1 skipped, in ")
 
 
 def test_a_configuration_that_cannot_be_composed_has_another_exit_code(diagnose: Diagnose) -> None:

@@ -14,9 +14,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from agentgrpo.cli.main import main
+from agentgrpo.config.build import build_node
 from agentgrpo.core.types import Branch
+from agentgrpo.judges.composed import refuse_unjudged
 from agentgrpo.records.trajectories import pack
+from agentgrpo.reports.replay.parts import _UNUSED
 from agentgrpo.tools.base import ToolResult, Workspace
+from tests.builders import task
 from tests.e2e.doubler import Doubler
 from tests.reports.replay import runs
 from tests.reports.replay.runs import TOOL, edit, next_logprob, other_token, records, replay, sampled, with_turns
@@ -57,6 +61,11 @@ def test_what_was_recorded_repeats_itself(
     }
     assert len(ids) == count
     assert state_of(finished) == before, "the run is only read"
+
+
+def test_tasks_that_the_environment_grades_need_no_answers_to_be_replayed() -> None:
+    judge = build_node("judge", _UNUSED["judge"])
+    refuse_unjudged(judge, [replace(task(), references=())])
 
 
 def test_a_token_that_was_edited_is_found(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

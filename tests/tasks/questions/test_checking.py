@@ -56,7 +56,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         "  characters of a question: 19 to 20, median 19",
         "  characters of an answer: 3 to 4, median 4",
         "  note: 1 questions are asked again",
-        "nothing was found that would hurt",
+        "no problem was found",
     ]
 
 
@@ -172,7 +172,7 @@ def test_the_command_with_columns_of_other_names_and_a_corpus(
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write(tmp_path / "good.jsonl", q("a?"))
     assert main(["data", "check", good]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing was found that would hurt"
+    assert capsys.readouterr().out.splitlines()[-1] == "no problem was found"
     assert main(["data", "check", good, write(tmp_path / "again.jsonl", q("A")), "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["hurts"], [f["questions"] for f in said["files"]]) == (True, [1, 1])

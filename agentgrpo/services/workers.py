@@ -83,6 +83,10 @@ class Workers:
 
     async def close(self) -> None:
         """Ends every process, also those that a closed event loop has left."""
+        self.end_now()
+
+    def end_now(self) -> None:
+        """As `close`, without an event loop."""
         self._idle.clear()
         for worker in list(self._all):
             worker.end_now()

@@ -1,4 +1,4 @@
-"""Gemma-style: a template without tools and without a system role, so that calls are JSON in a code block.
+"""Chat templates without tools: they are described in words, and calls are JSON in a code block.
 
     <start_of_turn>model
     ```tool_code
@@ -9,7 +9,8 @@
     41
     ```<end_of_turn>
 
-Blocks named tool_call, function_call and json are read too, and so is a turn that is such an object and nothing else.
+Gemma's, which have no system role either, and ChatML's where they know no calls (SmolLM2, Phi-4, Yi). Blocks named
+tool_call, function_call and json are read too, and so is a turn that is such an object and nothing else.
 """
 
 from __future__ import annotations
@@ -74,21 +75,33 @@ def _written(call: AnyCall) -> str:
     return call.text if isinstance(call, MalformedCall) else _block(written(call, ARGUMENTS[0]))
 
 
+def _markup(end: str, user: str, policy: str, *, line: str = "\n") -> Markup:
+    """`user` and `policy` open a turn, `end` closes it, and `line` is between turns."""
+    told = (line + user, end + line)
+    return Markup(end=end, opener=policy, replies=told, reply=("```tool_output\n", "\n```"), between="\n", word=told)
+
+
 GEMMA = ChatFamily(
     name="gemma",
     recognised_by=("<start_of_turn>",),
     added=("<start_of_turn>", "<end_of_turn>"),
     ends=("<end_of_turn>",),
     marks=(),
+    markups=(_markup("<end_of_turn>", "<start_of_turn>user\n", "<start_of_turn>model\n"),),
+    has_tools=False,
+    read=read,
+    write=write,
+)
+_BEGIN, _END, _SEP = "<|im_start|>", "<|im_end|>", "<|im_sep|>"
+CHATML_FENCED = ChatFamily(
+    name="chatml_fenced",
+    recognised_by=(_BEGIN,),
+    added=(_BEGIN, _END),
+    ends=(_END,),
+    marks=(_SEP,),
     markups=(
-        Markup(
-            end="<end_of_turn>",
-            opener="<start_of_turn>model\n",
-            replies=("\n<start_of_turn>user\n", "<end_of_turn>\n"),
-            reply=("```tool_output\n", "\n```"),
-            between="\n",
-            word=("\n<start_of_turn>user\n", "<end_of_turn>\n"),
-        ),
+        _markup(_END, f"{_BEGIN}user\n", f"{_BEGIN}assistant\n"),
+        _markup(_END, f"{_BEGIN}user{_SEP}", f"{_BEGIN}assistant{_SEP}", line=""),  # Phi-4's
     ),
     has_tools=False,
     read=read,

@@ -15,10 +15,8 @@ longer than most functions do: what becomes of a result is protocol.content_of, 
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import importlib
-import inspect
 import json
 import os
 import random
@@ -30,7 +28,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -157,7 +155,9 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
         if request["workspace"] is not None:
             arguments["workspace"] = Path(request["workspace"])
         result = function(**arguments)
-        if inspect.iscoroutine(result):
+        if isinstance(result, Coroutine):
+            import asyncio  # takes longer than all else that is imported here, and few need it
+
             result = asyncio.run(result)
         text = result if isinstance(result, str) else "" if result is None else str(result)
         if not isinstance(result, str) and _ADDRESS.search(text):

@@ -1,0 +1,123 @@
+"""What an action of an OpenEnv server is to the policy, and what an observation is as text.
+
+one field, a text                     the policy's turn is that text
+more fields, or another one           a tool `act`, whose arguments are the fields
+calls of tools (MCP environments)     the tools that the server lists
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
+from agentgrpo.tools.base import ToolResult
+
+ACT = "act"
+_OWN = frozenset({"metadata"})
+"""Fields of every action and observation."""
+_CALL = frozenset({"tool_name", "arguments"})
+"""Fields of an action that calls a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    field: str
+
+    def action(self, text: str) -> Mapping[str, Any]:
+        return {self.field: text}
+
+
+@dataclass(frozen=True, slots=True)
+class ActForm:
+    spec: ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class McpForm:
+    """The server lists the tools."""
+
+
+Form: TypeAlias = TextForm | ActForm | McpForm
+
+
+def form_of(schema: Mapping[str, Any], text_field: str | None = None) -> Form:
+    """Of the JSON schema of a server's actions. text_field: the field that takes the policy's text, whatever others
+    there are. Raises ConfigError for one that is none."""
+    fields = {
+        name: field
+        for name, field in (schema.get("properties") or {}).items()
+        if name not in _OWN and "const" not in field
+    }
+    if text_field is not None:
+        if text_field not in fields:
+            known = ", ".join(fields) or "none"
+            raise ConfigError(f"environment.text_field={text_field}; fields of the server's actions are {known}")
+        return TextForm(text_field)
+    if fields.keys() <= _CALL:
+        return McpForm()
+    if len(fields) == 1:
+        [(name, field)] = fields.items()
+        if _is_text(field):
+            return TextForm(name)
+    parameters = {
+        "type": "object",
+        "properties": fields,
+        "required": [n for n in schema.get("required", ()) if n in fields],
+    }
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
+    description = " ".join(str(schema.get("description") or "").split())
+    return ActForm(ToolSpec(name=ACT, description=description or "Act in the environment.", parameters=parameters))
+
+
+def spec_of(listed: Mapping[str, Any]) -> ToolSpec:
+    """A tool as MCP lists it."""
+    schema = listed.get("inputSchema") or listed.get("input_schema") or {"type": "object", "properties": {}}
+    description = " ".join(str(listed.get("description") or "").split())
+    return ToolSpec(name=str(listed.get("name")), description=description, parameters=schema)
+
+
+def call_of(name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The action that calls a tool."""
+    return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+
+
+def text_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
+    """shown: its fields that the policy sees, in this order; () = all that say something. A single text is itself,
+    several fields are a line each. Where there is nothing else, what stands in its metadata."""
+    names = shown or [name for name in observation if name not in _OWN]
+    said = {name: observation[name] for name in names if observation.get(name) not in (None, "", [], {})}
+    if not said and not shown and isinstance(inner := observation.get("metadata"), Mapping):
+        said = {str(name): value for name, value in inner.items() if value not in (None, "", [], {})}
+    if len(said) == 1 and isinstance(only := next(iter(said.values())), str | list):
+        return _written(only)
+    return "\n".join(f"{name}: {_written(value)}" for name, value in said.items())
+
+
+def result_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> ToolResult:
+    """What a call of a tool has come to."""
+    if isinstance(error := observation.get("error"), Mapping):
+        return ToolResult.failed(str(error.get("message") or error.get("error_type")))
+    result = observation.get("result")
+    if not isinstance(result, Mapping) or not isinstance(content := result.get("content"), Sequence):
+        said = text_of(observation, shown) if result is None else _written(result)
+        return ToolResult.ok(said)
+    parts = [part for part in content if isinstance(part, Mapping)]
+    text = "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
+    return ToolResult.failed(text) if result.get("is_error") or result.get("isError") else ToolResult.ok(text)
+
+
+def _is_text(field: Mapping[str, Any]) -> bool:
+    kinds = [field, *field.get("anyOf", ())]
+    return any(kind.get("type") == "string" for kind in kinds)
+
+
+def _written(value: object) -> str:
+    """Of messages what they say."""
+    if isinstance(value, list) and all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in value):
+        return "\n".join(m["content"] for m in value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,310 @@
+"""What a program asks and what the policy answers, in whichever dialect of HTTP: any JSON in, a request or a refusal
+out. A dialect spells them (dialects/); a session answers them.
+
+A parameter that changes what is sampled is honoured or refused by name, never left out silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgrpo.core.messages import MalformedCall, ToolSpec
+from agentgrpo.core.types import FinishReason, Role, ToolCall
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.base import Turn
+
+_MAX_DEPTH = 64
+_ANY_ARGUMENTS = {"type": "object", "properties": {}}
+
+
+class ChatRefused(Exception):
+    """A request that is not answered. code, param: as OpenAI has them."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """A message of a request, in the one form by which two are compared: content as text, arguments as values."""
+
+    role: Role
+    content: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """(name, arguments as JSON with sorted keys), in order."""
+    answers: int | None = None
+    """Of a tool's message: which of the calls before it, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    messages: tuple[ChatMessage, ...]
+    model: str
+    tools: tuple[ToolSpec, ...] | None
+    """None = none are on offer."""
+    tools_key: str
+    """Equal for tools that the policy is told the same of."""
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None
+    stream: bool
+    include_usage: bool = True
+    """A stream says how many tokens there were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAnswer:
+    """A sampled turn on its way to the client."""
+
+    turn: Turn
+    said: ChatMessage
+    """As the client will send it back."""
+    content: str
+    stop: str | None
+    """Of the request's, the one that ended the turn."""
+    number: int
+    """Of the episode's answers, from 0."""
+    num_prompt_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.turn.token_ids)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """Those that can be made."""
+        return [call for call in self.turn.calls if isinstance(call, ToolCall)]
+
+    @property
+    def is_cut(self) -> bool:
+        """A limit of tokens ended it, before it came to a call."""
+        return self.turn.finish_reason is FinishReason.LENGTH and not self.calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramDialect:
+    """How requests, answers and errors are spelled."""
+
+    path: str
+    """Below /v1."""
+    request_of: Callable[[bytes, SamplingParams, Collection[str]], ChatRequest]
+    """(body, sampling of the run, which the request may not change, parameters that are overlooked). Raises
+    ChatRefused."""
+    document_of: Callable[[ChatAnswer, ChatRequest, int], Mapping[str, Any]]
+    """(..., seconds since 1970): the body of an answer that is not streamed."""
+    events_of: Callable[[ChatAnswer, ChatRequest, int], Iterator[str]]
+    """The same as server-sent events."""
+    error_of: Callable[[ChatRefused], Mapping[str, Any]]
+
+
+# --- parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Those of a dialect: what is not among them is refused."""
+
+    read: Collection[str]
+    harmless: Mapping[str, Sequence[object]]
+    """Parameter -> values that ask for nothing but what is done anyway."""
+    silent: Collection[str]
+    """That say nothing of what is sampled."""
+
+    def of(self, body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> Mapping[str, Any]:
+        """What is given, but for nulls and what is overlooked. Raises ChatRefused."""
+        given = {key: value for key, value in _object(body).items() if value is not None and key not in ignored}
+        for key, own in (("temperature", sampling.temperature), ("top_p", sampling.top_p)):
+            if key in given and (isinstance(given[key], bool) or given[key] != own):
+                raise ChatRefused(
+                    f"{key}={given[key]!r}: this run samples with {key}={own:g}, and trains on what it samples; leave "
+                    f"it out, say the same, or have it overlooked: environment.ignore=[{key}]",
+                    param=key,
+                    code="unsupported_value",
+                )
+        for key, value in given.items():
+            self._refuse(key, value)
+        return given
+
+    def _refuse(self, key: str, value: object) -> None:
+        if key in self.harmless and not any(value == harmless for harmless in self.harmless[key]):
+            allowed = " or ".join(map(json.dumps, self.harmless[key])) or "to leave it out"
+            raise ChatRefused(
+                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or have it overlooked: "
+                f"environment.ignore=[{key}]",
+                param=key,
+                code="unsupported_value",
+            )
+        if not any(key in known for known in (self.read, self.harmless, self.silent, ("temperature", "top_p"))):
+            raise ChatRefused(
+                f"unknown parameter {key[:80]!r}; leave it out, or have it overlooked: environment.ignore=[{key[:80]}]",
+                param=key[:80],
+                code="unknown_parameter",
+            )
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(body)
+        json.dumps(value, ensure_ascii=False).encode()  # no half of a surrogate pair, which is no text
+    except (ValueError, RecursionError) as e:
+        raise ChatRefused(f"the body is not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise ChatRefused("the body must be a JSON object with messages")
+    _refuse_depth(value)
+    return value
+
+
+def _refuse_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ChatRefused(f"the body is nested more than {_MAX_DEPTH} levels deep")
+
+
+def text(given: object, key: str) -> str:
+    if not isinstance(given, str):
+        raise ChatRefused(f"{key} must be a text", param=key)
+    return given
+
+
+def flag(given: object, key: str) -> bool:
+    if not isinstance(given, bool):
+        raise ChatRefused(f"{key} must be true or false", param=key)
+    return given
+
+
+def count(given: object, key: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ChatRefused(f"{key}={json.dumps(given)[:80]}: a whole number, 1 or more, is needed", param=key)
+    return given
+
+
+def stops(given: object, key: str) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
+        raise ChatRefused(f"{key} must be a text or a list of texts, none of them empty", param=key)
+    return tuple(texts)
+
+
+def items(given: object, key: str) -> list[Any]:
+    """Of a list that may be left out."""
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise ChatRefused(f"{key} must be a list", param=key)
+    return given
+
+
+def content(given: object, where: str, *types: str) -> str:
+    """A text, or parts of these types."""
+    if given is None:
+        return ""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        texts = [part.get("text") if isinstance(part, dict) and part.get("type") in types else None for part in given]
+        if all(isinstance(each, str) for each in texts):
+            return "".join(map(str, texts))
+    raise ChatRefused(f"{where}.content must be a text, or a list of parts of type {' or '.join(types)}", param=where)
+
+
+def tool(function: Mapping[str, Any], schema: str, where: str) -> ToolSpec:
+    """schema: the key of its parameters."""
+    parameters = function.get(schema) or _ANY_ARGUMENTS
+    properties = parameters.get("properties") or {} if isinstance(parameters, dict) else None
+    if not isinstance(properties, dict) or not all(isinstance(each, dict) for each in properties.values()):
+        raise ChatRefused(f"{where}.{schema} must be a JSON schema of an object's properties", param=where)
+    name = text(function.get("name"), f"{where}.name")
+    return ToolSpec(
+        name=name, description=text(function.get("description") or "", f"{where}.description"), parameters=parameters
+    )
+
+
+def key_of(tools: Sequence[ToolSpec]) -> str:
+    """ChatRequest.tools_key: of what the policy is told of them."""
+    return json.dumps([(each.name, each.description, each.parameters) for each in tools], sort_keys=True)
+
+
+# --- messages
+
+
+class History:
+    """A request's messages, as they are read one after another. All of it raises ChatRefused."""
+
+    def __init__(self, call_key: str) -> None:
+        """call_key: where a reply names its call."""
+        self._call_key = call_key
+        self._said: list[ChatMessage] = []
+        self._ids: list[str] = []  # of the calls that wait for a reply
+        self._left: set[int] = set()
+
+    def say(self, role: Role, said: str, where: str) -> None:
+        """Of the system or a user."""
+        self._refuse_unanswered(where)
+        self._said.append(ChatMessage(role=role, content=said))
+
+    def reply(self, call: object, said: str, where: str) -> None:
+        answers = next((n for n in sorted(self._left) if self._ids[n] == call), None)
+        if answers is None:
+            raise ChatRefused(f"{where}: {self._call_key} {str(call)[:80]!r} is that of no call before it", param=where)
+        self._left.discard(answers)
+        self._said.append(ChatMessage(role="tool", content=said, answers=answers))
+
+    def act(self, said: str, calls: Sequence[tuple[str, str, str]], where: str) -> None:
+        """Of the assistant. calls: (id, name, arguments as JSON)."""
+        self._refuse_unanswered(where)
+        made = tuple((name, _compared(arguments)) for _, name, arguments in calls)
+        self._ids, self._left = [each for each, _, _ in calls], set(range(len(calls)))
+        self._said.append(ChatMessage(role="assistant", content=said.strip(), calls=made))
+
+    def messages(self, key: str) -> tuple[ChatMessage, ...]:
+        """All of them; there is something to answer."""
+        if not self._said:
+            raise ChatRefused(f"{key} must be a list with at least one message", param=key)
+        if self._said[-1].role == "assistant":
+            raise ChatRefused("the last message is the assistant's; the policy answers a user or a tool", param=key)
+        return tuple(self._said)
+
+    def _refuse_unanswered(self, where: str) -> None:
+        if self._left:
+            unanswered = self._ids[min(self._left)]
+            raise ChatRefused(f"{where}: the call {unanswered[:80]!r} before it was not answered", param=where)
+
+
+def _compared(arguments: str) -> str:
+    """Equal for equal values, however they are written."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+# --- answers
+
+
+def answer_of(turn: Turn, *, number: int, num_prompt_tokens: int, stop: Sequence[str]) -> ChatAnswer:
+    """What cannot be read as a call is shown as it was sampled: text."""
+    unread = [call.text for call in turn.calls if isinstance(call, MalformedCall)]
+    whole = "\n".join(filter(None, [turn.content if turn.answer is None else turn.answer, *unread]))
+    cuts = [(whole.partition(each)[0], each) for each in stop if each in whole]
+    shown, stopped = min(cuts, key=lambda cut: len(cut[0]), default=(whole, None))
+    made = [call for call in turn.calls if isinstance(call, ToolCall)]
+    calls = tuple((call.name, json.dumps(dict(call.arguments), sort_keys=True)) for call in made)
+    return ChatAnswer(
+        turn=turn,
+        said=ChatMessage(role="assistant", content=shown.strip(), calls=calls),
+        content=shown,
+        stop=stopped,
+        number=number,
+        num_prompt_tokens=num_prompt_tokens,
+    )

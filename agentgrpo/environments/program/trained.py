@@ -1,0 +1,43 @@
+"""Which branches of an episode are trained; the others are recorded, and have no gradient."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.environments.program.exchange import ChatRequest
+
+Which: TypeAlias = Literal["all", "last", "matching"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedBranches:
+    """system, model: what a branch's system prompt and the model name of its requests must contain, where the choice is
+    by matching. Raises ConfigError where there is nothing to match, or a pattern is none."""
+
+    which: Which = "all"
+    system: str | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.which not in ("all", "last", "matching"):
+            raise ConfigError(f"environment.train={self.which}: all, last or matching is allowed")
+        if (self.which == "matching") != (self.system is not None or self.model is not None):
+            raise ConfigError(
+                f"environment.train={self.which}: environment.train_system='a regular expression' or "
+                "environment.train_model='one' goes with environment.train=matching, and with no other; give both or "
+                "neither"
+            )
+        for name, pattern in (("train_system", self.system), ("train_model", self.model)):
+            try:
+                re.compile(pattern or "")
+            except re.error as e:
+                raise ConfigError(f"environment.{name}={pattern}: {e}; a regular expression is needed") from e
+
+    def has(self, asked: ChatRequest) -> bool:
+        """Whether what is sampled for this request may be trained."""
+        system = "\n\n".join(message.content for message in asked.messages if message.role == "system")
+        given = ((self.system, system), (self.model, asked.model))
+        return all(pattern is None or re.search(pattern, text) is not None for pattern, text in given)

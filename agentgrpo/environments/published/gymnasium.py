@@ -1,0 +1,52 @@
+"""environment=gymnasium: environments of Gymnasium whose observations and actions are discrete or text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.environments.published.games import GameEnvironments
+from agentgrpo.tasks.seeds import names_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GymnasiumEnvironments(GameEnvironments):
+    """Implements environments.factory.EnvironmentFactory. Raises ConfigError."""
+
+    name = "gymnasium"
+
+    id: str | tuple[str, ...]
+    """A registered one, such as FrozenLake-v1, or several; of `function` any name."""
+    function: Callable[..., Any] | None = None
+    """package.module:function that makes an environment of yours, called with `settings`; null = gymnasium.make."""
+    opening: str = "Answer each turn with one action: {actions}.\n"
+    """Put before the first observation, with the same fields as `template`."""
+    template: str = "Observation: {observation}"
+    """What the policy is told of a step: {observation}, {reward}, {info}, {actions}, and {render}, which needs
+    settings.render_mode=ansi; {observation[0]} is a part of it."""
+    actions: tuple[str, ...] = ()
+    """Names of discrete actions, in order; none = their numbers."""
+
+    @cached_property
+    def games(self) -> tuple[str, ...]:
+        names = names_of(self.id, "environment.id")
+        if odd := [name for name in names if ":" in name]:
+            raise ConfigError(
+                f"environment.id={odd[0]}; a registered id is allowed. An environment of your own is made by "
+                "environment.function=package.module:function, and may be called anything"
+            )
+        return names
+
+    def asked(self, game: str) -> Mapping[str, Any]:
+        made = self.function
+        return {
+            "game": game,
+            "settings": dict(self.settings),
+            "function": None if made is None else f"{made.__module__}:{made.__qualname__}",
+            "opening": self.opening,
+            "template": self.template,
+            "names": list(self.actions),
+        }

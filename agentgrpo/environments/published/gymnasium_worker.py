@@ -1,0 +1,124 @@
+"""Environments of Gymnasium, as texts; imported only in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from agentgrpo.environments.published.playing import Seen
+from agentgrpo.environments.published.playing import play as played
+
+_COLOURED = re.compile(r"\x1b\[[0-9;]*m(.*?)\x1b\[0m", re.DOTALL)
+_FIELDS = ("observation", "render", "info", "reward", "actions")
+_DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
+
+
+class GymGame:
+    """Implements playing.Game. An action is the last of their names that a turn has; of a text space it is all of the
+    turn. Raises ValueError for an environment that there is not, or that no text can say."""
+
+    def __init__(self, made: Any, seed: int, *, opening: str, template: str, actions: Sequence[str]) -> None:
+        self._env, self._seed, self._opening, self._template = made, seed, opening, template
+        acts = made.action_space
+        if not _is_sayable(made.observation_space) or not isinstance(acts, spaces.Discrete | spaces.Text):
+            raise ValueError(
+                f"it observes {made.observation_space} and takes {acts}; discrete or text observations, and one "
+                "discrete or text action, are allowed"
+            )
+        if isinstance(acts, spaces.Text):
+            self._names: list[str] | None = None
+        else:
+            self._names = [*actions] or [str(i) for i in range(int(acts.start), int(acts.start + acts.n))]
+            if len({name.lower() for name in self._names}) != acts.n:
+                raise ValueError(f"it takes {acts.n} actions; environment.actions names {len({*self._names})}")
+
+    def open(self) -> Seen:
+        observation, info = self._env.reset(seed=self._seed)
+        text = self._told(self._template, observation, info, 0.0)
+        return _seen(self._told(self._opening, observation, info, 0.0) + text)
+
+    def act(self, action: str) -> Seen:
+        chosen = self._chosen(action)
+        if chosen is None:
+            what = f"the actions are {self._said}" if self._names else f"{self._env.action_space} is taken"
+            return _seen(f"That is no action: {what}.", is_invalid=True)
+        observation, reward, is_over, is_cut, info = self._env.step(chosen)
+        text = self._told(self._template, observation, info, float(reward))
+        return _seen(text, is_done=bool(is_over or is_cut), reward=float(reward))
+
+    @property
+    def _said(self) -> str:
+        return ", ".join(self._names) if self._names else "any text"
+
+    def _chosen(self, action: str) -> Any:
+        """What the environment takes; None for no action."""
+        space = self._env.action_space
+        if self._names is None:
+            return action.strip() if space.contains(action.strip()) else None
+        longest = sorted(self._names, key=len, reverse=True)
+        named = re.findall(rf"(?<!\w)({'|'.join(map(re.escape, longest))})(?!\w)", action, re.IGNORECASE)
+        number = {name.lower(): i for i, name in enumerate(self._names)}
+        return int(space.start) + number[named[-1].lower()] if named else None
+
+    def _told(self, template: str, observation: Any, info: Mapping[str, Any], reward: float) -> str:
+        values = {"observation": _plain(observation), "info": _plain(info), "reward": reward, "actions": self._said}
+        if "{render" in template:
+            values["render"] = _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
+        try:
+            return template.format(**values)
+        except (KeyError, IndexError, TypeError, AttributeError) as e:
+            raise ValueError(f"template {template!r}: {e!r}; {', '.join(_FIELDS)} are allowed in braces") from e
+
+
+def _seen(text: str, *, is_done: bool = False, reward: float = 0.0, is_invalid: bool = False) -> Seen:
+    return {"text": text, "is_done": is_done, "reward": reward, "is_invalid": is_invalid}
+
+
+def _is_sayable(space: Any) -> bool:
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        return all(map(_is_sayable, space.values() if isinstance(space, spaces.Dict) else space))
+    return isinstance(space, _DISCRETE)
+
+
+def _plain(value: Any) -> Any:
+    """Without numpy's own types, which say their names."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value))
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _made(game: str, settings: Mapping[str, Any], function: str | None) -> Any:
+    if function is not None:
+        return resolve_name(function)(**settings)
+    try:
+        return gymnasium.make(game, **settings)
+    except gymnasium.error.Error as e:
+        raise ValueError(" ".join(str(e).split())) from e
+
+
+def play(
+    *,
+    game: str,
+    settings: dict[str, Any],
+    function: str | None,
+    opening: str,
+    template: str,
+    names: list[str],
+    key: str,
+    seed: int,
+    actions: list[str],
+) -> str:
+    def make() -> GymGame:
+        made = _made(game, settings, function)
+        return GymGame(made, seed, opening=opening, template=template, actions=names)
+
+    return json.dumps(played(make, key=key, seed=seed, actions=actions))

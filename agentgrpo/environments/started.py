@@ -1,0 +1,123 @@
+"""A server of somebody else's that a run starts, and ends with all that it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from agentgrpo.core.concurrency import PerLoop
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.services import worker
+
+_POLL_S = 0.05
+_END_S = 5.0
+_SHOWN = 600
+
+
+def words_of(command: str, setting: str) -> list[str]:
+    """As a shell splits it; python is the interpreter that runs this, and a program that PATH does not lead to may lie
+    beside it. Raises ConfigError, which names `setting`, where there is no such program."""
+    try:
+        words = shlex.split(command)
+    except ValueError as e:
+        raise ConfigError(f"{setting}={command}: {e}; close what is open") from e
+    name = words[0] if words else ""
+    beside = str(Path(sys.executable).parent / name)
+    found = sys.executable if name == "python" else shutil.which(name) or shutil.which(beside)
+    if not name or found is None:
+        raise ConfigError(
+            f"{setting}={command}: there is no program {name!r}; give one on the PATH, or the path to one"
+        )
+    return [found, *words[1:]]
+
+
+class StartedServer:
+    """Started when it is first needed, and again where it has died since."""
+
+    def __init__(
+        self, argv: Callable[[], Sequence[str]], *, shown: str, is_up: Callable[[], Awaitable[bool]], timeout_s: float
+    ) -> None:
+        """argv: of the process, asked anew for each start. is_up: whether it answers. timeout_s: until it must."""
+        self._argv, self._shown, self._is_up, self._timeout_s = argv, shown, is_up, timeout_s
+        self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
+        self._process: _Kept | None = None
+
+    async def ready(self) -> None:
+        """Raises EnvironmentFailure where it does not come up, quoting what it said last."""
+        if self._process is not None and self._process.is_alive:
+            return
+        async with self._locks.get():
+            if self._process is not None and self._process.is_alive:
+                return
+            await self.close()
+            process = _Kept(self._argv())
+            late = time.monotonic() + self._timeout_s
+            try:
+                while not await self._is_up():
+                    if not process.is_alive:
+                        raise EnvironmentFailure(f"{self._shown} has ended: {process.said}", kind="server")
+                    if time.monotonic() > late:
+                        why = f"{self._shown} did not answer within {self._timeout_s:g} s: {process.said}"
+                        raise EnvironmentFailure(f"{why}; raise environment.start_timeout_s", kind="server")
+                    await asyncio.sleep(_POLL_S)
+            except BaseException:
+                process.end()
+                raise
+            self._process = process
+
+    async def close(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            await asyncio.to_thread(process.end)
+
+
+class _Kept:
+    """A process under a keeper (tools.worker), which ends it with all that it has started, also when this one dies."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        """Raises EnvironmentFailure."""
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115, closed by `end`
+        self._channel, control = socket.socketpair()
+        with control:
+            try:
+                self._keeper = subprocess.Popen(
+                    [sys.executable, "-P", worker.__file__, str(os.getpid()), os.devnull, *argv],
+                    stdin=control.fileno(),
+                    stdout=self._output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as e:
+                self._channel.close()
+                raise EnvironmentFailure(f"no process can be started: {e.strerror}", kind="server") from e
+        self._at_exit = weakref.finalize(self, self._channel.close)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._keeper.poll() is None
+
+    @property
+    def said(self) -> str:
+        """Its last words."""
+        end = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, end - _SHOWN))
+        return " ".join(self._output.read().decode("utf-8", "replace").split()) or "(it said nothing)"
+
+    def end(self) -> None:
+        self._at_exit()
+        try:
+            self._keeper.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        self._output.close()

@@ -1,0 +1,73 @@
+"""Task sets of what is drawn from a seed: no seed is in two splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentgrpo.config.values import Count
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.tasks.base import SPLITS, split_of
+from agentgrpo.tasks.generated import hash_of
+
+SPACE = 10**9
+"""Seeds of a split, at most; the three lie within the 32 bits that numpy takes."""
+
+
+def seeds_of(seed: int, sizes: Mapping[str, int]) -> dict[str, range]:
+    """Those of each split, whatever `seed` of another run is: train, dev and test never share one."""
+    if not 0 <= seed <= SPACE - max(sizes.values()):
+        raise ConfigError(f"task.seed={seed}; 0 to {SPACE - max(sizes.values())} are allowed")
+    return {name: range(at * SPACE + seed, at * SPACE + seed + sizes[name]) for at, name in enumerate(SPLITS)}
+
+
+def names_of(given: str | Sequence[str], setting: str) -> tuple[str, ...]:
+    """One or several. Raises ConfigError for none, and for one that is there twice."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not names or len({*names}) < len(names):
+        raise ConfigError(f"{setting}={list(names)}; name one, or several different ones")
+    return names
+
+
+class Seeds:
+    """Implements tasks.base.TaskDataset: tasks that are seeds, for environments that make their own problems.
+
+    `Task.metadata`: seed, and kind where there are kinds, such as games by name; they are dealt in turn."""
+
+    def __init__(
+        self,
+        *,
+        kinds: str | Sequence[str] | None = None,
+        seed: int = 0,
+        train_tasks: Count = 1000,
+        dev_tasks: Count = 100,
+        test_tasks: Count = 500,
+        instruction: str = "Begin.",
+    ) -> None:
+        """instruction: what each task opens with, before what the environment says. Raises ConfigError."""
+        if not instruction:
+            raise ConfigError("task.instruction is empty; a policy's context cannot begin without a word")
+        names = (None,) if kinds is None else names_of(kinds, "task.kinds")
+        seeds = seeds_of(seed, {"train": train_tasks, "dev": dev_tasks, "test": test_tasks})
+        self._splits = {
+            split: tuple(_task(names[i % len(names)], number, instruction) for i, number in enumerate(numbers))
+            for split, numbers in seeds.items()
+        }
+        self.fingerprint = hash_of([[task.id for task in tasks] for tasks in self._splits.values()], instruction)
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return {}
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+
+def _task(kind: str | None, seed: int, instruction: str) -> Task:
+    said = (Message(role="user", content=instruction),)
+    of = {} if kind is None else {"kind": kind}
+    return Task(
+        id=f"{kind or 'seed'}:{seed}", messages=said, references=(), metadata={**of, "seed": seed}, data_source="seeds"
+    )

@@ -1,0 +1,76 @@
+"""The tasks of a suite: those of its members, each beginning its id with the member's name, as "facts:12"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import chain, zip_longest
+
+from agentgrpo.core.types import Passage, Task
+from agentgrpo.tasks.base import SPLITS, MixedDataset, TaskDataset, split_of
+from agentgrpo.tasks.mixture import Mixture
+
+
+def member_of(task: Task) -> str:
+    return task.id.partition(":")[0]
+
+
+def of_member(tasks: Sequence[Task], name: str) -> list[Task]:
+    return [task for task in tasks if member_of(task) == name]
+
+
+class MemberTasks:
+    """A TaskDataset as a member of a suite has it."""
+
+    def __init__(self, name: str, dataset: TaskDataset) -> None:
+        self._dataset = dataset
+        self.fingerprint = dataset.fingerprint
+        self._splits = {
+            split: [replace(task, id=f"{name}:{task.id}") for task in dataset.split(split)] for split in SPLITS
+        }
+        self.mixture = dataset.mixture if isinstance(dataset, MixedDataset) else None
+        self.notes = (
+            tuple(f"suite.{name}: {note}" for note in dataset.notes) if isinstance(dataset, MixedDataset) else ()
+        )
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._dataset.corpora()
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return self._dataset.thesaurus()
+
+
+class SuiteTasks:
+    """Of all members (tasks.base.MixedDataset), in turn, so that the first tasks of a split are as many of each."""
+
+    def __init__(self, *, members: Mapping[str, tuple[MemberTasks, float]]) -> None:
+        """members: with the weight of each."""
+        datasets = {name: dataset for name, (dataset, _) in members.items()}
+        self._splits = {
+            split: [t for t in chain(*zip_longest(*(d.split(split) for d in datasets.values()))) if t is not None]
+            for split in SPLITS
+        }
+        weights: dict[str, float] = {}
+        for name, (dataset, weight) in members.items():
+            of = {} if dataset.mixture is None else dataset.mixture.weights
+            weights |= {f"{name}:{source}": weight * part / sum(of.values()) for source, part in of.items()}
+            weights |= {} if of else {name: weight}
+        self.mixture: Mixture | None = Mixture(weights=weights, key="suite")
+        self.notes: Sequence[str] = ()
+        """Each member's have been said."""
+        told = [(name, dataset.fingerprint, weight) for name, (dataset, weight) in members.items()]
+        self.fingerprint = blake2b(repr(told).encode(), digest_size=16).hexdigest()
+
+    def split(self, name: str) -> Sequence[Task]:
+        return split_of(self._splits, name)
+
+    def corpora(self) -> Mapping[str, Sequence[Passage]]:
+        """None in common: each member searches in its own."""
+        return {}
+
+    def thesaurus(self) -> Mapping[str, Sequence[str]]:
+        return {}

@@ -1,0 +1,220 @@
+"""Hidden tests in the sandbox: how many of them the files of a workspace pass."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.errors import ConfigError, DataError, ToolError
+from agentgrpo.core.types import Task
+from agentgrpo.tasks.files import problem_of
+from agentgrpo.tools.directory import FileProblem
+from agentgrpo.tools.python import files_in, plain_text
+from agentgrpo.tools.sandbox.base import MIB, End, Finished, Sandbox, SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox
+from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
+
+TESTS = "tests"
+"""The key of a task's metadata: {"test_add.py": its text}."""
+TESTS_PASSED, TESTS_FAILED = "tests_passed", "tests_failed"
+"""Metrics of an episode: the share of its task's tests that passed, and the number of the others."""
+_HERE = Path(__file__).parent
+_SUITE = (_HERE / "suite.py").read_text(encoding="utf-8")
+_TESTEE = (_HERE / "testee.py").read_text(encoding="utf-8")
+_FIRST = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
+"""What is imported from here on comes from nowhere near the policy's files."""
+_READY = "ready"
+_MAX_OUTPUT = MIB
+_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PYTEST = "pytest"
+
+
+@dataclass(frozen=True, slots=True)
+class TestResults:
+    """Why each test failed, by "file::name"; "" where it passed. For people: it may quote the policy's code."""
+
+    __test__ = False  # for pytest
+    why: Mapping[str, str]
+
+    @property
+    def passed(self) -> int:
+        return sum(not why for why in self.why.values())
+
+    @property
+    def total(self) -> int:
+        return len(self.why)
+
+    @property
+    def share(self) -> float:
+        return self.passed / self.total
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {TESTS_PASSED: self.share, TESTS_FAILED: float(self.total - self.passed)}
+
+
+class HiddenTests:
+    """Runs tests against the files of a workspace: `(await HiddenTests().run(workspace.path, tests)).share`.
+
+    Tests are functions and methods called test_..., of plain classes or unittest.TestCase, with the standard library
+    alone. The policy's files are copied into a sandbox when they are tested, the tests never lie beside them. What the
+    policy's code is asked runs in another process than the test that asks, and answers with plain data: so no file that
+    it brings (conftest.py, sitecustomize.py, json.py), no os._exit, no line that it prints, no patched assertion and no
+    object that is equal to everything makes a test pass. Make one for all episodes."""
+
+    def __init__(
+        self,
+        *,
+        answer_file: str = "",
+        timeout_s: float = 30.0,
+        test_timeout_s: float = 5.0,
+        memory_mb: int = 256,
+        disk_mb: int = 16,
+        processes: int = 16,
+        max_concurrent: int = 4,
+        sandbox: Literal["bubblewrap", "unsafe_subprocess"] = "bubblewrap",
+        python: str | None = None,
+    ) -> None:
+        """answer_file: the file that the code in the answer becomes, such as solution.py; "" = the answer is none.
+        timeout_s: of all tests together; test_timeout_s: of each. The rest is as the python tool has it."""
+        if not test_timeout_s > 0:
+            raise ConfigError(f"hidden tests: test_timeout_s={test_timeout_s}; more than 0 seconds are allowed")
+        if answer_file and (problem := problem_of({answer_file: ""})):
+            raise ConfigError(f"hidden tests: answer_file: {problem}")
+        self.answer_file = answer_file
+        self._test_timeout_s = test_timeout_s
+        self._limits = SandboxLimits(
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            processes=processes,
+            max_output_bytes=_MAX_OUTPUT,
+        )
+        self._limiter = Limiter(max_concurrent)
+        self._kind, self._python = sandbox, python
+
+    async def score(self, task: Task, workspace: Path, answer: str | None = None) -> TestResults:
+        """The task's own tests, metadata.tests. Raises DataError as refuse_task does."""
+        self.refuse_task(task)
+        more = {self.answer_file: code_in(answer or "").encode("utf-8", "replace")} if self.answer_file else {}
+        return await self.run(workspace, task.metadata[TESTS], more, where=f"task {task.id}")
+
+    def refuse_task(self, task: Task) -> None:
+        """Raise DataError for a task without tests, or with some that nobody can run."""
+        if TESTS not in task.metadata:
+            raise DataError(
+                f'task {task.id} has no tests; give it some: "{TESTS}": {{"test_it.py": "from solution import ..."}}'
+            )
+        names_of(task.metadata[TESTS], f"task {task.id}")
+
+    async def run(
+        self,
+        workspace: Path,
+        tests: Mapping[str, str],
+        more: Mapping[str, bytes] | None = None,
+        *,
+        where: str = "tests",
+    ) -> TestResults:
+        """more: files beside those in `workspace`, or instead of them. Files that are too many or too large pass no
+        test. Raises DataError for tests that cannot be run by anybody, and ToolError where the sandbox fails."""
+        names = names_of(tests, where)
+        try:
+            files = await asyncio.to_thread(files_in, workspace, self._limits.disk_mb * MIB)
+        except FileProblem as e:
+            return TestResults({f"{file}::{name}": str(e) for file, name in names})
+        order = {
+            "names": names,
+            "tests": dict(tests),
+            "testee": f"{_FIRST}{_TESTEE}",
+            "test_timeout_s": self._test_timeout_s,
+        }
+        code = f"{_FIRST}{_SUITE}\nmain({order!r})\n"
+        async with self._limiter:
+            finished = await self.sandbox.run(SandboxProgram(code=code, files={**files, **(more or {})}))
+        return _results(names, finished)
+
+    @cached_property
+    def sandbox(self) -> Sandbox:
+        """Made and tested when it is first needed. Raises ConfigError where it cannot hold."""
+        if self._kind == "unsafe_subprocess":
+            return UnsafeSubprocess(self._limits, python=self._python)
+        return BubblewrapSandbox(self._limits, python=self._python)
+
+    async def close(self) -> None:
+        if "sandbox" in self.__dict__:
+            await self.sandbox.close()
+
+
+def _results(names: list[tuple[str, str]], finished: Finished) -> TestResults:
+    """A suite that is ended has failed the tests that it has not come to: the solution may have done it."""
+    lines = plain_text(finished.output).splitlines()
+    if not lines or lines[0] != _READY:
+        said = plain_text(finished.errors).strip().rpartition("\n")[2] or f"exit code {finished.exit_code}"
+        raise ToolError(f"hidden tests cannot be started in the sandbox: {said}")
+    ended = "the time of all tests was over" if finished.end is End.TIMEOUT else "the tests were ended"
+    why = {f"{file}::{name}": ended for file, name in names}
+    for line in lines[1:]:
+        try:
+            file, name, said = json.loads(line)
+        except ValueError:  # cut short
+            break
+        why[f"{file}::{name}"] = said
+    return TestResults(why)
+
+
+# --- What tests there are, without running anything.
+
+
+def names_of(tests: Any, where: str) -> list[tuple[str, str]]:
+    """(file, test) of all; a method is "Class.test_name". Raises DataError."""
+    if problem := problem_of(tests):
+        raise DataError(f"{where}: {problem.replace('metadata.files', TESTS)}")
+    found = [(file, name) for file, source in tests.items() for name in _names_in(f"{where}, {file}", file, source)]
+    if not found:
+        raise DataError(f"{where}: {sorted(tests) or 'no files'} have no tests; a function test_... is needed")
+    return found
+
+
+def _names_in(where: str, file: str, source: str) -> list[str]:
+    if not file.endswith(".py"):
+        raise DataError(f"{where}: tests are Python files, called *.py; what they read may be a text in them")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        raise DataError(f"{where} is no Python: {e}") from e
+    for node in ast.walk(tree):
+        imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        imported += [name.name for name in node.names] if isinstance(node, ast.Import) else []
+        if any(name.split(".")[0] == _PYTEST for name in imported):
+            raise DataError(f"{where} imports pytest, which the sandbox does not have; use assert, or unittest")
+    return list(_tests_of(where, tree))
+
+
+def _tests_of(where: str, tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            if node.args.args or node.args.kwonlyargs:
+                raise DataError(f"{where}: {node.name} takes arguments, and nobody gives it any")
+            yield node.name
+        elif isinstance(node, ast.ClassDef) and _has_tests(node):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name.startswith("test"):
+                    yield f"{node.name}.{inner.name}"
+
+
+def _has_tests(node: ast.ClassDef) -> bool:
+    return node.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+
+
+def code_in(answer: str) -> str:
+    """Its last block between ``` lines; all of it where there is none."""
+    blocks = _BLOCK.findall(answer)
+    return str(blocks[-1]) if blocks else answer
