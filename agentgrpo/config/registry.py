@@ -93,6 +93,11 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "pages": "agentgrpo.retrieval.pages:Pages",
         "task": "agentgrpo.retrieval.task_pages:TaskPages",
     },
+    "context": {
+        "none": "agentgrpo.config.build:nothing",
+        "drop": "agentgrpo.environments.search.context:dropping",
+        "summary": "agentgrpo.environments.search.context:summarising",
+    },
     "reranker": {
         "none": "agentgrpo.config.build:nothing",
         "lexical": "agentgrpo.retrieval.rerank:LexicalReranker",
@@ -230,6 +235,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "evidence": "evidence",
         "reranker": "reranker",
         "fetcher": "fetcher",
+        "context": "context",
         "reader": "reader",
         "tests": "hidden_tests",
         "validity": "validity",

@@ -9,12 +9,14 @@ episode does with both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from agentgrpo.core.types import Episode, Exit, Message, Task
+from agentgrpo.core.types import Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.context import END_SUMMARY, Contexts, FreshContext
 from agentgrpo.environments.search.grammar import (
     AnswerAction,
     FetchAction,
@@ -24,7 +26,7 @@ from agentgrpo.environments.search.grammar import (
     SearchTurn,
     strip_markers,
 )
-from agentgrpo.environments.search.metrics import GOLD, SEARCH_FIGURES, episode_metrics, gold_metrics
+from agentgrpo.environments.search.metrics import GOLD, OF_CONTEXTS, SEARCH_FIGURES, episode_metrics, gold_metrics
 from agentgrpo.environments.search.observations import Block
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.state import Ruling, SearchState, rule_on_answer
@@ -50,15 +52,17 @@ class SearchEnvironments(SearchOptions):
     @property
     def limits(self) -> TurnLimits:
         """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
-        return TurnLimits(max_context=self.max_context, stop=self.planner.tags.stop_strings)
+        ends = (END_SUMMARY,) if self.context is not None and self.context.asks else ()
+        return TurnLimits(max_context=self.max_context, stop=(*self.planner.tags.stop_strings, *ends))
 
     @property
     def metrics(self) -> frozenset[str]:
         known = episode_metrics(SearchState(question=""), limit=1, answered=False)
-        return frozenset({*known, *GOLD, *(f"exit_{e.value}" for e in Exit)})
+        of_contexts = () if self.context is None else OF_CONTEXTS
+        return frozenset({*known, *GOLD, *of_contexts, *(f"exit_{e.value}" for e in Exit)})
 
     def make(self, attempt: Attempt) -> SearchEnvironment:
-        return SearchEnvironment(self, attempt.task)
+        return SearchEnvironment(self, attempt)
 
     def counts(self) -> Mapping[str, float]:
         """The account of the evidence judge, where it keeps one."""
@@ -77,11 +81,13 @@ class SearchEnvironments(SearchOptions):
 class SearchEnvironment:
     """Implements environments.base.Environment."""
 
-    def __init__(self, options: SearchOptions, task: Task) -> None:
-        self.options = options
+    def __init__(self, options: SearchOptions, attempt: Attempt) -> None:
+        self.options, self.attempt = options, attempt
         self.tags = options.planner.tags
-        self.state = SearchState(question=task.question)
-        self.tools = ToolTurns(options, task, self.state)
+        self.state = SearchState(question=attempt.task.question)
+        self.tools = ToolTurns(options, attempt.task, self.state)
+        self.contexts: Contexts | None = None
+        """None = there is one, and it only grows."""
         self.answer: str | None = None
         self.format_errors = 0  # in a row
         self.told_limit = False
@@ -90,23 +96,36 @@ class SearchEnvironment:
         self.is_forced = False
         """That turn was asked for at a dead end."""
         self.turn = -1
+        self.num_acts = 0
+        """Turns but for those that were asked for as summaries."""
         self._said: list[Message] = []
         """For the turn in hand."""
+        self._shown: tuple[str, ...] = ()
+        """Documents that a context has had."""
 
     async def reset(self, task: Task) -> Observation:
-        return Observation(messages=self.options.opening(task), metrics=self._metrics())
+        opening = self.options.opening(task)
+        if self.options.context is not None:
+            room = self.options.room(self.attempt.max_context)
+            self.contexts = Contexts(self.options, self.options.context, opening, max_context=room)
+            self.tools.in_sight = self.contexts
+        return Observation(messages=opening, metrics=self._metrics())
 
     async def step(self, turn: Turn) -> Observation:
-        self.turn, self._said = turn.index, []
+        if self.contexts is not None and self.contexts.is_asking:
+            self.turn = turn.index
+            return self._in_fresh_context(self.contexts.summarised(turn, self.state))
+        self.turn, self._said, self.num_acts = turn.index, [], self.num_acts + 1
+        self.tools.displayed, self.tools.opened = set(), set()
         already = len(self.tools.records)
         parsed = self.options.planner.parse(turn.text)
         if self.last_turn is not None:
             exit: Exit | None = await self._end(parsed, self.last_turn)
         else:
             exit = await self._act(parsed)
-            if exit is None and self.last_turn is None and self.turn >= self.options.max_turns - 1:
+            if exit is None and self.last_turn is None and self.num_acts >= self.options.max_turns:
                 exit = self._dead_end(Exit.MAX_TURNS)
-        return Observation(
+        observation = Observation(
             messages=self._said,
             done=exit,
             answer=self.answer,
@@ -114,6 +133,38 @@ class SearchEnvironment:
             calls=self.tools.records[already:],
             shown=tuple(self.state.labels.documents),
             citations=self.state.citations,
+        )
+        return self._within_context(turn, observation) if exit is None else observation
+
+    def _within_context(self, turn: Turn, observation: Observation) -> Observation:
+        """What answers the turn where it would outgrow the context."""
+        if self.contexts is None:
+            return observation
+        next_ = self.contexts.after(
+            turn,
+            observation.messages,
+            self.state,
+            documents=frozenset(self.tools.displayed),
+            pages=frozenset(self.tools.opened),
+        )
+        match next_:
+            case FreshContext():
+                return self._in_fresh_context(next_, calls=observation.calls)
+            case Message():
+                return replace(observation, messages=[next_], shown=self._shown)
+        self._shown = tuple(observation.shown)
+        return observation
+
+    def _in_fresh_context(self, fresh: FreshContext, *, calls: Sequence[ToolRecord] = ()) -> Observation:
+        self._shown = tuple(self.state.labels.documents)
+        return Observation(
+            messages=fresh.messages,
+            fresh_context=True,
+            repeats=fresh.repeats,
+            then=fresh.then,
+            metrics=self._metrics(),
+            calls=calls,
+            shown=self._shown,
         )
 
     async def score(self, episode: Episode) -> Scores:
@@ -125,7 +176,13 @@ class SearchEnvironment:
     def _metrics(self) -> Scores:
         gains = tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))
         found = episode_metrics(self.state, limit=self.tools.limit, answered=self.answer is not None)
-        return found | {"evidence_gain_total": gains}
+        return found | self._of_contexts() | {"evidence_gain_total": gains}
+
+    def _of_contexts(self) -> dict[str, float]:
+        if self.contexts is None:
+            return {}
+        counts = (self.contexts.num_contexts, self.contexts.num_summaries, self.state.counts["recalled_searches"])
+        return dict(zip(OF_CONTEXTS, map(float, counts), strict=True))
 
     def _say(self, blocks: Sequence[Block]) -> None:
         self._said.append(Message.of_pieces(say.pieces(blocks, self.tags.names)))
@@ -183,8 +240,8 @@ class SearchEnvironment:
         searched = await self.tools.search(queries, self.turn, automatic=automatic)
         if searched.sent and self.options.on_turn is not None:
             await self.options.on_turn(self.turn, "search", searched.num_shown)
-        self._say(searched.blocks)
-        if searched.plateau and self.turn < self.options.max_turns - 1:
+        self._say(searched.blocks(self.tags))
+        if searched.plateau and self.num_acts < self.options.max_turns:
             self.state.counts["early_stops"] += 1
             return self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
         if searched.over_limit and not searched.sent:

@@ -84,6 +84,7 @@ class Tags:
 # --- Result labels "[R1Q2D3]", which documents they name, and the citations that use them.
 
 _MARKER = re.compile(r"\[R\d+Q\d+D\d+\]")
+_OPENS_LINE = re.compile(r"(?:^|\n)[^\S\n]*(?:(?:[-*+•·]|\d{1,3}[.)])[^\S\n]*)?\Z")
 _KEY_CHARS = 512
 
 
@@ -113,8 +114,31 @@ def document_id(passage: Passage) -> str:
 
 def strip_markers(text: str) -> str:
     """The text without citation markers (existing or not) and the white space before them, trimmed."""
+    return _without_markers(text).strip()
+
+
+def _without_markers(text: str) -> str:
     *heads, tail = _MARKER.split(text)
-    return ("".join(head.rstrip() for head in heads) + tail).strip()
+    return "".join(head.rstrip() for head in heads) + tail
+
+
+def marker_places(text: str) -> dict[str, tuple[int, ...]]:
+    """Of each marker in `text`, where it stood in `strip_markers(text)` (core.types.Citation.places)."""
+    joined = _without_markers(text)
+    stripped, leading = joined.strip(), len(joined) - len(joined.lstrip())
+    places: dict[str, list[int]] = {}
+    length, before, opens = 0, 0, True
+    for match in _MARKER.finditer(text):
+        between = text[before : match.start()]
+        length += len(between.rstrip())
+        # one that follows another stands where that does
+        opens = _OPENS_LINE.search(between) is not None if between.strip() or "\n" in between else opens
+        before = match.end()
+        at = min(max(0, length - leading), len(stripped))
+        if opens:
+            at += len(stripped[at:]) - len(stripped[at:].lstrip())
+        places.setdefault(match[0], []).append(at)
+    return {marker: tuple(found) for marker, found in places.items()}
 
 
 class Labels:
@@ -169,8 +193,8 @@ class Labels:
     def cite(self, answer: str) -> tuple[Citation, ...]:
         """The existing markers in `answer`, each once, in order."""
         return tuple(
-            Citation(doc_id=key, marker=marker, text=self.documents[key].text)
-            for marker in dict.fromkeys(_MARKER.findall(answer))
+            Citation(doc_id=key, marker=marker, text=self.documents[key].text, places=places)
+            for marker, places in marker_places(answer).items()
             if (key := self._document.get(marker)) is not None
         )
 
@@ -300,6 +324,9 @@ class Planner:
         """A vdb search for the first non-empty line of `text`, cut to 256 characters; blank text gives no query."""
         line = next((line.strip() for line in text.splitlines() if line.strip()), "")[:FALLBACK_QUERY_CHARS]
         return SearchAction(queries=(Query(text=line),) if line else ())
+
+    def without_thoughts(self, text: str) -> str:
+        return self._think.blanked(text)
 
     def is_duplicate(self, query: Query, asked: Container[QueryKey]) -> bool:
         """Same words after white-space and case normalisation, same retriever, same rerank flag. Asking the other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from typing import TypeAlias
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Task
 from agentgrpo.environments.factory import EnvironmentDefaults
+from agentgrpo.environments.search.context import ContextRule
 from agentgrpo.environments.search.grammar import Planner, Tags
 from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.judges.base import EvidenceJudge
@@ -49,6 +50,8 @@ class SearchOptions(EnvironmentDefaults):
     evidence: EvidenceJudge
     reranker: Reranker | None = None
     fetcher: PageFetcher | None = None
+    context: ContextRule | None = None
+    """What becomes of an episode that outgrows its context; None = it ends as context_overflow."""
     call_prices: Mapping[str, float] = field(default_factory=dict)
     """Of one call by its kind (web, vdb, rerank, fetch), for the records of calls; 0.0 where there is none."""
     on_turn: OnTurn | None = None
@@ -69,7 +72,8 @@ class SearchOptions(EnvironmentDefaults):
     """Sampled turns; one more where an answer is asked for at the end."""
     max_context: int | None = 8192
     """Tokens of an episode at most, prompt and all: about 1,000 of instructions and examples, and for each turn
-    rollout.max_tokens and some 700 of passages. null = as many as the engine holds."""
+    rollout.max_tokens and some 700 of passages; with `context` those of one of its contexts. null = as many as the
+    engine holds."""
     top_k: int = 5
     """Passages a query shows."""
     rerank_candidates: int = 20
@@ -140,10 +144,24 @@ class SearchOptions(EnvironmentDefaults):
             messages.insert(0, Message(role="system", content=text))
         return messages
 
+    def opened(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of an opening."""
+        return self.renderer.open(messages)
+
+    def room(self, max_context: int) -> int:
+        """Tokens of a context in an engine that holds `max_context`."""
+        return min(max_context, self.max_context or max_context)
+
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
-        taken = len(self.renderer.open(self.opening(task)))
-        room = min(max_context, self.max_context or max_context)
+        taken = len(self.opened(self.opening(task)))
+        room = self.room(max_context)
+        if self.context is not None and taken >= (most := self.context.most_tokens(room)):
+            raise ConfigError(
+                f"task {task.id} opens with {taken} tokens, and environment.context opens a fresh one after {most}, "
+                "so that each would have one turn; raise environment.context.max_tokens or environment.max_context, or "
+                "shorten environment.system_prompt"
+            )
         if taken >= room:
             held, key = ("the engine holds", "engine") if room == max_context else ("its limit is", "environment")
             raise ConfigError(
