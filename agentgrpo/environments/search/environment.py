@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from agentgrpo.core.messages import ToolReply
 from agentgrpo.core.types import Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.calls import CalledTurn
 from agentgrpo.environments.search.context import END_SUMMARY, Contexts, FreshContext
 from agentgrpo.environments.search.grammar import (
     AnswerAction,
@@ -98,8 +100,12 @@ class SearchEnvironment:
         self.turn = -1
         self.num_acts = 0
         """Turns but for those that were asked for as summaries."""
-        self._said: list[Message] = []
+        self._said: list[Sequence[Block]] = []
         """For the turn in hand."""
+        self._read = CalledTurn(said=SearchTurn())
+        """The turn in hand."""
+        self._replies: dict[int, Sequence[Block]] = {}
+        """To its calls, by their places in it."""
         self._shown: tuple[str, ...] = ()
         """Documents that a context has had."""
 
@@ -109,16 +115,18 @@ class SearchEnvironment:
             room = self.options.room(self.attempt.max_context)
             self.contexts = Contexts(self.options, self.options.context, opening, max_context=room)
             self.tools.in_sight = self.contexts
-        return Observation(messages=opening, metrics=self._metrics())
+        return Observation(messages=opening, tools=self.options.tool_specs, metrics=self._metrics())
 
     async def step(self, turn: Turn) -> Observation:
         if self.contexts is not None and self.contexts.is_asking:
             self.turn = turn.index
             return self._in_fresh_context(self.contexts.summarised(turn, self.state))
-        self.turn, self._said, self.num_acts = turn.index, [], self.num_acts + 1
+        self.turn, self._said, self._replies, self.num_acts = turn.index, [], {}, self.num_acts + 1
         self.tools.displayed, self.tools.opened = set(), set()
         already = len(self.tools.records)
-        parsed = self.options.planner.parse(turn.text)
+        calls = self.options.calls
+        self._read = CalledTurn(said=self.options.planner.parse(turn.text)) if calls is None else calls.read(turn)
+        parsed = self._read.said
         if self.last_turn is not None:
             exit: Exit | None = await self._end(parsed, self.last_turn)
         else:
@@ -126,7 +134,7 @@ class SearchEnvironment:
             if exit is None and self.last_turn is None and self.num_acts >= self.options.max_turns:
                 exit = self._dead_end(Exit.MAX_TURNS)
         observation = Observation(
-            messages=self._said,
+            messages=self._messages(turn, exit),
             done=exit,
             answer=self.answer,
             metrics=self._metrics(),
@@ -159,6 +167,7 @@ class SearchEnvironment:
         self._shown = tuple(self.state.labels.documents)
         return Observation(
             messages=fresh.messages,
+            tools=self.options.tool_specs,
             fresh_context=True,
             repeats=fresh.repeats,
             then=fresh.then,
@@ -185,7 +194,29 @@ class SearchEnvironment:
         return dict(zip(OF_CONTEXTS, map(float, counts), strict=True))
 
     def _say(self, blocks: Sequence[Block]) -> None:
-        self._said.append(Message.of_pieces(say.pieces(blocks, self.tags.names)))
+        self._said.append(blocks)
+
+    def _answer_call(self, blocks: Sequence[Block]) -> None:
+        """What came of the one call that the action is made of, or of its tag."""
+        if self._read.done:
+            self._replies[self._read.done[0]] = blocks
+        else:
+            self._say(blocks)
+
+    def _messages(self, turn: Turn, exit: Exit | None) -> list[Message | ToolReply]:
+        """What is said to the turn in hand."""
+        if self.options.calls is None:
+            return [Message.of_pieces(say.pieces(blocks, self.tags.names)) for blocks in self._said]
+        if not turn.calls:
+            return [Message.of_pieces(say.bare(blocks)) for blocks in self._said]
+        if exit is not None and not (self._replies or self._said):
+            return []
+        texts = [
+            _text(self._replies[place]) if place in self._replies else self._read.refused.get(place, "")
+            for place in range(len(turn.calls))
+        ]
+        texts[-1] = "\n".join(filter(None, [texts[-1], *map(_text, self._said)]))
+        return [ToolReply(call=call, text=text) for call, text in zip(turn.calls, texts, strict=True)]
 
     def _tell(self, tag: str, sentence: str) -> None:
         self._say([Block(tag, [say.sentence(self.options.spelled(sentence)), *say.uncovered(self.state.uncovered)])])
@@ -207,10 +238,10 @@ class SearchEnvironment:
                 return await self._search(queries)
             case RerankAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.rerank(self.turn))
+                self._answer_call(await self.tools.rerank(self.turn))
             case FetchAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.fetch(parsed.action, self.turn))
+                self._answer_call(await self.tools.fetch(parsed.action, self.turn))
         return None
 
     def _plan_noted(self, parsed: SearchTurn) -> None:
@@ -237,10 +268,17 @@ class SearchEnvironment:
         return None
 
     async def _search(self, queries: Sequence[Query], *, automatic: bool = False) -> Exit | None:
-        searched = await self.tools.search(queries, self.turn, automatic=automatic)
+        places = () if automatic else self._read.done
+        searched = await self.tools.search(queries, self.turn, automatic=automatic, numbered=not places)
         if searched.sent and self.options.on_turn is not None:
             await self.options.on_turn(self.turn, "search", searched.num_shown)
-        self._say(searched.blocks(self.tags))
+        for i, place in enumerate(places):
+            lines = [*searched.shown.get(i, ()), *([searched.refused[i]] if i in searched.refused else [])]
+            self._replies[place] = [Block(self.tags.information, lines)]
+        if places:
+            searched = replace(searched, shown={}, refused={})
+        if blocks := searched.blocks(self.tags):
+            self._say(blocks)
         if searched.plateau and self.num_acts < self.options.max_turns:
             self.state.counts["early_stops"] += 1
             return self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
@@ -307,3 +345,7 @@ class SearchEnvironment:
         self.state.counts["forced_final_answer"] += self.is_forced
         await self._accept(parsed.action.text, allowed=self.state.evidence_sufficient or not gate)
         return Exit.ANSWERED
+
+
+def _text(blocks: Sequence[Block]) -> str:
+    return "".join(piece.text for piece in say.bare(blocks))

@@ -328,6 +328,15 @@ class Planner:
     def without_thoughts(self, text: str) -> str:
         return self._think.blanked(text)
 
+    def with_answer(self, said: SearchTurn, text: str) -> SearchTurn:
+        """Of a policy that calls tools: the turn `said` with the answer in `text`, which is all of it but for thoughts
+        and plans, or what stands in its answer tag. What is written as another action's tag is none, and no answer."""
+        if isinstance(said.action, AnswerAction):
+            return said
+        rest = self._subquestions.blanked(self._decision.blanked(self._think.blanked(text)))
+        is_answer = said.action is None and bool(strip_markers(rest))
+        return replace(said, action=AnswerAction(text=rest) if is_answer else None)
+
     def is_duplicate(self, query: Query, asked: Container[QueryKey]) -> bool:
         """Same words after white-space and case normalisation, same retriever, same rerank flag. Asking the other
         retriever, or for a reranked answer, is a new search: it can bring new documents."""
@@ -401,9 +410,14 @@ def _decision(body: str) -> Decision:
     return _DECISIONS.get("_".join(re.findall(r"[a-z]+", body.lower())), "none")
 
 
+def sanitised(id_: str) -> str | None:
+    """The id of a subquestion; None where nothing is left of it."""
+    return _NOT_IN_ID.sub("", id_) or None
+
+
 def _query(words: str, options: Mapping[str, str]) -> Query:
     text, subquestion = " ".join(words.split()), None
-    if (binding := _BINDING.match(text)) and (id_ := _NOT_IN_ID.sub("", binding[1])):
+    if (binding := _BINDING.match(text)) and (id_ := sanitised(binding[1])):
         text, subquestion = text[binding.end() :], id_
     return Query(
         text=text,

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Message, Task
 from agentgrpo.environments.factory import EnvironmentDefaults
+from agentgrpo.environments.search.calls import Calls, specs_of
 from agentgrpo.environments.search.context import ContextRule
 from agentgrpo.environments.search.grammar import Planner, Tags
 from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.judges.base import EvidenceJudge
-from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.describe import put_first
 from agentgrpo.renderers.plain import takes_system
 from agentgrpo.retrieval.base import PageFetcher, Reranker, Retriever
@@ -58,6 +60,8 @@ class SearchOptions(EnvironmentDefaults):
     """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
     after an accepted or forced answer. Turns count from 0."""
 
+    native_calls: bool = False
+    """The policy calls tools as its model family does, in the place of tags: search, rerank and fetch."""
     describe_tools: bool = True
     """False: the policy has learned from demonstrations what there is to do and how it is written."""
 
@@ -146,7 +150,22 @@ class SearchOptions(EnvironmentDefaults):
 
     def opened(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of an opening."""
-        return self.renderer.open(messages)
+        if self.tool_specs is None:
+            return self.renderer.open(messages)
+        return cast(ToolRenderer, self.renderer).open_with_tools(messages, self.tool_specs)
+
+    @cached_property
+    def tool_specs(self) -> Sequence[ToolSpec] | None:
+        """On offer; None = the policy writes tags."""
+        if not self.native_calls:
+            return None
+        has_pages = self.fetcher is not None
+        return specs_of(web="web" in self.retrievers, rerank=self.reranker is not None, fetch=has_pages)
+
+    @cached_property
+    def calls(self) -> Calls | None:
+        """Reads turns that call tools; None = the policy writes tags."""
+        return None if self.tool_specs is None else Calls(self.planner, self.tool_specs)
 
     def room(self, max_context: int) -> int:
         """Tokens of a context in an engine that holds `max_context`."""
@@ -186,15 +205,17 @@ class SearchOptions(EnvironmentDefaults):
             direct=self.allow_internal_knowledge_answer,
             max_turns=self.max_turns,
             max_queries=self.base_search_limit,
+            native=self.native_calls,
         )
 
     def spelled(self, sentence: str) -> str:
         """What a policy is told, and how to write what it asks for where it has not learned that."""
-        return sentence + how(self.planner.tags, sentence) * self.describe_tools
+        return sentence + how(self.planner.tags, sentence, native=self.native_calls) * self.describe_tools
 
     @property
     def _shows_examples(self) -> bool:
-        return self.examples and self.describe_tools and self.system_prompt == "auto"
+        is_told = self.describe_tools and self.system_prompt == "auto"
+        return self.examples and is_told and not self.native_calls  # they are written in tags
 
     @property
     def base_search_limit(self) -> int:

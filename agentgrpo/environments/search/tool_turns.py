@@ -112,7 +112,8 @@ class ToolTurns:
         for i in again:
             passages = self._state.asked[queries[i].key]
             shown[i] = self._shown_again(passages)
-            self._record("recall", _arguments(queries[i]), Outcome.SUCCESS, turn, results=passages, cached=True)
+            recalled: dict[str, object] = {"query": queries[i].text, "retriever": queries[i].retriever}
+            self._record("recall", recalled, Outcome.SUCCESS, turn, results=passages, cached=True)
         for i, detail in [(i, "repeated") for i in repeated] + [(i, "over the search limit") for i in over]:
             self._record("search", _arguments(queries[i]), Outcome.INVALID_ARGS, turn, detail=detail)
         plateau = bool(sent and self._state.retrieved_docs) and on_plateau(

@@ -246,6 +246,12 @@ def test_a_forced_answer_is_a_turn_more(capsys: pytest.CaptureFixture[str]) -> N
     settings = ["environment.max_turns=4", "run.max_steps=1"]
     forced = plan(capsys, *settings)
     assert "turns of an episode: 5 (at most, environment.max_turns and one for a forced answer)" in forced
+    fresh = figures(capsys, *settings, "environment.context=drop")["step"]
+    alone = figures(capsys, *settings)["step"]
+    assert (fresh["turns"], fresh["context_tokens"]) == (5, 5 * alone["context_tokens"])
+    asked = plan(capsys, *settings, "environment.context=summary")
+    assert "turns of an episode: 9 (" in asked
+    assert "environment.context may open a context for each, and ask for a summary)" in asked
     unforced = plan(capsys, *settings, "environment.force_answer_on_deadend=false")
     assert "turns of an episode: 4 (at most, environment.max_turns)" in unforced
 
