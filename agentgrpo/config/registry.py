@@ -130,7 +130,12 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "route": "agentgrpo.judges.composed:Route",
         "llm": "agentgrpo.judges.llm.judge:LLMJudge",
         "judger": "agentgrpo.judges.judger:JudgerJudge",
+        "report": "agentgrpo.judges.report.judge:ReportJudge",
         "math": "agentgrpo.judges.math.judge:MathJudge",
+    },
+    "support": {
+        "lexical": "agentgrpo.judges.report.support:LexicalSupport",
+        "llm": "agentgrpo.judges.report.support:LLMSupport",
     },
     "judger": {"ground_truth": "agentgrpo.judges.judger:GroundTruth"},
     "completer": {
@@ -246,7 +251,9 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "routes": "judge*",
         "completer": "completer",
         "judger": "judger",
+        "support": "support",
     },
+    "support": {"completer": "completer"},
     "judge_part": {"judge": "judge"},
     "evidence": {"completer": "completer", "reranker": "reranker"},
     "memory_search": {"embedder": "embedder"},

@@ -301,7 +301,8 @@ class RewardResult:
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
     criteria: Mapping[str, float] = field(default_factory=dict)
-    """The grades that `correctness` is made of, by name, where a judge grades by several criteria."""
+    """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
+    on the way, such as claims."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

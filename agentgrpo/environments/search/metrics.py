@@ -160,5 +160,8 @@ SEARCH_FIGURES = Figures(
             "recall_round_1": ("retrieval_recall_round_1", "has_gold"),
             "recall_round_2": ("retrieval_recall_round_2", "has_gold"),
         },
+        "claims": {
+            name: (f"criterion/claims_{name}", "criterion/claims") for name in ("supported", "unsupported", "uncited")
+        },
     },
 )
