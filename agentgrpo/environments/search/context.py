@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.75
 """Of environment.max_context, where no max_tokens is set: the rest is room for a turn."""
-MOST_LISTED = 50
+MOST_LISTED, MOST_LABELS = 50, 3
+"""Searches that are listed, and labels of each."""
 END_SUMMARY = "</summary>"
 ASK = (
     "The context is full and begins anew. Write <summary>all that you know by now and what is still missing, with the "
@@ -207,7 +208,8 @@ class Contexts:
             else:
                 source, words, _ = left
                 markers = dict.fromkeys(state.labels.marker_of(p) for p in state.asked[left])
-                line = f"- {source}: {texts[words]}: {' '.join(markers) or 'nothing'}"
+                first, more = [*markers][:MOST_LABELS], " ..." * (len(markers) > MOST_LABELS)
+                line = f"- {source}: {texts[words]}: {' '.join(first) or 'nothing'}{more}"
             room -= self._tokens_of(f"\n{line}")
             if room < 0:
                 break
