@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Branch, EpisodeGroup, Exit, Outcome, RewardResult, ScoredGroup
 from agentgrpo.environments.search.context import ASK, LISTED, ContextRule, dropping, summarising
+from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.grpo.samples import to_samples
+from agentgrpo.records.trajectories import read_trajectories, write_trajectories
+from agentgrpo.reports.replay.comparing import compare_episode
+from agentgrpo.reports.replay.divergence import turns_of
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -20,6 +26,8 @@ from tests.environments.scripted import (
     SHOWN_2,
     Played,
     ScriptedFetcher,
+    ScriptedJudge,
+    ScriptedRetriever,
     play,
     renderer,
 )
@@ -233,3 +241,35 @@ async def test_a_turn_that_was_cut_short_and_goes_on_did_not_end_the_episode() -
 def test_values_out_of_range_are_refused(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
+
+
+async def test_what_was_recorded_of_several_contexts_is_replayed_turn_by_turn(tmp_path: Path) -> None:
+    rule = summarising(max_tokens=AFTER_ONE, max_summary_tokens=100)
+    script = (HOP_1, HOP_2, "Castin [R1Q1D1]", ANSWER)
+    first = (await two_hops(rule, *script)).episode
+    assert len(first.branches) > 1
+    group = EpisodeGroup(task=first.task, episodes=(first,))
+    path = tmp_path / "train-000000.jsonl"
+    scored = ScoredGroup(group=group, rewards=(None,))
+    write_trajectories(path, scored=[scored], advantages=[[None]], dropped=[None], step=0, seed=0)
+    [record] = read_trajectories(path)
+    assert record.branches == first.branches
+    said = [turn.said.text for turn in turns_of(record.branches)]
+    assert said == list(script)
+    again = (await two_hops(rule, *said)).episode
+    assert compare_episode(record, again, None, tolerance=0.0, decode=renderer().decode) is None
+    other = (await two_hops(None, HOP_1, HOP_2, ANSWER)).episode
+    assert compare_episode(record, other, None, tolerance=0.0, decode=renderer().decode) is not None
+
+
+def test_an_opening_that_leaves_a_context_one_turn_is_refused() -> None:
+    environment = SearchEnvironments(
+        renderer=renderer(),
+        retrievers={"vdb": ScriptedRetriever({})},
+        evidence=ScriptedJudge(),
+        context=dropping(max_tokens=20),
+        describe_tools=False,
+    )
+    with pytest.raises(ConfigError, match=r"environment\.context opens a fresh one after 20"):
+        environment.rehearse(builders.task(), max_context=10_000)
+    replace(environment, context=dropping()).rehearse(builders.task(), max_context=10_000)
