@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.core.types import Branch, EpisodeGroup, Exit, Outcome, RewardResult, ScoredGroup
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, Outcome, RewardResult, ScoredGroup
 from agentgrpo.environments.search.context import ASK, LISTED, ContextRule, dropping, summarising
 from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.grpo.samples import to_samples
@@ -212,22 +212,30 @@ async def test_the_turns_of_an_episode_are_as_many_as_in_one_context() -> None:
     rule = summarising(max_tokens=1, max_summary_tokens=5)
     played = await two_hops(rule, HOP_1, "s", HOP_2, "t", ANSWER, max_turns=3)
     assert played.episode.exit is Exit.ANSWERED
+    assert played.episode.metrics["forced_final_answer"] == 0
     played = await two_hops(dropping(max_tokens=1), HOP_1, HOP_2, CHATS, ANSWER, max_turns=3)
     assert played.episode.metrics["forced_final_answer"] == 1
 
 
+def cut_at(length: int, episode: Episode) -> Episode:
+    """With all sampled turns of that many tokens cut short by a limit."""
+    branches = [
+        Branch(segments=tuple(replace(s, cut_short=s.sampled and len(s.token_ids) == length) for s in b.segments))
+        for b in episode.branches
+    ]
+    return replace(episode, branches=tuple(branches))
+
+
 async def test_a_turn_that_was_cut_short_and_goes_on_did_not_end_the_episode() -> None:
-    long = "x" * 60
-    played = await two_hops(
-        dropping(max_tokens=lengths(PROMPT) + 1, keep_rounds=1),
-        long,
-        HOP_1[:40],
-        HOP_2[:40],
-        max_tokens=40,
-        max_consecutive_format_errors=9,
-        max_turns=3,
-    )
-    assert len(played.episode.branches) == 3
+    full, ends = lengths(PROMPT) + 1, "<answer>Roka</answer>"
+    options = {"max_consecutive_format_errors": 9, "require_sufficient_evidence_before_answer": False}
+    played = await two_hops(dropping(max_tokens=full, keep_rounds=1), "x" * 40, ends, **options)
+    episode = cut_at(40, played.episode)
+    assert episode.branches[0].segments[-1].cut_short
+    assert not episode.is_truncated
+    # a summary that was cut short was not the policy's to end
+    summarised = await two_hops(summarising(max_tokens=full, max_summary_tokens=5), "x", "s" * 40, ends, **options)
+    assert cut_at(40, summarised.episode).is_truncated
 
 
 @pytest.mark.parametrize(
