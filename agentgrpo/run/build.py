@@ -141,7 +141,7 @@ class Inputs:
     def format(self) -> str:
         """The name of what the environment wants written."""
         chosen = self.settings.environment.tree
-        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags") if chosen.get(key)})
+        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags", "native_calls") if chosen.get(key)})
 
     def prices(self, figures: Figures) -> Mapping[str, float]:
         """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
