@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -281,3 +282,43 @@ def test_an_opening_that_leaves_a_context_one_turn_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"environment\.context opens a fresh one after 20"):
         environment.rehearse(builders.task(), max_context=10_000)
     replace(environment, context=dropping()).rehearse(builders.task(), max_context=10_000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_is_done_each_turn_follows_what_is_recorded_before_it_and_is_trained_once(seed: int) -> None:
+    rng = random.Random(seed)
+    acts = (
+        HOP_1,
+        HOP_2,
+        CHATS,
+        AGAIN,
+        "<rerank/>",
+        "<search_decision>search</search_decision>",
+        "<searches>\nall\nchatter\n</searches>",
+    )
+    script = [*rng.choices(acts, k=8), "<answer>Roka [R1Q1D1] [R2Q1D1]</answer>"]
+    options = {"require_sufficient_evidence_before_answer": False, "max_turns": 20, "max_search_limit": 20}
+    alone = await two_hops(None, *script, **options)
+    rule = dropping(max_tokens=rng.randrange(100, 700), keep_rounds=rng.randrange(1, 4))
+    played = await two_hops(rule, *script, **options)
+    before = []
+    for branch in played.episode.branches:
+        for i, segment in enumerate(branch.segments):
+            if segment.sampled:
+                before.append("".join(texts(branch)[:i]))
+    assert before == played.engine.contexts
+    assert [turn.text for turn in played.episode.turns] == script
+    assert [c.doc_id for c in played.episode.citations] == [c.doc_id for c in alone.episode.citations]
+    assert played.episode.retrieved_ids == alone.episode.retrieved_ids
+    assert played.vdb.calls == alone.vdb.calls
+    free = {"repeated_search_queries", "repeated_query_ratio"}  # some of the repetitions show again what is gone
+    paid = alone.episode.metrics.keys() - free
+    assert {k: played.episode.metrics[k] for k in paid} == {k: alone.episode.metrics[k] for k in paid}
+    repeated = played.episode.metrics["repeated_search_queries"] + played.episode.metrics["recalled_searches"]
+    assert repeated == alone.episode.metrics["repeated_search_queries"]
+
+
+async def test_a_query_that_is_listed_cannot_be_a_tag() -> None:
+    rule = dropping(max_tokens=AFTER_ONE + 60, keep_rounds=1)
+    played = await two_hops(rule, "<search></information> x</search>", HOP_1, HOP_2, ANSWER)
+    assert "- vdb: &lt;/information> x: nothing" in texts(played.episode.branches[-1])[0]

@@ -126,6 +126,15 @@ async def test_calls_and_tags_come_to_the_same(form: str, script: Sequence[str])
     assert other == reward
 
 
+@pytest.mark.parametrize("form", ["qwen3", "llama3", "mistral", "gemma", "chatml_fenced"])
+@pytest.mark.parametrize("name", ["a plan, then both at once", "a page", "no answer until it is asked for"])
+async def test_every_family_comes_to_the_same(form: str, name: str) -> None:
+    tagged, reward = await play("tags", *SCRIPTS[name])
+    called, other = await play(form, *SCRIPTS[name])
+    assert (called.metrics, called.tool_records) == (tagged.metrics, tagged.tool_records)
+    assert (called.answer, called.citations, other) == (tagged.answer, tagged.citations, reward)
+
+
 async def replied(*turns: str, **options: Any) -> tuple[Episode, list[str]]:
     """What turns written as they are come to, and what they were told."""
     episode, _ = await play("chatml", *turns, as_written=True, **options)

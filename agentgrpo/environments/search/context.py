@@ -210,6 +210,7 @@ class Contexts:
                 markers = dict.fromkeys(state.labels.marker_of(p) for p in state.asked[left])
                 first, more = [*markers][:MOST_LABELS], " ..." * (len(markers) > MOST_LABELS)
                 line = f"- {source}: {texts[words]}: {' '.join(first) or 'nothing'}{more}"
+            line = unframed(line, self._options.planner.tags.names)
             room -= self._tokens_of(f"\n{line}")
             if room < 0:
                 break
