@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,12 +19,6 @@ from agentgrpo.retrieval.rerank import FUNCTION_WORDS
 
 _ASKING = frozenset({"thing", "things", "word", "words", "name", "names", "called", "mean", "means", "meaning"})
 """Words by which a question says what kind of answer it wants; no passage has to say them."""
-_PRONOUNS = frozenset(
-    ("he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs", "we", "us", "our")
-)
-_SAYS_NOTHING = FUNCTION_WORDS | _ASKING | _PRONOUNS
-"""Words of a statement that no passage has to have."""
-_DENIALS = frozenset({"not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot"})
 MIN_SCORE, MIN_SCORE_WITHOUT_CORPUS = 0.9, 0.5
 _MAX_CHAINS = 2000
 """Of one verdict; short ones are tried first."""
@@ -126,31 +119,6 @@ class LexicalEvidence:
         score = self._score(task.question, seen)
         queries = sum(self._score(r.query, r.passages) >= self._min_score for r in results)
         return EvidenceGrade(sufficient=score >= self._min_score, score=score, num_sufficient_queries=queries)
-
-    def said(self, statement: str, passages: Sequence[Passage]) -> float:
-        """How far passages say a statement together, in [0, 1]: 0 where a name or a number of it is in none of them, or
-        where it says no and none of them does; else the share of its other words that they have, by weight. The word
-        that opens the statement counts as a name, unless a comma follows it."""
-        own = [w for w in self._words(statement) if w.surface not in _SAYS_NOTHING]
-        if not own:
-            return 0.0
-        opening = own[0].surface
-        opens = statement[:1].isupper() and re.match(rf"{re.escape(opening)}(?!,)", statement.lower()) is not None
-        named = {w.stem for w in own if w.is_name or any(map(str.isdigit, w.surface))} | (
-            {own[0].stem} if opens else set()
-        )
-        texts = [self._words(searchable_text(passage)) for passage in passages]
-        stems = {word.stem for text in texts for word in text}
-        denies = any(w.surface in _DENIALS for w in own)
-        if not named <= stems or (denies and all(w.surface not in _DENIALS for text in texts for w in text)):
-            return 0.0
-        weights = {w.stem: self._weight(w) for w in own if w.stem not in named}
-        covered = math.fsum(weight * min(1.0, self._cover(stem, stems)) for stem, weight in weights.items())
-        return covered / math.fsum(weights.values()) if weights else 1.0
-
-    def _weight(self, word: _Word) -> float:
-        rarity = self._rarity(word.stem, is_name=word.is_name)
-        return (1 + (1.0 if rarity is None else rarity)) / 2
 
     def _score(self, question: str, passages: Sequence[Passage]) -> float:
         asked = self._asked(question)
