@@ -348,7 +348,7 @@ VERB_NAMES = (
 )
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, math, numeric, "
-    "questions, questions_by_metric, route, token_f1"
+    "questions, questions_by_metric, report, report_llm, route, token_f1"
 )
 TYPOS = [
     ("trian", f"verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?"),

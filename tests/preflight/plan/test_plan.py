@@ -253,6 +253,23 @@ def test_a_forced_answer_is_a_turn_more(capsys: pytest.CaptureFixture[str]) -> N
     assert "turns of an episode: 4 (at most, environment.max_turns)" in unforced
 
 
+def test_fresh_contexts_are_as_many_as_turns_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["environment.max_turns=4", "run.max_steps=1"]
+    alone, fresh = figures(capsys, *settings)["step"], figures(capsys, *settings, "environment.context=drop")["step"]
+    assert (alone["turns"], fresh["turns"]) == (5, 5)
+    assert fresh["context_tokens"] == 5 * alone["context_tokens"]
+    asked = plan(capsys, *settings, "environment.context=summary")
+    assert "turns of an episode: 9 (" in asked
+    assert "environment.context may open a context for each, and ask for a summary)" in asked
+
+
+def test_opinions_of_claims_are_as_many_as_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["judge=report_llm", "judge.max_claims=10"]
+    found = figures(capsys, *settings, "run.max_steps=1", "run.eval_every=0", "run.final_eval=false")
+    calls = {row["where"]: row["run"] / found["run"]["episodes"] for row in found["calls"] if row["kind"] == "judge"}
+    assert calls == {"judge.judge": 4, "judge.support": 20}  # the answer and its control, and claims; each asked twice
+
+
 def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["judge=llm", "judge.repeats=2", "judge.verdict_retries=1", "run.max_steps=10", "run.eval_every=0"]
     settings += ["run.final_eval=false", "judge.prompt_price=0.001", "judge.completion_price=0.01"]
