@@ -125,7 +125,10 @@ class Chains:
         total = math.fsum(word.weight * word.times for word in asked)
         own = {w.surface for w in self._words(question)}
         own |= {s for word in asked for s in self._expansions.get(word.stem, ())}
-        readings = [self._read(searchable_text(passage), asked, own) for passage in passages]
+        texts = [searchable_text(passage) for passage in passages]
+        readings = [self._read(text, asked, own) for text in texts]
+        if self._alike is not None:
+            readings = self._with_alike(self._alike, asked, texts, readings)
         best = 0.0
         for number, chain in enumerate(self._chains(asked, readings)):
             covered = math.fsum(word.weight * share for word, share in zip(asked, chain.cover, strict=True))
@@ -155,10 +158,8 @@ class Chains:
         new = (
             w.surface for w in words if w.surface not in own and w.surface not in FUNCTION_WORDS and self._is_rare(w)
         )
-        cover = [self._cover(word.stem, stems) for word in asked]
-        if self._alike is not None:
-            self._add_alike(cover, asked, words, self._alike)
-        return _Reading(tuple(cover), frozenset(w.surface for w in words), frozenset(new))
+        cover = tuple(self._cover(word.stem, stems) for word in asked)
+        return _Reading(cover, frozenset(w.surface for w in words), frozenset(new))
 
     def _is_rare(self, word: _Word) -> bool:
         rarity = self._rarity(word.stem, is_name=word.is_name)
@@ -170,24 +171,28 @@ class Chains:
             return float(word in stems)
         return max(len(expansion & stems) / len(expansion), 0.5 * (word in stems))
 
-    def _add_alike(self, cover: list[float], asked: Sequence[_Asked], words: Sequence[_Word], alike: Alike) -> None:
-        """Raise the shares in `cover`. A word of a passage says one word of the question: the best pairs first."""
-        missing = [i for i, word in enumerate(asked) if cover[i] < 1 and word.meaning]
-        windows = _windows(words, {word.stem for word in asked})
-        if not (missing and windows):
-            return
-        shares = alike([asked[i].meaning for i in missing], [text for _, text in windows])
-        told: set[int] = set()
-        taken: set[int] = set()
-        for pair in np.argsort(-shares, axis=None, kind="stable"):
-            row, column = divmod(int(pair), len(windows))
-            share, places = float(shares[row, column]), windows[column][0]
-            if share < _LEAST_ALIKE or len(told) == len(missing):
-                break
-            if row not in told and taken.isdisjoint(places):
-                told.add(row)
-                taken.update(places)
-                cover[missing[row]] = max(cover[missing[row]], share)
+    def _with_alike(
+        self, alike: Alike, asked: Sequence[_Asked], texts: Sequence[str], readings: Sequence[_Reading]
+    ) -> list[_Reading]:
+        """The readings, with what is said in other words. `alike` is asked once for all of them."""
+        rows = [i for i, word in enumerate(asked) if word.meaning]
+        said = {word.stem for word in asked}
+        windows = [
+            _windows(self._words(text), said) if any(reading.cover[i] < 1 for i in rows) else []
+            for text, reading in zip(texts, readings, strict=True)
+        ]
+        columns = {text: i for i, text in enumerate(dict.fromkeys(text for found in windows for _, text in found))}
+        if not columns:
+            return list(readings)
+        shares = alike([asked[i].meaning for i in rows], list(columns))
+        found = []
+        for reading, own in zip(readings, windows, strict=True):
+            cover = list(reading.cover)
+            of_own = shares[:, [columns[text] for _, text in own]]
+            for row, share in _matched(of_own, [places for places, _ in own], [cover[i] < 1 for i in rows]):
+                cover[rows[row]] = max(cover[rows[row]], share)
+            found.append(reading._replace(cover=tuple(cover)))
+        return found
 
     def _chains(self, asked: Sequence[_Asked], readings: Sequence[_Reading]) -> Iterator[_Chain]:
         """Those of one passage first, then those of two, ..."""
@@ -218,6 +223,21 @@ def _windows(words: Sequence[_Word], said: set[str]) -> list[tuple[range, str]]:
             if text not in FUNCTION_WORDS:
                 found.append((range(first, last + 1), text))
     return found
+
+
+def _matched(shares: Shares, places: Sequence[range], missing: Sequence[bool]) -> Iterator[tuple[int, float]]:
+    """(row, share) of the best pairs first: a row that is `missing` and a window, no place of which is taken."""
+    open_rows = {row for row, is_missing in enumerate(missing) if is_missing}
+    taken: set[int] = set()
+    for pair in np.argsort(-shares, axis=None, kind="stable"):
+        row, column = divmod(int(pair), len(places))
+        share = float(shares[row, column])
+        if share < _LEAST_ALIKE or not open_rows:
+            return
+        if row in open_rows and taken.isdisjoint(places[column]):
+            open_rows.remove(row)
+            taken.update(places[column])
+            yield row, share
 
 
 def _longer(chain: _Chain, asked: Sequence[_Asked], readings: Sequence[_Reading]) -> Iterator[_Chain]:
