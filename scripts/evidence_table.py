@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentgrpo.core.chance import uniform
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
@@ -34,7 +36,7 @@ from agentgrpo.models.encoder import Encoder
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrieval.embedded import embedded
-from agentgrpo.retrieval.embedder import Embedder, HashingEmbedder
+from agentgrpo.retrieval.embedder import Embedder, HashingEmbedder, Vectors, query_vectors
 from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.worlds.almanac.dataset import Almanac
@@ -126,6 +128,20 @@ async def play(
     return episodes
 
 
+class Remembering:
+    """An embedder that is asked once for each text, whichever judge and seed wants it."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.dim = embedder.dim
+        self._embedder = embedder
+        self._known: dict[str, Vectors] = {}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if missing := [text for text in dict.fromkeys(texts) if text not in self._known]:
+            self._known |= zip(missing, query_vectors(self._embedder, missing), strict=True)
+        return np.stack([self._known[text] for text in texts])
+
+
 def judges_of(
     world: Almanac | Glossary, embedder: Embedder, thresholds: Mapping[str, float]
 ) -> dict[str, EvidenceJudge]:
@@ -167,7 +183,7 @@ def main() -> None:
     parser.add_argument("--min-score", type=float, default=None)
     parser.add_argument("--min-rarity", type=float, default=None)
     given = parser.parse_args()
-    embedder: Embedder = (
+    embedder = Remembering(
         Encoder(path=given.embedder, query_prefix="", passage_prefix="", query_batch_size=32)
         if given.embedder
         else HashingEmbedder()

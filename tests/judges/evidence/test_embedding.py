@@ -150,3 +150,15 @@ async def test_an_embedder_that_tells_nothing_apart_is_refused_when_it_is_probed
 def test_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         judge(**given)
+
+
+async def test_without_a_corpus_short_words_can_answer_and_more_has_to_be_covered() -> None:
+    of, lexical = judge(corpora=None), LexicalEvidence()
+    pet, question = passage("x", "cat is a kind of pet"), "What kind of thing is a cat?"
+    assert await score(of, question, pet) == 1.0
+    assert lexical.judge_round(task(question=question), [], [pet]).score == 0.5
+    part, question = passage("x", "Velmor was founded by Castin."), "Who founded the maker of Velmor?"
+    assert lexical.judge_round(task(question=question), [], [part]).sufficient
+    graded = await of.judge_round(task(question=question), [], [part])
+    assert not graded.sufficient
+    assert 0.7 < graded.score < 0.75
