@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -92,6 +93,13 @@ async def test_queries_are_graded_by_their_own_passages() -> None:
     results = [QueryResults(query="Velmor headquartered", passages=(OFFICE,)), QueryResults(query="born", passages=())]
     graded = await judge().judge_round(task(question="Where is Velmor headquartered?"), results, [OFFICE])
     assert (graded.sufficient, graded.num_sufficient_queries) == (True, 1)
+
+
+async def test_episodes_that_run_at_once_are_judged_as_one_by_one() -> None:
+    questions = [f"Where is {name} headquartered and who founded {name}?" for name in ("Velmor", "Ulm", "Ost", "Pell")]
+    one_by_one = [await score(judge(), question, *CORPUS) for question in questions]
+    of = judge()
+    assert await asyncio.gather(*(score(of, question, *CORPUS) for question in questions * 5)) == one_by_one * 5
 
 
 def test_cosines_of_different_embedders_come_to_one_scale() -> None:
