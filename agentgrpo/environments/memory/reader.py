@@ -242,22 +242,28 @@ class ModelReader(ABC):
 # Velmor lives in ___         Velmor lives in Castin before Ardun      Castin
 # Velmor lives before ___     Velmor lives in Castin before Ardun      Ardun
 # Velmor lives in ___         Velmor laughed a lot                     unknown
+# Velmor met how many ___     Velmor met Dorin; Velmor met Osra        2
 
 UNKNOWN = "unknown"
 """What documents do not say; a right answer where they should not."""
 BEFORE = "before"
 """The cue of a question about what held earlier."""
-RUMOUR = "perhaps"
+RUMOUR, CHANGE, FORGET = ("perhaps",), ("after",), ("please", "forget")
+"""How a sentence of raw text begins that asserts nothing, that names what held until then, that withdraws."""
+HOW_MANY = ("how", "many")
+"""The end of a question that is answered with a number, of different values."""
 _BLANK = re.compile(r"_{2,}")
 
 
 class ClozeReader:
     """Of the words before the blank the best entry is found, and among equally good ones the newest. It answers if it
     holds all of them: with the word after the last one, the cue. A question without a blank is answered with the text
-    of its best entry. Raw chunks are read sentence by sentence.
+    of its best entry. Raw chunks are read sentence by sentence. "Velmor met how many ___" counts the different words
+    after "Velmor met", of all entries.
 
     recency: no search, and what is newest is true: the newest sentence that holds the words answers, rumours
-    ("Perhaps ...") never do, and what held before is what the sentence before that one says. This is the reader that
+    ("Perhaps ...") never do, "Please forget where Velmor lives" withdraws what was said of that, and what held before
+    is what "After Oslo, Velmor lives in ..." says, or else the sentence before that one. This is the reader that
     baselines on raw text get: it knows how such text changes its mind, which a reader of notes need not.
     """
 
@@ -268,17 +274,20 @@ class ClozeReader:
         self.identity = f"cloze recency={recency} {self._search.identity}"
 
     def recency_aware(self) -> ClozeReader:
-        """The same with recency, for the baseline rag_recent."""
+        """The same with recency, for the baselines rag_recent and rag_sentences."""
         return ClozeReader(search=self._search, recency=True)
 
     async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
         pieces = in_sentences(documents)
         if not pieces:
             return [""] * len(questions)
-        if self._recency:
-            return [_newest(question.text, pieces) for question in questions]
-        index = self._search.over(pieces)
-        return [_best(question.text, index) for question in questions]
+        index = None if self._recency else self._search.over(pieces)
+        return [self._one(question.text, pieces, index) for question in questions]
+
+    def _one(self, question: str, pieces: Sequence[Passage], index: Index | None) -> str:
+        if counted := _counted(question):
+            return _how_many(counted, pieces)
+        return _newest(question, pieces) if index is None else _best(question, index)
 
     def counts(self) -> dict[str, float]:
         """Nothing: it costs nothing."""
@@ -299,16 +308,47 @@ def _best(question: str, index: Index) -> str:
 def _newest(question: str, pieces: Sequence[Passage]) -> str:
     wanted = words_of(_parted(question)[0])
     is_history = bool(wanted) and wanted[-1].lower() == BEFORE
-    said = []
+    said: list[str] = []
     for piece in pieces:
         words = words_of(piece.text)
-        if words and words[0].lower() != RUMOUR:
-            # Raw text does not say what held before: the value that it gives is its last word.
-            found = _last(wanted[:-1], words) if is_history else _after(wanted, words)
-            said += [found] if found else []
+        if _begins(words, RUMOUR):
+            continue
+        if _begins(words, FORGET) and _holds(wanted[:-1], words):
+            said = []
+            continue
+        # Raw text does not say what held before: the value that it gives is its last word.
+        found = _last(wanted[:-1], words) if is_history else _after(wanted, words)
+        if found:
+            said += [*words[1:2], found] if _begins(words, CHANGE) else [found]
     if is_history:
         return said[-2] if len(said) > 1 else UNKNOWN
     return said[-1] if said else UNKNOWN
+
+
+def _counted(question: str) -> tuple[str, ...]:
+    """The words after which a question wants different ones counted; none where it does not."""
+    wanted = words_of(_parted(question)[0])
+    return wanted[:-2] if tuple(word.lower() for word in wanted[-2:]) == HOW_MANY else ()
+
+
+def _how_many(wanted: tuple[str, ...], pieces: Sequence[Passage]) -> str:
+    """Of different words right after `wanted`, in its order: who met whom is told apart. Rumours do not count."""
+    plain = tuple(word.lower() for word in wanted)
+    found = set()
+    for piece in pieces:
+        words = tuple(word.lower() for word in words_of(piece.text))
+        if not _begins(words, RUMOUR):
+            ends = range(len(plain), len(words))
+            found |= {words[end] for end in ends if words[end - len(plain) : end] == plain}
+    return str(len(found)) if found else UNKNOWN
+
+
+def _begins(words: Sequence[str], opening: Sequence[str]) -> bool:
+    return [word.lower() for word in words[: len(opening)]] == list(opening)
+
+
+def _holds(wanted: Sequence[str], words: Sequence[str]) -> bool:
+    return bool(wanted) and {word.lower() for word in wanted} <= {word.lower() for word in words}
 
 
 def _parted(question: str) -> tuple[str, bool, str]:
@@ -319,9 +359,9 @@ def _parted(question: str) -> tuple[str, bool, str]:
 
 def _after(wanted: Sequence[str], words: Sequence[str]) -> str:
     """The word after the cue, the last of `wanted`, where `words` holds all of them; else ""."""
-    plain = [word.lower() for word in words]
-    if not wanted or not {word.lower() for word in wanted} <= set(plain):
+    if not _holds(wanted, words):
         return ""
+    plain = [word.lower() for word in words]
     return "".join(words[plain.index(wanted[-1].lower()) + 1 :][:1])
 
 
