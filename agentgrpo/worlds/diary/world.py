@@ -65,7 +65,7 @@ class DiaryRelation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Phrasing:
     """How one relation is told: texts with {who}, {key}, {cue}, {value}, {before} and {asked} to be filled in."""
 
     fact: tuple[str, ...]
@@ -77,7 +77,7 @@ class Told:
 class Wording:
     """How a diary tells what happens."""
 
-    relations: Mapping[str, Told]
+    relations: Mapping[str, Phrasing]
     """By verb."""
     meetings: tuple[str, ...] = ()
     """With {who} and {whom}; without one there are no meetings."""
@@ -177,7 +177,7 @@ def draw_diary(pool: Pool, num_days: int, *key: object, rates: Rates | None = No
 
 @cache
 def plain_wording() -> Wording:
-    told = Told(
+    told = Phrasing(
         fact=("{key} {cue} {value}",),
         change=("After {before}, {key} {cue} {value}",),
         forget=("Please forget {asked} {key}",),
@@ -188,7 +188,9 @@ def plain_wording() -> Wording:
 @cache
 def hard_wording() -> Wording:
     raw = json.loads((Path(__file__).parent / "hard.json").read_text(encoding="utf-8"))
-    told = {verb: Told(**{kind: tuple(texts) for kind, texts in of.items()}) for verb, of in raw["relations"].items()}
+    told = {
+        verb: Phrasing(**{kind: tuple(texts) for kind, texts in of.items()}) for verb, of in raw["relations"].items()
+    }
     return Wording(relations=told, meetings=tuple(raw["meetings"]))
 
 
@@ -326,7 +328,7 @@ class _Draw:
         """Another one than holds."""
         return self.rng.choice([v for v in topic.relation.values if v != self.holds.get(topic)])
 
-    def _told(self, topic: _Topic) -> Told:
+    def _told(self, topic: _Topic) -> Phrasing:
         return self.wording.relations[topic.relation.verb]
 
     def _text(self, topic: _Topic, texts: Sequence[str], value: str = "") -> str:
