@@ -145,6 +145,8 @@ class ReaderQuestion:
 
     question: Question
     documents: tuple[Passage, ...]
+    whole: bool = False
+    """All of them are shown, and all of each, without a search."""
 
     def key(self, identity: str) -> str:
         """What the answer is kept under: everything that decides it."""
@@ -164,17 +166,20 @@ class ModelReader(ABC):
         search: MemorySearch | None,
         cache: Path | None,
         max_concurrent: int,
+        context_tokens: int,
         prompt_price: float,
         completion_price: float,
         **limits: int,
     ) -> None:
-        """name: of the reader, for its identity. search: None = bm25. limits: settings of 1 or more, which belong to
-        the identity. Raises ConfigError."""
-        for key, value in {**limits, "max_concurrent": max_concurrent}.items():
+        """name: of the reader, for its identity. search: None = bm25. context_tokens: of all text that `unsearched` is
+        to be given. limits: settings of 1 or more, which belong to the identity. Raises ConfigError."""
+        for key, value in {**limits, "max_concurrent": max_concurrent, "context_tokens": context_tokens}.items():
             if value < 1:
                 raise ConfigError(f"environment.reader.{key}={value}; 1 or more is allowed")
         self._search = search if search is not None else bm25()
+        self.context_tokens = context_tokens
         self.identity = json.dumps([name, completer.identity, self._search.identity, limits])
+        self._whole_identity = json.dumps(["long_context", completer.identity])
         self._model = Billed(
             completer, prompt_price=prompt_price, completion_price=completion_price, setting="environment.reader"
         )
@@ -191,7 +196,19 @@ class ModelReader(ABC):
         if not held:
             self._counts["empty"] += len(questions)
             return [""] * len(questions)
-        readings = self._readings(questions, held)
+        return await self._answers(self._readings(questions, held))
+
+    def unsearched(self) -> LongContextReader:
+        """The same model, shown all that it is given, for the baseline long_context."""
+        return LongContextReader(self)
+
+    async def answer_from_all(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
+        """As `answer`, from one prompt that has every document in full."""
+        self._counts["questions"] += len(questions)
+        held = tuple(d for d in documents if d.text.strip())
+        return await self._answers([ReaderQuestion(question, held, whole=True) for question in questions])
+
+    async def _answers(self, readings: Sequence[ReaderQuestion]) -> list[str]:
         found = await asyncio.gather(*(self._asked.ask(None, r) for r in readings), return_exceptions=True)
         for answer in found:
             if isinstance(answer, BaseException):
@@ -227,13 +244,39 @@ class ModelReader(ABC):
 
     async def _answer(self, group: None, readings: list[ReaderQuestion], arrived: float) -> list[str]:
         (reading,) = readings
-        key = reading.key(self.identity)
+        key = reading.key(self._whole_identity if reading.whole else self.identity)
         kept = await self._cache.find(key) if self._cache is not None else None
         if kept is not None:
             self._counts["cached"] += 1
             return [kept]
-        answer = " ".join((await self._read(reading)).split())[:MAX_ANSWER_CHARS]
+        text = await (self._read_all(reading) if reading.whole else self._read(reading))
+        answer = " ".join(text.split())[:MAX_ANSWER_CHARS]
         return [await self._cache.keep(key, answer) if self._cache is not None else answer]
+
+    async def _read_all(self, reading: ReaderQuestion) -> str:
+        longest = max(len(d.text) for d in reading.documents)
+        prompt = asked(reading.question, reading.documents, seed=reading.key(""), max_chars=longest)
+        return (await self._model.complete(prompt)).text
+
+
+class LongContextReader:
+    """A model reader without its search, which a text of any length would be cut by. Its calls are counted there."""
+
+    def __init__(self, of: ModelReader) -> None:
+        self._of = of
+        self.identity = f"{of.identity} unsearched"
+        self.context_tokens = of.context_tokens
+
+    async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
+        if not any(d.text.strip() for d in documents):
+            return [""] * len(questions)
+        return await self._of.answer_from_all(questions, documents)
+
+    def counts(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        """The model is the other reader's."""
 
 
 # --- A reader that is a rule: it fills the blank of a question with the word that stands there in the best entry.
@@ -386,16 +429,19 @@ class CompleterReader(ModelReader):
         max_chars: int = 2000,
         cache: Path | None = None,
         max_concurrent: int = 8,
+        context_tokens: int = 32768,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """Prices are per 1,000 tokens. Raises ConfigError."""
+        """context_tokens: of all text at once, by the policy's tokenizer, for the baseline long_context; what the model
+        holds, less question and reply. Prices are per 1,000 tokens. Raises ConfigError."""
         super().__init__(
             name="completer",
             completer=completer,
             search=search,
             cache=cache,
             max_concurrent=max_concurrent,
+            context_tokens=context_tokens,
             prompt_price=prompt_price,
             completion_price=completion_price,
             top_k=top_k,
@@ -451,16 +497,19 @@ class AgenticReader(ModelReader):
         max_chars: int = 2000,
         cache: Path | None = None,
         max_concurrent: int = 8,
+        context_tokens: int = 32768,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """top_k: documents a search brings, each up to max_chars. Prices are per 1,000 tokens. Raises ConfigError."""
+        """top_k: documents a search brings, each up to max_chars. context_tokens: see CompleterReader. Prices are per
+        1,000 tokens. Raises ConfigError."""
         super().__init__(
             name="agentic",
             completer=completer,
             search=search,
             cache=cache,
             max_concurrent=max_concurrent,
+            context_tokens=context_tokens,
             prompt_price=prompt_price,
             completion_price=completion_price,
             top_k=top_k,

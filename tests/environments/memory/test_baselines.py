@@ -10,12 +10,14 @@ import pytest
 from agentgrpo.core.errors import DataError, JudgeError
 from agentgrpo.core.types import Exit, Passage, Piece, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.memory.baselines import READ, RECENT, WHOLE, memory_baselines
+from agentgrpo.environments.memory.baselines import READ, RECENT, SHOWN, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import ADDITIVE, NAMES
-from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.environments.memory.reader import ClozeReader, CompleterReader
 from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.tasks.dialogue import Question, memory_task, split
 from tests import builders
+from tests.environments.memory.models import Spoken
+from tests.judges.llm.models import blocks
 from tests.runners import memory_runner
 
 CHUNKS = (
@@ -173,6 +175,18 @@ async def test_where_no_chunk_shares_a_word_the_newest_is_read() -> None:
 async def test_long_context_reads_all() -> None:
     found = await asked("long_context", 0.0)
     assert found == ([(ALL, chunks(0, 1, 2, 3))], [f"4 for {q}" for q in ALL], measured(4.0, 22.0))
+
+
+@pytest.mark.parametrize(("limit", "places"), [(22, (0, 1, 2, 3)), (21, (1, 2, 3)), (12, (2, 3)), (1, (3,))])
+async def test_a_model_reads_the_newest_chunks_that_its_context_holds(limit: int, places: tuple[int, ...]) -> None:
+    """All of them in full: a text of 22 tokens is read whole where 22 fit."""
+    model = Spoken("Roka")
+    reader = CompleterReader(completer=model, max_chars=3, top_k=1, context_tokens=limit)
+    agent = memory_baselines({"": 0.1}, reader=reader, count_tokens=words, kind="fact")["long_context"]
+    episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
+    assert [text for _, text in blocks(model.asked[0][-1].content)[:-1]] == [CHUNKS[place] for place in places]
+    assert (len(model.asked), episode.metrics["entries"]) == (3, len(places))
+    assert agent.note == f"{SHOWN} {limit} tokens"
 
 
 async def test_the_budget_is_that_of_the_kind_of_task() -> None:
