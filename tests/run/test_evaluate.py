@@ -208,7 +208,8 @@ def test_accuracy_by_data_source_where_there_are_several() -> None:
         assert "sources" not in of_one["greedy"]
     sources = ("web", "web", "book", "book")
     both = [replace(constant(SEARCH, values), sources=sources) for values in (BEFORE, AFTER)]
-    assert "by data source, greedy: before → after" in (text := printed(compared(SEARCH_FIGURES, *both)))
+    text = printed(compared(SEARCH_FIGURES, *both))
+    assert "by data source, greedy: before → after" in text
     cells = [[cell.strip() for cell in line.split("│")] for line in text.splitlines()]
     assert ["book", "2", "1.00 → 1.00"] in [row[1:4] for row in cells]
     assert replace(both[0], pass_at_k={}) == Scorecard.from_json(replace(both[0], pass_at_k={}).to_json())
