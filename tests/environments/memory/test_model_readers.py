@@ -277,6 +277,21 @@ async def test_unsearched_the_model_is_shown_everything_in_full(make: Any, tmp_p
     assert model.closed == 0
 
 
+async def test_an_answer_from_a_search_is_not_one_from_all(tmp_path: Path) -> None:
+    """Of the same documents: max_chars cuts them for the one alone."""
+    model = Spoken("Castin")
+    reader = CompleterReader(completer=model, max_chars=10, cache=tmp_path / "c.sqlite")
+    for _ in range(2):
+        await reader.answer(WHERE, NOTES[:1])
+        await reader.unsearched().answer(WHERE, NOTES[:1])
+    assert [
+        blocks(messages[-1].content)[0][1].startswith("[semantic] Velmor lives in") for messages in model.asked
+    ] == [
+        False,
+        True,
+    ]
+
+
 async def test_closing_closes_the_completer() -> None:
     model = Spoken("x")
     await CompleterReader(completer=model).close()
