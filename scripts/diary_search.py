@@ -5,8 +5,8 @@ python scripts/diary_search.py --worlds hard --seeds 0 5 7
 
 The oracle's memory is made of the calls that each day asks for. Every baseline of environment=memory may read as much
 as that memory holds, of tasks of the same kind; tokens are words here. told is rag_sentences on days in which somebody
-who knows all wordings has first put each sentence, by itself, into the words in which it is asked for: what is left is
-what no single sentence says.
+who knows all wordings has first put each sentence, by itself, into the words in which it is asked for; of told_pairs
+also what two sentences say together: what a reader could answer to whom no wording is new.
 """
 
 from __future__ import annotations
@@ -63,13 +63,16 @@ def forms(relation: DiaryRelation) -> Iterator[tuple[re.Pattern[str], str]]:
 
 def _pattern(text: str) -> re.Pattern[str]:
     filled = {name: rf"(?P<{name}>[A-Za-z]+)" for name in ("who", "value", "before", "whom")}
-    return re.compile(text.format(**filled) + r"\.")
+    return re.compile(f"{text}.".replace(".", r"\.").format(**filled))
 
 
-def in_plain_words(chunk: str) -> str:
-    """Sentence by sentence, each by itself; a rumour stays one."""
+def in_plain_words(chunk: str, pairs: bool = False) -> str:
+    """Sentence by sentence, each by itself, and of `pairs` two that belong together before; a rumour stays one."""
     rules = [rule for relation in relations() for rule in forms(relation)]
     rules += [(_pattern(text), r"\g<who> met \g<whom>.") for text in hard_wording().meetings]
+    for pattern, plain in rules if pairs else ():
+        if ". " in pattern.pattern:
+            chunk = pattern.sub(plain, chunk)
 
     def said(sentence: str) -> str:
         rumour, rest = ("Perhaps ", sentence[8:]) if sentence.startswith("Perhaps ") else ("", sentence)
@@ -99,15 +102,18 @@ async def measured(world: Diaries, count: int) -> tuple[dict[str, Right], Mappin
         note(found["oracle"], task, answers)
     sampling = SamplingParams(max_tokens=1)
     for name, runner in memory_baselines(share, reader=reader, count_tokens=words, kind="fact").items():
-        for who, given in [(name, tasks), *([("told", list(map(plainly, tasks)))] if name == SEARCHED else [])]:
+        read: dict[str, Sequence[Task]] = {name: tasks}
+        if name == SEARCHED:
+            read |= {"told": [plainly(t) for t in tasks], "told_pairs": [plainly(t, pairs=True) for t in tasks]}
+        for who, given in read.items():
             for task in given:
                 episode = await runner.run(task, sample_index=0, stream="search", sampling=sampling)
                 note(found[who], task, split(episode.answer or "", len(questions_of(task))))
     return found, share
 
 
-def plainly(task: Task) -> Task:
-    metadata = {**task.metadata, CHUNKS: [in_plain_words(chunk) for chunk in chunks_of(task)]}
+def plainly(task: Task, pairs: bool = False) -> Task:
+    metadata = {**task.metadata, CHUNKS: [in_plain_words(chunk, pairs) for chunk in chunks_of(task)]}
     return Task(
         id=task.id,
         messages=task.messages,

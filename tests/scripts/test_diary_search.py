@@ -15,6 +15,8 @@ def test_each_sentence_is_put_in_plain_words_by_itself() -> None:
     assert in_plain_words(told) == plain
     spread = "Tuesday. Velmor has a new home. It is in Rome. Osra had lunch with Dorin. Osra had a guest. It was Dorin."
     assert in_plain_words(spread) == spread.replace("had lunch with", "met")
+    together = "Tuesday. Velmor lives in Rome. Osra met Dorin. Osra met Dorin."
+    assert in_plain_words(spread, pairs=True) == together
 
 
 def test_search_is_enough_for_plain_diaries_and_not_for_hard_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,5 +28,5 @@ def test_search_is_enough_for_plain_diaries_and_not_for_hard_ones(capsys: pytest
     ]
     assert rows[0]["oracle"] == rows[1]["oracle"] == 1.0
     assert rows[0]["rag_sentences"] > 0.98
-    assert rows[1]["rag_sentences"] < 0.5 < rows[1]["told"] < 0.9
+    assert rows[1]["rag_sentences"] < 0.5 < rows[1]["told"] < 0.9 < rows[1]["told_pairs"]
     assert rows[0]["nothing"] == rows[1]["nothing"] == 0.0
