@@ -139,7 +139,7 @@ def test_unknown_keys_and_names() -> None:
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
     names = (
         "exact_match, token_f1, contains, gold_agreement, keywords, numeric, choice, composite, questions, route, llm, "
-        "judger, math"
+        "judger, report, math"
     )
     own = "a class or function of your own is package.module:Class"
     assert refusal("judge", {"name": "exact"}) == (

@@ -219,6 +219,7 @@ def test_sweeps(spelling: str, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 def test_a_sweep_in_a_named_directory(tmp_path: Path) -> None:
     found = jobs("train", "--multirun", "run.dir='a sweep, = \"quoted\"'", "optimizer.lr=0.1,0.2")
     assert [c["optimizer"]["lr"] for c, _ in found] == [0.1, 0.2]
@@ -347,7 +348,7 @@ VERB_NAMES = (
 )
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, math, numeric, "
-    "questions, questions_by_metric, route, token_f1"
+    "questions, questions_by_metric, report, report_llm, route, token_f1"
 )
 TYPOS = [
     ("trian", f"verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?"),
@@ -736,7 +737,7 @@ def configure(run_dir: Path, group: str, node: str) -> None:
     path.write_text(f"{kept}{group}: {node}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize(("group", "node", "needed"), siblings(SECRETS, quick=4))
+@pytest.mark.parametrize(("group", "node", "needed"), siblings(SECRETS, quick=2))
 def test_a_snapshot_sends_nothing_of_the_environment_away(
     run_dir: Path, group: str, node: str, needed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_run_is_evaluated_with_one_and_is_otherwise_what_it_was(run: Path) -> 
     assert of_run(evaluated("counterfactual=blank", "reward=retriever_aware")) == ("blank", 2, True)  # composed anew
 
 
+@pytest.mark.slow
 def test_a_run_that_was_trained_with_one_is_evaluated_with_it(run: Path) -> None:
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "counterfactual": {"name": "blank"}}))

@@ -158,6 +158,7 @@ def desk(first_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A folder to work in, with data of one's own and a run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # as python has it for a program in it
+    monkeypatch.setenv("PATH", sys.prefix + "/bin", prepend=os.pathsep)  # as an environment that is activated has it
     export(Almanac(num_companies=12, dev_companies=4, test_companies=4), tmp_path)
     shutil.copytree(first_run, tmp_path / "runs" / "first")
     return tmp_path
@@ -168,7 +169,7 @@ LENGTHY = {
     *("published-environments", "read-a-run", "rewards", "supervised", "tools"),
 }
 """Pages with more trainings than a commit waits for; the other pages show the same verbs."""
-NEEDED = {"published-environments": ("reasoning_gym", "textarena", "gymnasium")}
+NEEDED = {"openenv": ("openenv",), "published-environments": ("reasoning_gym", "textarena", "gymnasium")}
 """Packages of extras that make test does not need."""
 
 

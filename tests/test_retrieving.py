@@ -26,6 +26,7 @@ from agentgrpo.retrieval.http import HttpRetriever
 from agentgrpo.retrieval.index.building import Building
 from agentgrpo.retrieval.server.running import listening
 from tests.retrieval.serving.running_app import passages2string
+from tests.thorough import siblings
 
 ROWS = [
     {"id": "1", "contents": '"Velmor"\nVelmor was founded by Castin.'},
@@ -107,7 +108,7 @@ def fetched(url: str, *queries: str, top_k: int = 2) -> list[list[Passage]]:
 # --- the whole way
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", siblings(ODD, quick=1))
 def test_from_a_corpus_to_a_server_in_a_folder_of_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("indexes")
     folder.mkdir()

@@ -93,6 +93,11 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "pages": "agentgrpo.retrieval.pages:Pages",
         "task": "agentgrpo.retrieval.task_pages:TaskPages",
     },
+    "context": {
+        "none": "agentgrpo.config.build:nothing",
+        "drop": "agentgrpo.environments.search.context:dropping",
+        "summary": "agentgrpo.environments.search.context:summarising",
+    },
     "reranker": {
         "none": "agentgrpo.config.build:nothing",
         "lexical": "agentgrpo.retrieval.rerank:LexicalReranker",
@@ -125,7 +130,12 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "route": "agentgrpo.judges.composed:Route",
         "llm": "agentgrpo.judges.llm.judge:LLMJudge",
         "judger": "agentgrpo.judges.judger:JudgerJudge",
+        "report": "agentgrpo.judges.report.judge:ReportJudge",
         "math": "agentgrpo.judges.math.judge:MathJudge",
+    },
+    "support": {
+        "lexical": "agentgrpo.judges.report.support:LexicalSupport",
+        "llm": "agentgrpo.judges.report.support:LLMSupport",
     },
     "judger": {"ground_truth": "agentgrpo.judges.judger:GroundTruth"},
     "completer": {
@@ -230,6 +240,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "evidence": "evidence",
         "reranker": "reranker",
         "fetcher": "fetcher",
+        "context": "context",
         "reader": "reader",
         "tests": "hidden_tests",
         "validity": "validity",
@@ -240,7 +251,9 @@ NESTED: Mapping[str, Mapping[str, str]] = {
         "routes": "judge*",
         "completer": "completer",
         "judger": "judger",
+        "support": "support",
     },
+    "support": {"completer": "completer"},
     "judge_part": {"judge": "judge"},
     "evidence": {"completer": "completer", "reranker": "reranker"},
     "memory_search": {"embedder": "embedder"},

@@ -195,6 +195,10 @@ class Citation:
     doc_id: str
     marker: str
     text: str
+    places: tuple[int, ...] = ()
+    """Where its markers stood in Episode.answer, which is without them: of each the number of characters before it. One
+    that opens a line stands before the text of that line, any other behind what it proves. () = not known, as in
+    records of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +275,12 @@ class Episode:
     @property
     def is_truncated(self) -> bool:
         """Tokens ended it, not the policy: its context was full, or a limit cut the last turn of a branch short, masked
-        ones left out."""
+        ones left out, and those with which another branch goes on."""
         last = [next((s for s in reversed(b.segments) if s.is_trained), None) for b in self.branches]
-        return self.exit is Exit.CONTEXT_OVERFLOW or any(s is not None and s.cut_short for s in last)
+        cut = {s.token_ids for s in last if s is not None and s.cut_short}
+        if cut:
+            cut -= {s.token_ids for b in self.branches for s in b.segments if not s.sampled and s.role == "assistant"}
+        return self.exit is Exit.CONTEXT_OVERFLOW or bool(cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +301,8 @@ class RewardResult:
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
     criteria: Mapping[str, float] = field(default_factory=dict)
-    """The grades that `correctness` is made of, by name, where a judge grades by several criteria."""
+    """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
+    on the way, such as claims."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

@@ -57,6 +57,12 @@ class Observation:
     metric is their sum."""
     fresh_context: bool = False
     """`messages` open a new Branch instead of going on with the last one."""
+    repeats: Sequence[int] = ()
+    """Turns of the episode with which a fresh context goes on behind its opening, token by token, each with what
+    answered it in the last context; the newest is answered by `then` instead. They are trained where they were
+    sampled."""
+    then: Sequence[Message | ToolReply] = ()
+    """Appended behind `repeats`."""
     shared_opening: int = 0
     """Tokens that this fresh context opens with and others too (SamplingParams.opening)."""
     is_last: bool = False

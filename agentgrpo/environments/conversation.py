@@ -19,7 +19,7 @@ from typing import Protocol, cast, runtime_checkable
 from agentgrpo.core.errors import DataError, EngineError, boundary
 from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.stages import Stage, calling
-from agentgrpo.core.types import Branch, Episode, FinishReason, Message, Piece, Segment, Task, ToolCall
+from agentgrpo.core.types import Branch, Episode, FinishReason, Message, Piece, Role, Segment, Task, ToolCall
 from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
@@ -48,6 +48,8 @@ class Conversation:
         self._has_tools = self._is_released = False
         self._context: list[int] = []
         self._segments: list[Segment] = []
+        self._turns: dict[int, int] = {}
+        """Number in the episode -> which segment it is."""
         self.turn = first_turn - 1
         """Of the episode, the one sampled last, from 0; -1 before the first."""
         self.is_trained = True
@@ -110,6 +112,7 @@ class Conversation:
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate
         text = self._text(completion.token_ids)
+        self._turns[self.turn] = self.num_segments
         self._append(
             Segment(
                 role="assistant",
@@ -169,6 +172,19 @@ class Conversation:
         self._has_tools, self._sampling = other._has_tools, other._sampling
         for segment in other._segments[:num_segments]:
             self._append(replace(segment, sampled=False, logprobs=None, policy_version=None))
+
+    def repeat(self, other: Conversation, turns: Sequence[int]) -> None:
+        """Go on with turns that stand in another one, by their numbers in the episode and in order, each with what
+        answered it there, the last one without that. What was sampled there is trained there: here all of it is the
+        environment's."""
+        ends = [*sorted(other._turns.values()), other.num_segments]
+        for turn in turns:
+            begin = other._turns[turn]
+            end = begin + 1 if turn == turns[-1] else next(n for n in ends if n > begin)
+            self._turns[turn] = self.num_segments
+            for segment in other._segments[begin:end]:
+                role: Role = "assistant" if segment.role == "assistant" else "user"
+                self._append(replace(segment, role=role, sampled=False, logprobs=None, policy_version=None))
 
     def release(self) -> None:
         """No turn follows, however it ended: the engine may forget the attempt."""

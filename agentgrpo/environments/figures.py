@@ -41,7 +41,8 @@ class Figures:
     """Name of a kind of call -> the price of one, unless run.eval.prices has another."""
     ratios: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     """Section of eval.json -> name -> (numerator, denominator): metrics that only some episodes have, such as those
-    whose task says which passages prove the answer. The ratio of their sums; absent where the denominators are 0."""
+    whose task says which passages prove the answer, or criteria of the judge, as criterion/NAME. The ratio of their
+    sums; absent where the denominators are 0."""
 
     members: Mapping[str, Figures] = field(default_factory=dict)
     """Of a suite, each with its own prices; empty for an environment by itself."""
@@ -165,10 +166,12 @@ class Figures:
         values |= {"cost": self.cost(metrics, prices), "reward": reward.total if reward else 0.0}
         return {name: values[name] for name in (*self.headline, "reward", *values)}
 
-    def ratio_parts(self, episode: Episode) -> dict[str, float]:
-        """Numerators and denominators of `ratios`, as far as the episode has them."""
+    def ratio_parts(self, episode: Episode, reward: RewardResult | None = None) -> dict[str, float]:
+        """Numerators and denominators of `ratios`, as far as the episode has them, or its judge's criteria, which are
+        called criterion/NAME."""
         parts = {part for section in self.ratios.values() for of in section.values() for part in of}
-        return {name: episode.metrics[name] for name in sorted(parts) if name in episode.metrics}
+        known = {**episode.metrics, **{f"criterion/{k}": v for k, v in (reward.criteria if reward else {}).items()}}
+        return {name: known[name] for name in sorted(parts) if name in known}
 
     def shares(self, means: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """`ratios` of the means of their parts; no section in which all are absent."""

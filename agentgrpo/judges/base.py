@@ -17,7 +17,7 @@ class Grade:
     score: float
     detail: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict)
-    """The grades that it is made of, by name, where there are several."""
+    """The grades that it is made of, by name, where there are several; and what was counted for it."""
 
 
 class AnswerJudge(Protocol):

@@ -405,7 +405,10 @@ def _texts(episode: Episode) -> dict[str, Any]:
         "answer": episode.answer,
         "prompt_len": episode.branches[0].num_prompt_tokens if episode.branches else 0,
         "response_len": sum(b.num_sampled_tokens for b in episode.branches),
-        "citations": [{"doc_id": c.doc_id, "marker": c.marker, "text": c.text} for c in episode.citations],
+        "citations": [
+            {"doc_id": c.doc_id, "marker": c.marker, "text": c.text, **({"places": c.places} if c.places else {})}
+            for c in episode.citations
+        ],
         "retrieved_ids": episode.retrieved_ids,
         "policy_version": min(versions, default=None),
     }

@@ -98,16 +98,20 @@ class PolicyRunner:
                 break
             if conversation is None or observation.fresh_context:
                 record.leave()
+                before = conversation
                 conversation = record.conversation = Conversation(
                     self.engine, self.renderer, of, sampling, limits, first_turn=record.turns
                 )
                 conversation.open(observation.messages, observation.tools, shared=observation.shared_opening)
-                told = len(observation.messages)
+                if before is not None and observation.repeats:
+                    conversation.repeat(before, observation.repeats)
+                said = observation.then
             else:
-                told = conversation.tell(observation.messages)
-            if told or not observation.messages:
+                said = observation.messages
+            told = conversation.tell(said)
+            if told or not said:
                 record.shown = tuple(observation.shown) or record.shown
-            if told < len(observation.messages):
+            if told < len(said):
                 record.exit = Exit.CONTEXT_OVERFLOW
                 return
             if observation.done is not None:

@@ -35,6 +35,7 @@ from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import EnvironmentFactory, Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
+from agentgrpo.environments.search.calls import specs_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.composed import SuiteJudge, refuse_unjudged
@@ -141,7 +142,7 @@ class Inputs:
     def format(self) -> str:
         """The name of what the environment wants written."""
         chosen = self.settings.environment.tree
-        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags") if chosen.get(key)})
+        return json.dumps({key: chosen[key] for key in ("name", "schema", "tags", "native_calls") if chosen.get(key)})
 
     def prices(self, figures: Figures) -> Mapping[str, float]:
         """What calls cost where policies are compared: run.eval.prices, and for names that it does not have those of
@@ -455,6 +456,15 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
         tools = [t.spec for t in inputs.equipment.for_environment["tools"].values()] if name == "tags" else ()
     elif chosen.says("speaks_of_tools"):
         tools = ()
+    elif chosen.tree.get("native_calls"):
+        if isinstance(inputs.settings.model, WarmStart):
+            raise ConfigError(
+                "environment.native_calls=true, and the demonstrations that this model is warmed up with write tags; "
+                "choose a model that calls tools: model.path=FOLDER"
+            )
+        has = {part: chosen.tree[part]["name"] != "none" for part in ("reranker", "fetcher")}
+        web = "web" in inputs.equipment.for_environment["retrievers"]
+        tools = specs_of(web=web, rerank=has["reranker"], fetch=has["fetcher"])
     else:
         return choose(name, tokenizer=tokenizer)
     return choose_for_tools(name, tokenizer=tokenizer, describe_tools=describes, tools=tools)

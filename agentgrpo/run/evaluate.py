@@ -293,7 +293,7 @@ async def evaluate(
     for group in scored:
         episodes = group.group.episodes
         rows.append(_mean([figures.row(e, r, paid) for e, r in zip(episodes, group.rewards, strict=True)]))
-        parts.append(_mean([figures.ratio_parts(e) for e in episodes]))
+        parts.append(_mean([figures.ratio_parts(e, r) for e, r in zip(episodes, group.rewards, strict=True)]))
     mismatched, failed = await _mismatched(judge, scored, world)
     failed |= {g.group.task.id for g in scored if any(r is None for r in g.rewards)}
     card = Scorecard(

@@ -22,7 +22,7 @@ from tests.engines.remote.openai_stand_in import OpenAIStandIn
 from tests.engines.remote.sglang_stand_in import SGLangStandIn
 
 WORLD = {"num_companies": 20, "dev_companies": 4, "test_companies": 4}
-ROOM = 3072
+ROOM = 6144
 
 
 @pytest.fixture(scope="module")

@@ -122,6 +122,7 @@ def test_a_model_is_trained_in_its_own_format_and_saved_as_it_came(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["qwen2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mistral", "gemma3"))])
+@pytest.mark.slow
 def test_an_adapter_is_trained_in_bfloat16_with_layers_computed_twice(name: str) -> None:
     made(name, Path("start"))
     settings = ["model.lora.rank=4", "hardware.dtype=bfloat16", "hardware.activation_checkpointing=true"]

@@ -27,6 +27,7 @@ RUN = [
     "run.final_eval=false",
     "rollout.tasks_per_step=3",
     "rollout.group_size=4",
+    "optimizer.eps=1e-4",  # Adam would make a whole step of a gradient that is nothing but the order of summation
     "hardware=multi_gpu",
     "hardware.device=cpu",
     "hardware.threads=1",

@@ -54,6 +54,7 @@ def test_rows_add_up_to_the_wall_time_of_each_step(
     assert "step time: mean " in out
 
 
+@pytest.mark.slow
 def test_a_slow_retriever_shows_under_tools(train: Run) -> None:
     slow = "tests.e2e.controls:slow_retrievers"
     run_dir = train(*SHORT, *STEP, "run.max_steps=1", "run.profile=true", f"retriever.name={slow}")

@@ -17,6 +17,7 @@ SHORT = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_it_knows_the_format_after_its_cold_start_and_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Converted and taught in the cache of whoever runs this, where both are kept."""
     monkeypatch.chdir(tmp_path)

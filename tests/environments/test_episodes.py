@@ -48,7 +48,9 @@ async def test_two_hops_segment_by_segment() -> None:
     # what the engine saw before each turn is exactly the concatenation of the segments before it
     assert played.engine.contexts == ["".join(texts[:1]), "".join(texts[:3]), "".join(texts[:5])]
     assert played.episode.answer == "Roka"
-    assert played.episode.citations == (Citation(doc_id="c1", marker="[R2Q1D1]", text="Castin was born in Roka."),)
+    assert played.episode.citations == (
+        Citation(doc_id="c1", marker="[R2Q1D1]", text="Castin was born in Roka.", places=(4,)),
+    )
     assert played.episode.retrieved_ids == ("v1", "n1", "c1")
     assert (played.episode.exit, played.episode.failure, played.episode.sample_index) == (Exit.ANSWERED, None, 2)
 
@@ -263,12 +265,12 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "configs/environment/search.yaml").read_text())
-    parts = {"renderer", "retrievers", "evidence", "reranker", "fetcher", "on_turn"}
+    parts = {"renderer", "retrievers", "evidence", "reranker", "fetcher", "context", "on_turn"}
     parts |= registry.PROVIDED["environment"]
     parameters = inspect.signature(SearchEnvironments).parameters
     assert node.pop("name") == "search"
     assert node.pop("fetcher")["name"] == "none"
-    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}, {"evidence": "lexical"}]
+    assert node.pop("defaults") == ["_self_", {"reranker": "lexical"}, {"context": "none"}, {"evidence": "lexical"}]
     assert node == {name: p.default for name, p in parameters.items() if name not in parts}
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from agentgrpo.core.types import Citation
-from agentgrpo.environments.search.grammar import Labels, clean, document_id, strip_markers
+from agentgrpo.environments.search.grammar import Labels, clean, document_id, marker_places, strip_markers
 from tests.builders import passage
 
 A, B, C = (passage(id, f"text {id}", url=f"http://x.test/{id}#top") for id in "abc")
@@ -25,9 +25,10 @@ def test_citations_are_existing_markers_once_each_in_order() -> None:
     labels.add_round([(1, [A, B])])
     answer = "Roka [R1Q1D2][R9Q1D1] or [R1Q1D1], [R1Q1D2] [R01Q1D1] R1Q1D1"
     assert labels.cite(answer) == (
-        Citation(doc_id="b", marker="[R1Q1D2]", text="text b"),
-        Citation(doc_id="a", marker="[R1Q1D1]", text="text a"),
+        Citation(doc_id="b", marker="[R1Q1D2]", text="text b", places=(4, 8)),
+        Citation(doc_id="a", marker="[R1Q1D1]", text="text a", places=(7,)),
     )
+    assert strip_markers(answer) == "Roka or, R1Q1D1"
     assert labels.cited(labels.cite(answer)) == [B, A]
 
 
@@ -44,6 +45,25 @@ def test_citations_are_existing_markers_once_each_in_order() -> None:
 )
 def test_the_answer_is_the_text_without_markers(written: str, answer: str) -> None:
     assert strip_markers(written) == answer
+
+
+@pytest.mark.parametrize(
+    "written, places",
+    [
+        ("Castin founded it [R1Q1D1]. He sings [R2Q1D1][R1Q1D1].", {"[R1Q1D1]": (17, 27), "[R2Q1D1]": (27,)}),
+        ("  Castin founded it. [R1Q1D1] He sings. [R2Q1D1]", {"[R1Q1D1]": (18,), "[R2Q1D1]": (28,)}),
+        (
+            "[R1Q1D1] Castin founded it.\n2. [R2Q1D1] [R3Q1D1] He sings",
+            {"[R1Q1D1]": (0,), "[R2Q1D1]": (22,), "[R3Q1D1]": (22,)},
+        ),
+        (" [R1Q1D1] ", {"[R1Q1D1]": (0,)}),
+        ("Castin", {}),
+    ],
+)
+def test_a_citation_says_where_in_the_answer_it_stood(written: str, places: dict[str, tuple[int, ...]]) -> None:
+    assert marker_places(written) == places
+    answer = strip_markers(written)
+    assert all(0 <= place <= len(answer) for found in places.values() for place in found)
 
 
 def test_the_same_document_by_id_then_page_then_title_then_beginning() -> None:
@@ -66,8 +86,8 @@ def test_a_page_finds_the_document_with_its_url() -> None:
     assert labels.add_pages([(1, page), (2, other)]) == ["[R1Q1D2]", "[R2Q2D1]"]
     assert list(labels.documents) == ["n", "a", "http://x.test/b"]
     assert labels.cite("[R1Q1D2][R2Q2D1]") == (
-        Citation(doc_id="a", marker="[R1Q1D2]", text="text a all of http://x.test/a#bottom"),
-        Citation(doc_id="http://x.test/b", marker="[R2Q2D1]", text="all of http://x.test/b"),
+        Citation(doc_id="a", marker="[R1Q1D2]", text="text a all of http://x.test/a#bottom", places=(0,)),
+        Citation(doc_id="http://x.test/b", marker="[R2Q2D1]", text="all of http://x.test/b", places=(0,)),
     )
     assert labels.add_pages([(1, replace(page, text="it begins with text a and goes on"))]) == ["[R1Q1D2]"]
     assert labels.add_round([(1, [C])]) == [["[R3Q1D1]"]]

@@ -181,6 +181,7 @@ def own_loss(x: LossInputs) -> TokenLoss:
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.slow
 def test_a_loss_of_the_users_has_no_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.slow
 def test_what_it_depends_on(other: str) -> None:
     for settings in ([], [other]):
         assert main(["train", *SETTINGS, *settings, f"run.dir=r{len(settings)}", "run.screen=quiet"]) == 0

@@ -191,7 +191,7 @@ def times_out(world: ProcessGroup, slow: str, limited: int) -> str:
 @pytest.mark.parametrize(
     "slow, expected",
     [
-        ("nobody", f"{ITEMS}, then [0, 1]"),
+        pytest.param("nobody", f"{ITEMS}, then [0, 1]", marks=pytest.mark.slow),
         ("first 0", "TimeoutError"),  # one is cancelled at work, or while it waits for the other's part
         pytest.param("first 1", "TimeoutError", marks=pytest.mark.slow),
         pytest.param("second 0", "TimeoutError", marks=pytest.mark.slow),

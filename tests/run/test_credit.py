@@ -152,6 +152,7 @@ async def test_tasks_are_replaced_by_what_their_turns_teach(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("algorithm", [BY_TURN, {**IN_REWARD, **BY_TURN}])
+@pytest.mark.slow
 async def test_a_run_that_is_resumed_is_the_same_run(tmp_path: Path, algorithm: dict[str, Any]) -> None:
     whole = TinyRun(tmp_path / "whole", algorithm)
     await whole.go()

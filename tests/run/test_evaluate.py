@@ -277,6 +277,11 @@ def test_a_search_environments_eval_json_and_report() -> None:
                     "recall_round_1": ["retrieval_recall_round_1", "has_gold"],
                     "recall_round_2": ["retrieval_recall_round_2", "has_gold"],
                 },
+                "claims": {
+                    "supported": ["criterion/claims_supported", "criterion/claims"],
+                    "unsupported": ["criterion/claims_unsupported", "criterion/claims"],
+                    "uncited": ["criterion/claims_uncited", "criterion/claims"],
+                },
             },
         },
     }

@@ -179,6 +179,7 @@ async def test_a_run_resumed_at_any_step_is_the_run_that_was_not(kind: TinyRun, 
     assert await resumed_otherwise(whole, range(steps + 1)) == {}
 
 
+@pytest.mark.slow
 async def test_a_run_without_overlap_in_between_resumes_twice(tmp_path: Path) -> None:
     """A resumption that is itself stopped before its first new step, and resumed again."""
     whole = replace(ALL, run_dir=tmp_path / "whole")
@@ -252,6 +253,7 @@ async def test_a_rollout_past_its_time_skips_its_own_step(tmp_path: Path) -> Non
     assert await resumed_otherwise(run, (2, 3)) == {}
 
 
+@pytest.mark.slow
 async def test_a_refused_update_leaves_the_next_rollout_as_it_is(tmp_path: Path) -> None:
     def refuse(step: int, tags: Mapping[str, float]) -> None:
         if step == 1 and is_update(tags):
@@ -264,6 +266,7 @@ async def test_a_refused_update_leaves_the_next_rollout_as_it_is(tmp_path: Path)
     assert await resumed_otherwise(run, range(4)) == {}
 
 
+@pytest.mark.slow
 async def test_a_step_that_is_skipped_before_its_rollout_leaves_that_behind(tmp_path: Path) -> None:
     """As a guard on the dev evaluation skips it. The next step does not take what was rolled out for this one."""
 
@@ -279,6 +282,7 @@ async def test_a_step_that_is_skipped_before_its_rollout_leaves_that_behind(tmp_
     assert await resumed_otherwise(run, (2, 3, 4)) == {}
 
 
+@pytest.mark.slow
 async def test_after_a_rollback_the_next_rollout_has_the_weights_that_came_back(tmp_path: Path) -> None:
     def roll_back(step: int, tags: Mapping[str, float]) -> None:
         if step == 2 and is_update(tags):

@@ -22,7 +22,7 @@ from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.services import worker
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
-from tests.thorough import late
+from tests.thorough import late, siblings
 from tests.tools import samples
 from tests.tools.leftovers import new_processes
 from tests.tools.places import Place
@@ -286,7 +286,7 @@ def start_trainer(mark: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", TRAINER, mark], stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", siblings([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], quick=1))
 async def test_nothing_outlives_the_trainer(how: signal.Signals) -> None:
     mark = uuid.uuid4().hex
     trainer = start_trainer(mark)

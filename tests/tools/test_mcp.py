@@ -23,7 +23,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
 from agentgrpo.tools.mcp.toolset import Mcp, _found
-from tests.thorough import late
+from tests.thorough import late, siblings
 
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))
@@ -220,7 +220,7 @@ async def test_only_named_variables_are_passed_on(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("by", ["its own deadline", "the caller's"])
+@pytest.mark.parametrize("by", siblings(["its own deadline", "the caller's"], quick=1))
 async def test_a_server_that_hangs_is_replaced(by: str) -> None:
     async with connected(command=raw("answers"), timeout_s=0.5) as call:
         pid = int((await call("act")).text)
@@ -258,7 +258,7 @@ LIVELY = ("answers with no object", "answers another question", "hangs and lists
         ("answers with no object", "timeout"),
         pytest.param("answers another question", "timeout", marks=pytest.mark.slow),
         pytest.param("hangs and lists", "timeout", marks=pytest.mark.slow),
-        ("hangs", "timeout"),
+        pytest.param("hangs", "timeout", marks=pytest.mark.slow),
         pytest.param("hangs and heeds nothing", "timeout", marks=pytest.mark.slow),
         pytest.param("floods the log", "timeout", marks=pytest.mark.slow),
     ],
@@ -364,7 +364,7 @@ async def test_what_a_server_started_ends_with_it() -> None:
     assert [alive(pid) for pid in pids] == [False] * 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", siblings([signal.SIGKILL, signal.SIGTERM], quick=1))
 def test_a_server_ends_with_the_trainer_however_that_dies(number: signal.Signals) -> None:
     program = f"""
         import asyncio, time

@@ -152,7 +152,7 @@ def _fields(sample: object) -> dict[str, object]:
     return {name: getattr(sample, name) for name in sample.__slots__}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "packed"])
 @pytest.mark.parametrize("family", ["qwen3", *(pytest.param(f, marks=pytest.mark.slow) for f in ("qwen2", "llama"))])
 def test_the_engine_samples_from_base_and_adapter(family: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log-probs are the trainer's and the model's own, and no schedule changes a bit of them."""

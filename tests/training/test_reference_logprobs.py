@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ def test_they_are_the_start_weights_log_probs_in_the_order_given() -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_processes_share_the_work_and_get_the_same() -> None:
     alone = of_reference(tokens_per_micro_batch=24)
     first, second = on(2, of_reference)

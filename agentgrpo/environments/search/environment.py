@@ -9,12 +9,16 @@ episode does with both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from agentgrpo.core.types import Episode, Exit, Message, Task
+from agentgrpo.core.messages import ToolReply
+from agentgrpo.core.types import Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search import observations as say
+from agentgrpo.environments.search.calls import CalledTurn
+from agentgrpo.environments.search.context import END_SUMMARY, Contexts, FreshContext
 from agentgrpo.environments.search.grammar import (
     AnswerAction,
     FetchAction,
@@ -24,7 +28,7 @@ from agentgrpo.environments.search.grammar import (
     SearchTurn,
     strip_markers,
 )
-from agentgrpo.environments.search.metrics import GOLD, SEARCH_FIGURES, episode_metrics, gold_metrics
+from agentgrpo.environments.search.metrics import GOLD, OF_CONTEXTS, SEARCH_FIGURES, episode_metrics, gold_metrics
 from agentgrpo.environments.search.observations import Block
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.state import Ruling, SearchState, rule_on_answer
@@ -50,15 +54,17 @@ class SearchEnvironments(SearchOptions):
     @property
     def limits(self) -> TurnLimits:
         """The number of turns is the environment's own: at the last one it may ask for an answer once more."""
-        return TurnLimits(max_context=self.max_context, stop=self.planner.tags.stop_strings)
+        ends = (END_SUMMARY,) if self.context is not None and self.context.asks else ()
+        return TurnLimits(max_context=self.max_context, stop=(*self.planner.tags.stop_strings, *ends))
 
     @property
     def metrics(self) -> frozenset[str]:
         known = episode_metrics(SearchState(question=""), limit=1, answered=False)
-        return frozenset({*known, *GOLD, *(f"exit_{e.value}" for e in Exit)})
+        of_contexts = () if self.context is None else OF_CONTEXTS
+        return frozenset({*known, *GOLD, *of_contexts, *(f"exit_{e.value}" for e in Exit)})
 
     def make(self, attempt: Attempt) -> SearchEnvironment:
-        return SearchEnvironment(self, attempt.task)
+        return SearchEnvironment(self, attempt)
 
     def counts(self) -> Mapping[str, float]:
         """The account of the evidence judge, where it keeps one."""
@@ -77,11 +83,13 @@ class SearchEnvironments(SearchOptions):
 class SearchEnvironment:
     """Implements environments.base.Environment."""
 
-    def __init__(self, options: SearchOptions, task: Task) -> None:
-        self.options = options
+    def __init__(self, options: SearchOptions, attempt: Attempt) -> None:
+        self.options, self.attempt = options, attempt
         self.tags = options.planner.tags
-        self.state = SearchState(question=task.question)
-        self.tools = ToolTurns(options, task, self.state)
+        self.state = SearchState(question=attempt.task.question)
+        self.tools = ToolTurns(options, attempt.task, self.state)
+        self.contexts: Contexts | None = None
+        """None = there is one, and it only grows."""
         self.answer: str | None = None
         self.format_errors = 0  # in a row
         self.told_limit = False
@@ -90,30 +98,82 @@ class SearchEnvironment:
         self.is_forced = False
         """That turn was asked for at a dead end."""
         self.turn = -1
-        self._said: list[Message] = []
+        self.num_acts = 0
+        """Turns but for those that were asked for as summaries."""
+        self._said: list[Sequence[Block]] = []
         """For the turn in hand."""
+        self._read = CalledTurn(said=SearchTurn())
+        """The turn in hand."""
+        self._replies: dict[int, Sequence[Block]] = {}
+        """To its calls, by their places in it."""
+        self._shown: tuple[str, ...] = ()
+        """Documents that a context has had."""
 
     async def reset(self, task: Task) -> Observation:
-        return Observation(messages=self.options.opening(task), metrics=self._metrics())
+        opening = self.options.opening(task)
+        if self.options.context is not None:
+            room = self.options.room(self.attempt.max_context)
+            self.contexts = Contexts(self.options, self.options.context, opening, max_context=room)
+            self.tools.in_sight = self.contexts
+        return Observation(messages=opening, tools=self.options.tool_specs, metrics=self._metrics())
 
     async def step(self, turn: Turn) -> Observation:
-        self.turn, self._said = turn.index, []
+        if self.contexts is not None and self.contexts.is_asking:
+            self.turn = turn.index
+            return self._in_fresh_context(self.contexts.summarised(turn, self.state))
+        self.turn, self._said, self._replies, self.num_acts = turn.index, [], {}, self.num_acts + 1
+        self.tools.displayed, self.tools.opened = set(), set()
         already = len(self.tools.records)
-        parsed = self.options.planner.parse(turn.text)
+        calls = self.options.calls
+        self._read = CalledTurn(said=self.options.planner.parse(turn.text)) if calls is None else calls.read(turn)
+        parsed = self._read.said
         if self.last_turn is not None:
             exit: Exit | None = await self._end(parsed, self.last_turn)
         else:
             exit = await self._act(parsed)
-            if exit is None and self.last_turn is None and self.turn >= self.options.max_turns - 1:
+            if exit is None and self.last_turn is None and self.num_acts >= self.options.max_turns:
                 exit = self._dead_end(Exit.MAX_TURNS)
-        return Observation(
-            messages=self._said,
+        observation = Observation(
+            messages=self._messages(turn, exit),
             done=exit,
             answer=self.answer,
             metrics=self._metrics(),
             calls=self.tools.records[already:],
             shown=tuple(self.state.labels.documents),
             citations=self.state.citations,
+        )
+        return self._within_context(turn, observation) if exit is None else observation
+
+    def _within_context(self, turn: Turn, observation: Observation) -> Observation:
+        """What answers the turn where it would outgrow the context."""
+        if self.contexts is None:
+            return observation
+        next_ = self.contexts.after(
+            turn,
+            observation.messages,
+            self.state,
+            documents=frozenset(self.tools.displayed),
+            pages=frozenset(self.tools.opened),
+        )
+        match next_:
+            case FreshContext():
+                return self._in_fresh_context(next_, calls=observation.calls)
+            case Message():
+                return replace(observation, messages=[next_], shown=self._shown)
+        self._shown = tuple(observation.shown)
+        return observation
+
+    def _in_fresh_context(self, fresh: FreshContext, *, calls: Sequence[ToolRecord] = ()) -> Observation:
+        self._shown = tuple(self.state.labels.documents)
+        return Observation(
+            messages=fresh.messages,
+            tools=self.options.tool_specs,
+            fresh_context=True,
+            repeats=fresh.repeats,
+            then=fresh.then,
+            metrics=self._metrics(),
+            calls=calls,
+            shown=self._shown,
         )
 
     async def score(self, episode: Episode) -> Scores:
@@ -125,10 +185,38 @@ class SearchEnvironment:
     def _metrics(self) -> Scores:
         gains = tuple(self.tools.gains.get(t, 0.0) for t in range(self.turn + 1))
         found = episode_metrics(self.state, limit=self.tools.limit, answered=self.answer is not None)
-        return found | {"evidence_gain_total": gains}
+        return found | self._of_contexts() | {"evidence_gain_total": gains}
+
+    def _of_contexts(self) -> dict[str, float]:
+        if self.contexts is None:
+            return {}
+        counts = (self.contexts.num_contexts, self.contexts.num_summaries, self.state.counts["recalled_searches"])
+        return dict(zip(OF_CONTEXTS, map(float, counts), strict=True))
 
     def _say(self, blocks: Sequence[Block]) -> None:
-        self._said.append(Message.of_pieces(say.pieces(blocks, self.tags.names)))
+        self._said.append(blocks)
+
+    def _answer_call(self, blocks: Sequence[Block]) -> None:
+        """What came of the one call that the action is made of, or of its tag."""
+        if self._read.done:
+            self._replies[self._read.done[0]] = blocks
+        else:
+            self._say(blocks)
+
+    def _messages(self, turn: Turn, exit: Exit | None) -> list[Message | ToolReply]:
+        """What is said to the turn in hand."""
+        if self.options.calls is None:
+            return [Message.of_pieces(say.pieces(blocks, self.tags.names)) for blocks in self._said]
+        if not turn.calls:
+            return [Message.of_pieces(say.bare(blocks)) for blocks in self._said]
+        if exit is not None and not (self._replies or self._said):
+            return []
+        texts = [
+            _text(self._replies[place]) if place in self._replies else self._read.refused.get(place, "")
+            for place in range(len(turn.calls))
+        ]
+        texts[-1] = "\n".join(filter(None, [texts[-1], *map(_text, self._said)]))
+        return [ToolReply(call=call, text=text) for call, text in zip(turn.calls, texts, strict=True)]
 
     def _tell(self, tag: str, sentence: str) -> None:
         self._say([Block(tag, [say.sentence(self.options.spelled(sentence)), *say.uncovered(self.state.uncovered)])])
@@ -150,10 +238,10 @@ class SearchEnvironment:
                 return await self._search(queries)
             case RerankAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.rerank(self.turn))
+                self._answer_call(await self.tools.rerank(self.turn))
             case FetchAction():
                 self.state.counts["tool_turns"] += 1
-                self._say(await self.tools.fetch(parsed.action, self.turn))
+                self._answer_call(await self.tools.fetch(parsed.action, self.turn))
         return None
 
     def _plan_noted(self, parsed: SearchTurn) -> None:
@@ -180,11 +268,18 @@ class SearchEnvironment:
         return None
 
     async def _search(self, queries: Sequence[Query], *, automatic: bool = False) -> Exit | None:
-        searched = await self.tools.search(queries, self.turn, automatic=automatic)
+        places = () if automatic else self._read.done
+        searched = await self.tools.search(queries, self.turn, automatic=automatic, numbered=not places)
         if searched.sent and self.options.on_turn is not None:
             await self.options.on_turn(self.turn, "search", searched.num_shown)
-        self._say(searched.blocks)
-        if searched.plateau and self.turn < self.options.max_turns - 1:
+        for i, place in enumerate(places):
+            lines = [*searched.shown.get(i, ()), *([searched.refused[i]] if i in searched.refused else [])]
+            self._replies[place] = [Block(self.tags.information, lines)]
+        if places:
+            searched = replace(searched, shown={}, refused={})
+        if blocks := searched.blocks(self.tags):
+            self._say(blocks)
+        if searched.plateau and self.num_acts < self.options.max_turns:
             self.state.counts["early_stops"] += 1
             return self._last_turn(Exit.SEARCH_LIMIT, self.tags.search_feedback, say.PLATEAU)
         if searched.over_limit and not searched.sent:
@@ -250,3 +345,7 @@ class SearchEnvironment:
         self.state.counts["forced_final_answer"] += self.is_forced
         await self._accept(parsed.action.text, allowed=self.state.evidence_sufficient or not gate)
         return Exit.ANSWERED
+
+
+def _text(blocks: Sequence[Block]) -> str:
+    return "".join(piece.text for piece in say.bare(blocks))

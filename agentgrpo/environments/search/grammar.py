@@ -84,6 +84,7 @@ class Tags:
 # --- Result labels "[R1Q2D3]", which documents they name, and the citations that use them.
 
 _MARKER = re.compile(r"\[R\d+Q\d+D\d+\]")
+_OPENS_LINE = re.compile(r"(?:^|\n)[^\S\n]*(?:(?:[-*+•·]|\d{1,3}[.)])[^\S\n]*)?\Z")
 _KEY_CHARS = 512
 
 
@@ -113,8 +114,31 @@ def document_id(passage: Passage) -> str:
 
 def strip_markers(text: str) -> str:
     """The text without citation markers (existing or not) and the white space before them, trimmed."""
+    return _without_markers(text).strip()
+
+
+def _without_markers(text: str) -> str:
     *heads, tail = _MARKER.split(text)
-    return ("".join(head.rstrip() for head in heads) + tail).strip()
+    return "".join(head.rstrip() for head in heads) + tail
+
+
+def marker_places(text: str) -> dict[str, tuple[int, ...]]:
+    """Of each marker in `text`, where it stood in `strip_markers(text)` (core.types.Citation.places)."""
+    joined = _without_markers(text)
+    stripped, leading = joined.strip(), len(joined) - len(joined.lstrip())
+    places: dict[str, list[int]] = {}
+    length, before, opens = 0, 0, True
+    for match in _MARKER.finditer(text):
+        between = text[before : match.start()]
+        length += len(between.rstrip())
+        # one that follows another stands where that does
+        opens = _OPENS_LINE.search(between) is not None if between.strip() or "\n" in between else opens
+        before = match.end()
+        at = min(max(0, length - leading), len(stripped))
+        if opens:
+            at += len(stripped[at:]) - len(stripped[at:].lstrip())
+        places.setdefault(match[0], []).append(at)
+    return {marker: tuple(found) for marker, found in places.items()}
 
 
 class Labels:
@@ -169,8 +193,8 @@ class Labels:
     def cite(self, answer: str) -> tuple[Citation, ...]:
         """The existing markers in `answer`, each once, in order."""
         return tuple(
-            Citation(doc_id=key, marker=marker, text=self.documents[key].text)
-            for marker in dict.fromkeys(_MARKER.findall(answer))
+            Citation(doc_id=key, marker=marker, text=self.documents[key].text, places=places)
+            for marker, places in marker_places(answer).items()
             if (key := self._document.get(marker)) is not None
         )
 
@@ -301,6 +325,18 @@ class Planner:
         line = next((line.strip() for line in text.splitlines() if line.strip()), "")[:FALLBACK_QUERY_CHARS]
         return SearchAction(queries=(Query(text=line),) if line else ())
 
+    def without_thoughts(self, text: str) -> str:
+        return self._think.blanked(text)
+
+    def with_answer(self, said: SearchTurn, text: str) -> SearchTurn:
+        """Of a policy that calls tools: the turn `said` with the answer in `text`, which is all of it but for thoughts
+        and plans, or what stands in its answer tag. What is written as another action's tag is none, and no answer."""
+        if isinstance(said.action, AnswerAction):
+            return said
+        rest = self._subquestions.blanked(self._decision.blanked(self._think.blanked(text)))
+        is_answer = said.action is None and bool(strip_markers(rest))
+        return replace(said, action=AnswerAction(text=rest) if is_answer else None)
+
     def is_duplicate(self, query: Query, asked: Container[QueryKey]) -> bool:
         """Same words after white-space and case normalisation, same retriever, same rerank flag. Asking the other
         retriever, or for a reranked answer, is a new search: it can bring new documents."""
@@ -374,9 +410,14 @@ def _decision(body: str) -> Decision:
     return _DECISIONS.get("_".join(re.findall(r"[a-z]+", body.lower())), "none")
 
 
+def sanitised(id_: str) -> str | None:
+    """The id of a subquestion; None where nothing is left of it."""
+    return _NOT_IN_ID.sub("", id_) or None
+
+
 def _query(words: str, options: Mapping[str, str]) -> Query:
     text, subquestion = " ".join(words.split()), None
-    if (binding := _BINDING.match(text)) and (id_ := _NOT_IN_ID.sub("", binding[1])):
+    if (binding := _BINDING.match(text)) and (id_ := sanitised(binding[1])):
         text, subquestion = text[binding.end() :], id_
     return Query(
         text=text,

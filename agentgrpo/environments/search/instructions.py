@@ -62,10 +62,15 @@ def instructions_for(
     direct: bool,
     max_turns: int,
     max_queries: int,
+    native: bool = False,
 ) -> str:
-    """A system message for any model. web, rerank, fetch: what there is to call; evaluates: the evidence of a round is
-    rated; gate: an answer on insufficient evidence is rejected; direct: one without a search is accepted;
-    max_queries: of an episode that sets no subquestions."""
+    """A system message for any model. native: it calls tools, which are described to it elsewhere. web, rerank, fetch:
+    what there is to call; evaluates: the evidence of a round is rated; gate: an answer on insufficient evidence is
+    rejected; direct: one without a search is accepted; max_queries: of an episode that sets no subquestions."""
+    if native:
+        return _of_calls(
+            tags, evaluates=evaluates, gate=gate, direct=direct, max_turns=max_turns, max_queries=max_queries
+        )
     actions = [f"<{tags.search}>query</{tags.search}> searches documents."]
     if web:
         actions.append(
@@ -115,6 +120,27 @@ T2: second part
 Do not repeat a search. You have {max_turns} turns and {max_queries} queries.{certain}"""
 
 
+def _of_calls(tags: Tags, *, evaluates: bool, gate: bool, direct: bool, max_turns: int, max_queries: int) -> str:
+    rated = " It is said whether they suffice." if evaluates else ""
+    gated = " An answer is rejected while they do not." if gate else ""
+    certain = (
+        f", unless you are certain: then write <{tags.search_decision}>answer</{tags.search_decision}> before it."
+        if direct
+        else "."
+    )
+    return f"""\
+Answer the question with the help of the tools. Results are shown behind their labels, such as [R1Q1D1].{rated}{gated} \
+Where one thing must be known before the next can be looked up, search one after the other; queries that do not depend \
+on each other may go together, several calls in one turn. A turn without a call is the answer: the answer alone, as \
+short as possible, and the labels of the results that it rests on.
+A question of several parts may be planned with the first search, whose argument subquestion says which part it is for:
+<{tags.subquestions}>
+T1: first part
+T2: second part
+</{tags.subquestions}>
+Do not repeat a search. You have {max_turns} turns and {max_queries} queries. Search before you answer{certain}"""
+
+
 def examples_for(tags: Tags, *, evaluates: bool, in_turns: bool) -> tuple[Message, ...]:
     """Whole episodes as they would stand before the question. in_turns: as Renderer.in_turns."""
     messages: list[Message] = []
@@ -156,8 +182,12 @@ _SEARCH = (say.SEARCH_NOW, say.SEARCH_FIRST, say.INSUFFICIENT, say.NO_ACTION)
 _ANSWER = (say.ANSWER_NOW, say.PLATEAU, say.LAST_CHANCE, say.NO_ACTION)
 
 
-def how(tags: Tags, sentence: str) -> str:
-    """How what a sentence of the environment asks for is written; "" for one that asks for nothing."""
+def how(tags: Tags, sentence: str, *, native: bool = False) -> str:
+    """How what a sentence of the environment asks for is written; "" for one that asks for nothing. native: with
+    calls."""
+    if native:
+        calls = ["call search"] * (sentence in _SEARCH) + ["write the answer without a call"] * (sentence in _ANSWER)
+        return f" {' or '.join(calls).capitalize()}." if calls else ""
     forms = [f"<{tags.search}>query</{tags.search}>"] * (sentence in _SEARCH)
     forms += [f"<{tags.answer}>answer</{tags.answer}>"] * (sentence in _ANSWER)
     return f" Write {' or '.join(forms)}." if forms else ""

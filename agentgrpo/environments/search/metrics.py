@@ -43,6 +43,10 @@ refused because the limit was reached. forced_final_answer: the answer was given
 answer_allowed: accepted by the rules, not by force. tool_turns: turns that
 searched, reranked or fetched."""
 
+OF_CONTEXTS = ("contexts", "summaries", "recalled_searches")
+"""Where environment.context opens fresh ones: contexts of the episode, summaries that were asked for, and searches and
+pages of an older context that were repeated, and shown again without being asked for anew."""
+
 
 def episode_metrics(state: SearchState, *, limit: int, answered: bool) -> dict[str, float]:
     """`limit`: the effective search limit as it stands. rounds_used is search_rounds under the name rewards use.
@@ -155,6 +159,9 @@ SEARCH_FIGURES = Figures(
             "recall": ("retrieval_recall", "has_gold"),
             "recall_round_1": ("retrieval_recall_round_1", "has_gold"),
             "recall_round_2": ("retrieval_recall_round_2", "has_gold"),
+        },
+        "claims": {
+            name: (f"criterion/claims_{name}", "criterion/claims") for name in ("supported", "unsupported", "uncited")
         },
     },
 )

@@ -66,6 +66,15 @@ def pieces(blocks: Iterable[Block], tags: Sequence[str]) -> tuple[Piece, ...]:
     return (*before, Piece(last.text.removesuffix("\n"), True))
 
 
+def bare(blocks: Iterable[Block]) -> tuple[Piece, ...]:
+    """The lines of all blocks, one at least, one below the other, for a policy that writes no tags."""
+    result: list[Piece] = []
+    for _, lines in blocks:
+        for line in lines:
+            result += [_NEWLINE, *line] if result else line
+    return tuple(result)
+
+
 def document(marker: str, passage: Passage) -> Line:
     """One passage on one line; title and URL only where there are any."""
     title = f" (Title: {passage.title})" if passage.title else ""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Message, Task
 from agentgrpo.environments.factory import EnvironmentDefaults
+from agentgrpo.environments.search.calls import Calls, specs_of
+from agentgrpo.environments.search.context import ContextRule
 from agentgrpo.environments.search.grammar import Planner, Tags
 from agentgrpo.environments.search.instructions import LEARNED, examples_for, how, instructions_for
 from agentgrpo.judges.base import EvidenceJudge
-from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.describe import put_first
 from agentgrpo.renderers.plain import takes_system
 from agentgrpo.retrieval.base import PageFetcher, Reranker, Retriever
@@ -49,12 +52,16 @@ class SearchOptions(EnvironmentDefaults):
     evidence: EvidenceJudge
     reranker: Reranker | None = None
     fetcher: PageFetcher | None = None
+    context: ContextRule | None = None
+    """What becomes of an episode that outgrows its context; None = it ends as context_overflow."""
     call_prices: Mapping[str, float] = field(default_factory=dict)
     """Of one call by its kind (web, vdb, rerank, fetch), for the records of calls; 0.0 where there is none."""
     on_turn: OnTurn | None = None
     """Awaited as on_turn(turn, "search", newly shown documents) after every search round and as on_turn(turn, None, 0)
     after an accepted or forced answer. Turns count from 0."""
 
+    native_calls: bool = False
+    """The policy calls tools as its model family does, in the place of tags: search, rerank and fetch."""
     describe_tools: bool = True
     """False: the policy has learned from demonstrations what there is to do and how it is written."""
 
@@ -69,7 +76,8 @@ class SearchOptions(EnvironmentDefaults):
     """Sampled turns; one more where an answer is asked for at the end."""
     max_context: int | None = 8192
     """Tokens of an episode at most, prompt and all: about 1,000 of instructions and examples, and for each turn
-    rollout.max_tokens and some 700 of passages. null = as many as the engine holds."""
+    rollout.max_tokens and some 700 of passages; with `context` those of one of its contexts. null = as many as the
+    engine holds."""
     top_k: int = 5
     """Passages a query shows."""
     rerank_candidates: int = 20
@@ -140,10 +148,39 @@ class SearchOptions(EnvironmentDefaults):
             messages.insert(0, Message(role="system", content=text))
         return messages
 
+    def opened(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of an opening."""
+        if self.tool_specs is None:
+            return self.renderer.open(messages)
+        return cast(ToolRenderer, self.renderer).open_with_tools(messages, self.tool_specs)
+
+    @cached_property
+    def tool_specs(self) -> Sequence[ToolSpec] | None:
+        """On offer; None = the policy writes tags."""
+        if not self.native_calls:
+            return None
+        has_pages = self.fetcher is not None
+        return specs_of(web="web" in self.retrievers, rerank=self.reranker is not None, fetch=has_pages)
+
+    @cached_property
+    def calls(self) -> Calls | None:
+        """Reads turns that call tools; None = the policy writes tags."""
+        return None if self.tool_specs is None else Calls(self.planner, self.tool_specs)
+
+    def room(self, max_context: int) -> int:
+        """Tokens of a context in an engine that holds `max_context`."""
+        return min(max_context, self.max_context or max_context)
+
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
-        taken = len(self.renderer.open(self.opening(task)))
-        room = min(max_context, self.max_context or max_context)
+        taken = len(self.opened(self.opening(task)))
+        room = self.room(max_context)
+        if self.context is not None and taken >= (most := self.context.most_tokens(room)):
+            raise ConfigError(
+                f"task {task.id} opens with {taken} tokens, and environment.context opens a fresh one after {most}, "
+                "so that each would have one turn; raise environment.context.max_tokens or environment.max_context, or "
+                "shorten environment.system_prompt"
+            )
         if taken >= room:
             held, key = ("the engine holds", "engine") if room == max_context else ("its limit is", "environment")
             raise ConfigError(
@@ -168,15 +205,17 @@ class SearchOptions(EnvironmentDefaults):
             direct=self.allow_internal_knowledge_answer,
             max_turns=self.max_turns,
             max_queries=self.base_search_limit,
+            native=self.native_calls,
         )
 
     def spelled(self, sentence: str) -> str:
         """What a policy is told, and how to write what it asks for where it has not learned that."""
-        return sentence + how(self.planner.tags, sentence) * self.describe_tools
+        return sentence + how(self.planner.tags, sentence, native=self.native_calls) * self.describe_tools
 
     @property
     def _shows_examples(self) -> bool:
-        return self.examples and self.describe_tools and self.system_prompt == "auto"
+        is_told = self.describe_tools and self.system_prompt == "auto"
+        return self.examples and is_told and not self.native_calls  # they are written in tags
 
     @property
     def base_search_limit(self) -> int:

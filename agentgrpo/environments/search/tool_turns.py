@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 
@@ -10,7 +10,8 @@ from agentgrpo.core.errors import JudgeError, RetrieverError, boundary
 from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, Passage, Task, ToolRecord
 from agentgrpo.environments.search import observations as say
-from agentgrpo.environments.search.grammar import FetchAction, Query, clean, document_id, page_of
+from agentgrpo.environments.search.context import Contexts
+from agentgrpo.environments.search.grammar import FetchAction, Query, Tags, clean, document_id, page_of
 from agentgrpo.environments.search.observations import Block, Line
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.retrieval import QueryResult, Retrieval
@@ -22,15 +23,32 @@ from agentgrpo.services.page_parts import open_part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What came of one search turn."""
+    """What came of one search turn. Lines are by the position of the query in its turn."""
 
-    blocks: list[Block]
+    shown: Mapping[int, Sequence[Line]]
+    """Of each query that was sent, or whose results are shown again: its documents, or that there are none."""
+    refused: Mapping[int, Line]
+    """Why a query was not sent."""
+    remarks: Sequence[Line] = ()
+    """What the round as a whole is told: what it did not get as it had asked for it."""
+    evaluation: Line | None = None
+    uncovered: Sequence[Line] = ()
     sent: bool
     """Whether there was a round, or every query was refused."""
     over_limit: bool
     """Whether a query was refused because the search limit was reached."""
     num_shown: int = 0
     plateau: bool = False
+
+    def blocks(self, tags: Tags) -> list[Block]:
+        """All of it, as a policy that writes tags is told it."""
+        parts = (
+            (tags.information, [line for lines in self.shown.values() for line in lines]),
+            (tags.search_evaluation, [] if self.evaluation is None else [self.evaluation]),
+            (tags.search_feedback, [*self.refused.values(), *self.remarks]),
+            (tags.subquestions_feedback, self.uncovered),
+        )
+        return [Block(tag, lines) for tag, lines in parts if lines or (tag == tags.information and self.shown)]
 
 
 class ToolTurns:
@@ -47,6 +65,11 @@ class ToolTurns:
             rerank_candidates=options.rerank_candidates,
             max_concurrent=options.max_concurrent_queries,
         )
+        self.in_sight: Contexts | None = None
+        """What the policy still sees; None = all that was shown."""
+        self.displayed: set[str] = set()
+        self.opened: set[OpenedPage] = set()
+        """Ids of the documents, and the pages, that the turn in hand shows."""
         self.records: list[ToolRecord] = []
         self.gains: dict[int, float] = {}
 
@@ -61,34 +84,36 @@ class ToolTurns:
             num_subquestions=len(self._state.subquestions),
         )
 
-    async def search(self, queries: Sequence[Query], turn: int, *, automatic: bool = False) -> Searched:
+    async def search(
+        self, queries: Sequence[Query], turn: int, *, automatic: bool = False, numbered: bool = True
+    ) -> Searched:
         """Send what is neither a repetition nor over the limit, as one round; the rest gets feedback. automatic: the
-        policy has not asked for it, and its gain is not the policy's."""
+        policy has not asked for it, and its gain is not the policy's. numbered: several queries are told apart by their
+        numbers."""
         sent, repeated, over = self._screen(queries)
-        number = {i: i + 1 if len(queries) > 1 else None for i in range(len(queries))}
-        blocks: list[Block] = []
-        shown, gain = 0, 0.0
+        again = [i for i in repeated if any(map(self._is_hidden, self._state.asked[queries[i].key]))]
+        repeated = [i for i in repeated if i not in again]
+        self._state.counts["repeated_search_queries"] += len(repeated)
+        self._state.counts["recalled_searches"] += len(again)
+        number = {i: i + 1 if numbered and len(queries) > 1 else None for i in range(len(queries))}
+        shown: dict[int, list[Line]] = {}
+        num_shown, gain = 0, 0.0
         shortfalls: set[str] = set()
         if sent:
             found = await self._retrieval.search([queries[i] for i in sent])
             shortfalls.update(name for row in found for name in row.shortfalls)
             rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
-            lines = self._show(rows, queries, number)
-            shown = sum(len(passages) for passages in rows.values())
+            shown |= self._show(rows, queries, number)
+            num_shown = sum(len(passages) for passages in rows.values())
             gain = await self._evaluate({queries[i]: passages for i, passages in rows.items()})
             self._state.counts["automatic_searches"] += automatic
             if not automatic:
                 self.gains[turn] = gain
-            blocks.append(Block(self._tags.information, lines))
-            if self._options.show_search_evaluation:
-                blocks.append(Block(self._tags.search_evaluation, [say.evaluation(self._state.evidence_sufficient)]))
-        feedback = [say.repeated(number[i], self._markers(self._state.asked[queries[i].key])) for i in repeated]
-        feedback += [say.refused(number[i]) for i in over]
-        feedback += [say.sentence(text) for name, text in say.SHORTFALLS.items() if name in shortfalls]
-        if feedback:
-            blocks.append(Block(self._tags.search_feedback, feedback))
-        if uncovered := say.uncovered(self._state.uncovered):
-            blocks.append(Block(self._tags.subquestions_feedback, uncovered))
+        for i in again:
+            passages = self._state.asked[queries[i].key]
+            shown[i] = self._shown_again(passages)
+            recalled: dict[str, object] = {"query": queries[i].text, "retriever": queries[i].retriever}
+            self._record("recall", recalled, Outcome.SUCCESS, turn, results=passages, cached=True)
         for i, detail in [(i, "repeated") for i in repeated] + [(i, "over the search limit") for i in over]:
             self._record("search", _arguments(queries[i]), Outcome.INVALID_ARGS, turn, detail=detail)
         plateau = bool(sent and self._state.retrieved_docs) and on_plateau(
@@ -97,7 +122,19 @@ class ToolTurns:
             min_gain=self._options.evidence_plateau_min_gain,
             requires_sufficient=self._options.plateau_requires_sufficient,
         )
-        return Searched(blocks=blocks, sent=bool(sent), over_limit=bool(over), num_shown=shown, plateau=plateau)
+        evaluates = bool(sent) and self._options.show_search_evaluation
+        return Searched(
+            shown=shown,
+            refused={i: say.repeated(number[i], self._markers(self._state.asked[queries[i].key])) for i in repeated}
+            | {i: say.refused(number[i]) for i in over},
+            remarks=[say.sentence(text) for name, text in say.SHORTFALLS.items() if name in shortfalls],
+            evaluation=say.evaluation(self._state.evidence_sufficient) if evaluates else None,
+            uncovered=say.uncovered(self._state.uncovered),
+            sent=bool(sent),
+            over_limit=bool(over),
+            num_shown=num_shown,
+            plateau=plateau,
+        )
 
     def _screen(self, queries: Sequence[Query]) -> tuple[list[int], list[int], list[int]]:
         """Positions of the queries to send, of repeated ones and of those over the limit. Repeating costs no budget."""
@@ -114,7 +151,6 @@ class ToolTurns:
                 state.ask(query)
                 state.counts["search_queries"] += 1
                 sent.append(i)
-        state.counts["repeated_search_queries"] += len(repeated)
         state.counts["search_limit_hits"] += len(over)
         return sent, repeated, over
 
@@ -164,15 +200,32 @@ class ToolTurns:
 
     def _show(
         self, rows: dict[int, list[Passage]], queries: Sequence[Query], number: dict[int, int | None]
-    ) -> list[Line]:
+    ) -> dict[int, list[Line]]:
         state = self._state
         markers = state.labels.add_round([(i + 1, passages) for i, passages in rows.items()])
-        lines: list[Line] = []
+        shown: dict[int, list[Line]] = {}
         for (i, passages), labels in zip(rows.items(), markers, strict=True):
             state.retrieved_docs.extend(passages)
-            lines += [say.document(m, p) for m, p in zip(labels, passages, strict=True)]
+            self.displayed.update(map(document_id, passages))
+            shown[i] = [say.document(m, p) for m, p in zip(labels, passages, strict=True)]
             if not passages:
-                lines.append(say.nothing(number[i], self._markers(state.asked[queries[i].key])))
+                shown[i].append(say.nothing(number[i], self._markers(state.asked[queries[i].key])))
+        for i in rows:
+            shown[i] += self._shown_again(state.asked[queries[i].key])
+        return shown
+
+    def _is_hidden(self, passage: Passage) -> bool:
+        """It was shown, and the context has it no more."""
+        known, id_ = self.in_sight, document_id(passage)
+        return known is not None and id_ not in known.documents and id_ not in self.displayed
+
+    def _shown_again(self, passages: Sequence[Passage]) -> list[Line]:
+        """Those that are hidden, under the labels they have."""
+        lines: list[Line] = []
+        for passage in passages:
+            if self._is_hidden(passage):
+                self.displayed.add(document_id(passage))
+                lines.append(say.document(self._state.labels.marker_of(passage), passage))
         return lines
 
     def _markers(self, passages: Sequence[Passage]) -> list[str]:
@@ -214,6 +267,7 @@ class ToolTurns:
             return [Block(self._tags.search_feedback, [say.sentence(why)])]
         state.counts["rerank_calls"] += 1
         state.retrieved_docs = documents
+        self.displayed.update(map(document_id, documents))
         self._record("rerank", {}, Outcome.SUCCESS, turn, results=documents, cost=self._price("rerank"))
         lines = [say.document(state.labels.marker_of(p), p) for p in documents]
         return [Block(self._tags.information, lines)]
@@ -225,15 +279,17 @@ class ToolTurns:
         fresh: dict[OpenedPage, str] = {}
         for url in action.urls:
             opened = OpenedPage(page_of(url), action.part, action.find.casefold())
-            if opened not in state.fetched:
+            if opened not in state.fetched or (self.in_sight is not None and opened not in self.in_sight.pages):
                 fresh.setdefault(opened, url)
         if options.fetcher is None:
             for url in action.urls:
                 self._record("fetch", _page_arguments(action, url), Outcome.TOOL_NOT_FOUND, turn)
             return [Block(self._tags.search_feedback, [say.sentence(say.NO_FETCHER)])]
         wanted = dict(list(fresh.items())[: options.max_url_fetch])
+        unknown = [url for opened, url in wanted.items() if opened not in state.fetched]
         with boundary(RetrieverError, "page fetcher"), calling(Stage.TOOLS):
-            found = await options.fetcher.fetch(list(wanted.values())) if wanted else []
+            fetched = iter(await options.fetcher.fetch(unknown) if unknown else [])
+        found = [state.fetched[o] if o in state.fetched else next(fetched) for o in wanted]
         pages: list[tuple[int, Passage]] = []
         notes: list[str] = []
         spent = absent = 0
@@ -247,10 +303,14 @@ class ToolTurns:
                 outcome = Outcome.TIMEOUT if row.kind == "timeout" else Outcome.RUNTIME_ERROR
                 self._record("fetch", arguments, outcome, turn, detail=row.kind, cost=self._price("fetch"))
                 continue
+            is_known = opened in state.fetched
             page = state.fetched[opened] = clean(replace(row, url=row.url or url))
+            self.opened.add(opened)
             part = open_part(page.text, max_chars=options.max_full_page_chars, part=action.part, find=action.find)
             results = [] if part is None else [page]
-            self._record("fetch", arguments, Outcome.SUCCESS, turn, results=results, cost=self._price("fetch"))
+            name, cost = ("recall", 0.0) if is_known else ("fetch", self._price("fetch"))
+            state.counts["recalled_searches"] += is_known
+            self._record(name, arguments, Outcome.SUCCESS, turn, results=results, cached=is_known, cost=cost)
             if part is None:
                 absent += 1
                 continue
@@ -258,6 +318,7 @@ class ToolTurns:
             notes.append(part.note)
         lines: list[Line] = []
         for marker, (_, page), note in zip(state.labels.add_pages(pages), pages, notes, strict=True):
+            self.displayed.add(document_id(page))
             lines += [say.document(marker, page), *([say.sentence(note)] if note else [])]
         blocks = [Block(self._tags.full_page, lines)] if lines else []
         feedback = [say.not_there(absent)] if absent else []

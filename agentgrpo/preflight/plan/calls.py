@@ -106,11 +106,14 @@ def _searches(config: Mapping[str, Any], most: float, said: str, basis: str) -> 
 def _judges(config: Mapping[str, Any], questions: float) -> Iterator[PlannedCalls]:
     """One for each node of a judge that asks a model; a router's are counted as if each had every answer."""
     answers = questions if any(n.get("name") in ("questions", "questions_by_metric") for n in _nodes(config)) else 1.0
-    for path, node in _asking(config["judge"], "judge"):
+    for path, node, claims in _asking(config["judge"], "judge"):
         votes = (node.get("repeats", 1) + bool(node.get("control"))) * (1 + node.get("verdict_retries", 0))
         note = f"{answers:.3g} answers x {votes}"
+        if claims is not None:  # an answer to another question is graded without what it cites
+            note = f"{answers:.3g} answers x {claims} claims x {votes}"
+        most = answers * votes * (1 if claims is None else claims)
         yield PlannedCalls(
-            kind="judge", where=path, per_episode=answers * votes, per_evaluation=2 * answers * votes, note=note
+            kind="judge", where=path, per_episode=most, per_evaluation=most * (2 if claims is None else 1), note=note
         )
 
 
@@ -124,13 +127,14 @@ def _nodes(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from walk(config["judge"])
 
 
-def _asking(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _asking(node: Any, path: str, claims: int | None = None) -> Iterator[tuple[str, Mapping[str, Any], int | None]]:
+    """(path, node, the claims of an answer that it is asked about; None = about the answer)."""
     if isinstance(node, Mapping):
         if "completer" in node:
-            yield path, node
+            yield path, node, claims
         else:
             for key, child in node.items():
-                yield from _asking(child, f"{path}.{key}")
+                yield from _asking(child, f"{path}.{key}", node.get("max_claims") if key == "support" else None)
 
 
 def _bounded(

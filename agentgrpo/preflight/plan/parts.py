@@ -141,13 +141,14 @@ def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[f
     """(sampled turns of an episode, how that is known, in how many contexts)."""
     environment = config["environment"]
     if "max_turns" in environment:
+        turns, said = float(environment["max_turns"]), f"{BOUND}, environment.max_turns"
         if environment.get("force_answer_on_deadend"):
-            return (
-                float(environment["max_turns"] + 1),
-                f"{BOUND}, environment.max_turns and one for a forced answer",
-                1.0,
-            )
-        return float(environment["max_turns"]), f"{BOUND}, environment.max_turns", 1.0
+            turns, said = turns + 1, f"{said} and one for a forced answer"
+        fresh = (environment.get("context") or {}).get("name", "none")
+        if fresh == "none":
+            return turns, said, 1.0
+        said = f"{said}; environment.context may open a context for each"
+        return (turns, said, turns) if fresh == "drop" else (2 * turns - 1, f"{said}, and ask for a summary", turns)
     if chunks:
         mean = fmean(chunks)
         return mean, f"chunks of {len(chunks):,} tasks, counted: {min(chunks)} to {max(chunks)}", mean

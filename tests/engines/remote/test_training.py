@@ -134,6 +134,7 @@ async def test_a_server_that_dies_for_good_leaves_the_work_to_the_other(tmp_path
 
 @pytest.mark.clock
 @pytest.mark.parametrize("attempts", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
 async def test_servers_that_are_lost_for_good_end_the_step_and_fail_no_episode(tmp_path: Path, attempts: int) -> None:
     """When the second of nine episodes of a step begins, and for less than half of them none would be left."""
     async with other_model(tmp_path) as one, other_model(tmp_path) as two:

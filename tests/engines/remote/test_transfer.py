@@ -170,6 +170,7 @@ def test_a_sender_that_is_killed_ends_its_workers_at_once(
         assert process.wait(60) == 9
 
 
+@pytest.mark.slow
 def test_one_that_is_lost_while_they_connect_holds_up_the_others_no_longer_than_for_a_tensor(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_workers_that_never_call_are_counted(folder: Path, monkeypatch: pytest.M
         sending(folder, receivers=2).run()
 
 
+@pytest.mark.slow
 def test_what_runs_in_the_server_needs_torch_and_safetensors_alone() -> None:
     code = "import json, sys, agentgrpo.engines.remote.transfer\nprint(json.dumps(list(sys.modules)))\n"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -241,7 +241,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    siblings(sorted(FAULTS.items(), key=lambda row: row[0] == "drip"), quick=5),
+    siblings(sorted(FAULTS.items(), key=lambda row: row[0] in ("drip", "hang")), quick=4),
 )
 async def test_a_fault_is_typed_and_the_next_server_gives_the_turn(tmp_path: Path, fault: str, kind: str) -> None:
     async with serving(tmp_path, 2, timeout_s=0.7 if kind == "timeout" else 30.0, attempts=2) as (

@@ -68,6 +68,7 @@ def test_the_oracle_is_in_the_same_environment_and_loads_no_reader_of_its_own() 
     assert oracle.environment is runner.environment
 
 
+@pytest.mark.slow
 def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None:
     inputs = inputs_of(
         "experiment=none", "task=diary", "environment=memory_llm", "judge=questions", "reward=memory", "model.path=m"
@@ -81,6 +82,7 @@ def test_demonstrations_are_read_and_judged_by_rules_that_cost_nothing() -> None
     assert (node["reader"]["name"], node["validity"]["name"]) == ("completer", "llm")
 
 
+@pytest.mark.slow
 def test_demonstrations_of_searches_ask_no_reranker_that_is_a_service() -> None:
     inputs = inputs_of("+environment/reranker=http", "environment.reranker.url=http://127.0.0.1:1/rerank")
     runner = _demonstrating(inputs, ScriptedEngine([]), renderer(), inputs.dataset.corpora())

@@ -64,6 +64,7 @@ def test_tool_text_that_is_trained_on(diagnose: Diagnose, monkeypatch: pytest.Mo
     assert "history" not in found.problems
 
 
+@pytest.mark.slow
 def test_a_stop_token_without_gradient(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PolicyRunner", planted.LosesStops)
     found = diagnose(only=("episodes", "masks"))
@@ -73,6 +74,7 @@ def test_a_stop_token_without_gradient(diagnose: Diagnose, monkeypatch: pytest.M
     assert what.endswith(f" of {stops} tokens that ended a turn have no gradient")
 
 
+@pytest.mark.slow
 def test_a_conversation_that_is_rewritten(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PolicyRunner", planted.Rewrites)
     found = diagnose(only=("episodes", "history"))
@@ -190,16 +192,19 @@ def test_a_nondeterministic_engine(diagnose: Diagnose) -> None:
     }
 
 
+@pytest.mark.slow
 def test_half_precision_is_no_promise_of_bits(diagnose: Diagnose) -> None:
     finding = diagnose("engine=moody", "hardware.dtype=bfloat16", only=("determinism",)).check("determinism")
     assert (finding["status"], finding["findings"][0]["key"]) == ("note", "hardware.dtype=float32")
 
 
+@pytest.mark.slow
 def test_an_engine_that_promises_nothing_is_only_noted(diagnose: Diagnose) -> None:
     found = diagnose("engine=moody", "+engine.deterministic=false", only=("determinism",))
     assert (found.code, found.check("determinism")["status"]) == (0, "note")
 
 
+@pytest.mark.slow
 def test_an_engine_whose_last_bits_vary(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     async def probed(*_: object) -> ProbeReport:
         return ProbeReport(same_tokens=True, max_logprob_difference=1e-7)
@@ -271,6 +276,7 @@ def test_a_missing_sandbox_stops_no_other_check(
     assert found.check("engine weights")["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_is_none_is_noted(diagnose: Diagnose) -> None:
     found = diagnose(*TOOL_AGENT, "tools=python", "tools.python.sandbox=unsafe_subprocess", only=("sandbox",))
     [finding] = found.check("sandbox")["findings"]
@@ -327,6 +333,7 @@ def test_an_unset_price(diagnose: Diagnose) -> None:
     assert found.check("prices")["findings"][0]["key"] == "run.eval.prices.probe"
 
 
+@pytest.mark.slow
 def test_a_limit_of_money_that_nothing_counts_towards(diagnose: Diagnose) -> None:
     url = f"retriever.url=http://127.0.0.1:{closed_port()}/retrieve"
     found = diagnose("environment=search", "retriever=http", url, "budget.per_run.money=5", only=("prices",))
@@ -339,12 +346,14 @@ def searching(toy: Toy, tmp_path: Path) -> tuple[str, ...]:
     return ("environment=search", f"task.questions='{toy.questions}'", f"task.corpus='{passages}'")
 
 
+@pytest.mark.slow
 def test_no_budget_counts_what_is_searched_in_this_process(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
     limits = ("budget.per_run.money=5", "budget.per_run.calls.vdb=3", "budget.prices.vdb=1")
     for given in (limits[:1], limits):
         assert diagnose(*searching(toy, tmp_path), *given, only=("prices",)).problems == {}
 
 
+@pytest.mark.slow
 def test_a_kind_without_a_price_of_the_budget_keeps_the_environments_own(
     diagnose: Diagnose, toy: Toy, tmp_path: Path
 ) -> None:
@@ -355,6 +364,7 @@ def test_a_kind_without_a_price_of_the_budget_keeps_the_environments_own(
     assert facts["of a call, in the figures"] == {"web": 0.5, "vdb": 0.0, "rerank": 0.02}
 
 
+@pytest.mark.slow
 def test_what_is_made_up_is_on_no_cassette(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
     with Cassette(tmp_path / "tape").transaction():
         pass

@@ -15,6 +15,7 @@ from agentgrpo.cli.main import configs_dir, main, presets
 from agentgrpo.models.loading import config_of, weightless
 from agentgrpo.preflight.plan.device import GIB
 from tests.engines.tiny import model
+from tests.thorough import siblings
 
 PUBLISHED = {
     "gemma_2b": 2_506_172_416,
@@ -184,6 +185,7 @@ def test_what_fits_needs_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures(capsys)["knobs"] == []
 
 
+@pytest.mark.slow
 def test_processes_are_those_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, *BIG, "hardware=fsdp", "--processes", "16")["memory"]
     assert (found["processes"], found["need_bytes"]) == (16, found["by_processes"]["16"])
@@ -242,12 +244,30 @@ def test_searches_are_bounded_by_the_limits_of_an_episode(capsys: pytest.Capture
     assert (search["kind"], search["step"], search["run"]) == ("vdb", 3 * 8, 3 * (80 + evaluated))
 
 
+@pytest.mark.slow
 def test_a_forced_answer_is_a_turn_more(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["environment.max_turns=4", "run.max_steps=1"]
     forced = plan(capsys, *settings)
     assert "turns of an episode: 5 (at most, environment.max_turns and one for a forced answer)" in forced
     unforced = plan(capsys, *settings, "environment.force_answer_on_deadend=false")
     assert "turns of an episode: 4 (at most, environment.max_turns)" in unforced
+
+
+def test_fresh_contexts_are_as_many_as_turns_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["environment.max_turns=4", "run.max_steps=1"]
+    alone, fresh = figures(capsys, *settings)["step"], figures(capsys, *settings, "environment.context=drop")["step"]
+    assert (alone["turns"], fresh["turns"]) == (5, 5)
+    assert fresh["context_tokens"] == 5 * alone["context_tokens"]
+    asked = plan(capsys, *settings, "environment.context=summary")
+    assert "turns of an episode: 9 (" in asked
+    assert "environment.context may open a context for each, and ask for a summary)" in asked
+
+
+def test_opinions_of_claims_are_as_many_as_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["judge=report_llm", "judge.max_claims=10"]
+    found = figures(capsys, *settings, "run.max_steps=1", "run.eval_every=0", "run.final_eval=false")
+    calls = {row["where"]: row["run"] / found["run"]["episodes"] for row in found["calls"] if row["kind"] == "judge"}
+    assert calls == {"judge.judge": 4, "judge.support": 20}  # the answer and its control, and claims; each asked twice
 
 
 def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +303,7 @@ def test_a_budget_that_would_stop_the_run_is_an_overrun(capsys: pytest.CaptureFi
     assert figures(capsys, *settings, "cassette.mode=strict", "cassette.path=c")["run"]["money"] == 0
 
 
+@pytest.mark.slow
 def test_no_budget_stops_what_asks_no_service(capsys: pytest.CaptureFixture[str]) -> None:
     budget = ["budget.prices.vdb=1", "budget.per_run.money=5", "budget.per_run.calls.vdb=3", "budget.prices.judge=1"]
     found = figures(capsys, *budget)
@@ -314,7 +335,7 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", siblings(RECIPES, quick=1))
 def test_a_recipe_fits_the_devices_it_is_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     processes, servers, settings = RECIPES[name]
     if name == "slurm":

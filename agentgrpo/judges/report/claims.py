@@ -1,0 +1,65 @@
+"""A report cut into claims, each with what it cites.
+
+    Velmor was founded by Castin [R1Q1D1]. He was born in Roka [R2Q1D1] [R2Q1D2].
+    claim 1: Velmor was founded by Castin.    cites R1Q1D1
+    claim 2: He was born in Roka.             cites R2Q1D1, R2Q1D2
+
+A claim is a sentence, or a line of a list. It cites what stands in it, right behind it, or before it at the beginning
+of its line. Headings, questions, what ends in a colon and single words are no claims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentgrpo.core.types import Citation
+from agentgrpo.judges.answers import words
+
+_LINE = re.compile(r"[^\n]+")
+_BULLET = re.compile(r"\s*(?:(?:[-*+•·>|]|\d{1,3}[.)])\s+)*")
+_END = re.compile(r"[.!?][\"'”’)\]*_]*(?=\s+[\"'“‘(\[*_]*[^\W_])|[。！？][”’」』）]*")
+_SHORT = re.compile(
+    r"(?:^|[\s(\"'“])(?:[A-Z]|[A-Za-z](?:\.[A-Za-z])+|Dr|Mr|Mrs|Ms|Prof|St|Jr|Sr|No|vs|cf|ca|approx|etc|al|Fig|Vol|Inc|Ltd|Co)"
+    r"\.$"
+)
+"""Where a full stop ends an abbreviation or an initial, and mostly no sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    text: str
+    cited: tuple[Citation, ...] = ()
+
+
+def claims_of(report: str, citations: Sequence[Citation]) -> list[Claim]:
+    """The claims of an Episode.answer, in order, each once, with those of its citations that belong to it. A report
+    that says something and has no claim is one claim as a whole."""
+    found: dict[tuple[str, ...], Claim] = {}
+    for begin, end in _sentences(report):
+        text = report[begin:end].strip()
+        said = tuple(words(text))
+        if len(said) < 2 or text.startswith("#") or text.rstrip("\"'”’)*_").endswith(("?", "？", ":", "：")):
+            continue
+        found.setdefault(said, Claim(text, tuple(c for c in citations if _is_cited(c, begin, end))))
+    if not found and words(report):
+        return [Claim(report.strip(), tuple(citations))]
+    return list(found.values())
+
+
+def _is_cited(citation: Citation, begin: int, end: int) -> bool:
+    return any(begin <= place <= end for place in citation.places)
+
+
+def _sentences(report: str) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each in `report`, bullets left out. No place belongs to two of them."""
+    for line in _LINE.finditer(report):
+        begin, end = line.start() + len(_BULLET.match(line[0])[0]), line.end()  # type: ignore[index]
+        if begin > end:
+            continue
+        for match in _END.finditer(report, begin, end):
+            if _SHORT.search(report, begin, match.start() + 1) is None:
+                yield begin, match.end()
+                begin = match.end() + 1 if match[0][0] in ".!?" else match.end()
+        yield begin, end

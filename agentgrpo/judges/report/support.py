@@ -1,0 +1,140 @@
+"""Whether passages say what a claim says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.judges.evidence.rarity import Rarity
+from agentgrpo.judges.llm.completer import Completer
+from agentgrpo.judges.llm.judge import LLMJudge
+from agentgrpo.retrieval.bm25 import analyzer
+from agentgrpo.retrieval.corpus import searchable_text, well_formed
+from agentgrpo.retrieval.rerank import FUNCTION_WORDS
+
+_SAYS_NOTHING = FUNCTION_WORDS | {
+    *("he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs", "we", "us", "our"),
+    *("name", "names", "named", "called"),
+}
+"""Words of a claim that no passage has to have."""
+_DENIALS = frozenset({"not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot"})
+RUBRIC = """\
+The question is a claim of a report, and the answer the passages that the report cites for it. Grade whether these \
+passages say what the claim says: 1 = every part of it stands in them, in whatever words; 0 = a part of it does not, \
+or they say otherwise. What you know yourself does not count."""
+
+
+class ClaimSupport(Protocol):
+    async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
+        """`passages`: what the claim cites, at least one. Raises JudgeError."""
+        ...
+
+    def counts(self) -> Mapping[str, float]:
+        """As judges.base.CountingJudge."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LexicalSupport:
+    """By words: together the passages have all names and numbers of the claim, and at least min_score of its other
+    words, by weight; and where the claim says no, they do so somewhere too. The word that opens a claim counts as a
+    name, unless a comma follows it. It knows neither synonyms nor who did what to whom.
+
+        weight   (1 + rarity) / 2: long words are rare (judges.evidence.rarity, without a corpus)
+    """
+
+    def __init__(self, *, min_score: float = 0.5, stemmer: str | None = "english") -> None:
+        """stemmer: language of the words, null = none. Raises ConfigError."""
+        if not (math.isfinite(min_score) and 0 < min_score <= 1):
+            raise ConfigError(f"judge.support.min_score={min_score}; above 0 and up to 1 is allowed")
+        self._min_score = min_score
+        self._written, self._stems = analyzer(None, lowercase=False), analyzer(stemmer)
+        self._rarity = Rarity(())
+
+    async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
+        return self._said(claim, [searchable_text(passage) for passage in passages]) >= self._min_score
+
+    def counts(self) -> Mapping[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        """It holds nothing open."""
+
+    def _said(self, claim: str, texts: Sequence[str]) -> float:
+        """The share of the words that are neither names nor numbers; 0 where one of those is missing."""
+        own = [(word, stem) for word, stem in self._words(claim) if word.lower() not in _SAYS_NOTHING]
+        if not own:
+            return 0.0
+        opening = own[0][0]
+        opens = claim[:1].isupper() and re.match(rf"{re.escape(opening)}(?!,)", claim) is not None
+        named = {s for w, s in own[1 if claim.startswith(opening) else 0 :] if w[:1].isupper()}
+        named |= {s for w, s in own if any(map(str.isdigit, w))} | ({own[0][1]} if opens else set())
+        told = [pair for text in texts for pair in self._words(text)]
+        stems, words = {stem for _, stem in told}, {word.lower() for word, _ in told}
+        denies = not _DENIALS.isdisjoint(word.lower() for word, _ in own)
+        if not named <= stems or (denies and _DENIALS.isdisjoint(words)):
+            return 0.0
+        weights = {stem: (1 + (self._rarity(stem) or 0.0)) / 2 for _, stem in own if stem not in named}
+        total = math.fsum(weights.values())
+        return math.fsum(weight for stem, weight in weights.items() if stem in stems) / total if weights else 1.0
+
+    def _words(self, text: str) -> list[tuple[str, str]]:
+        """(as written, stem) of each."""
+        text = well_formed(text)
+        return list(zip(self._written.analyze(text), self._stems.analyze(text), strict=True))
+
+
+class LLMSupport:
+    """A language model reads claim and passages: judges.llm.judge with the passages in the place of an answer. Equal
+    claims about equal passages are asked about once. `counts` are that judge's."""
+
+    def __init__(
+        self,
+        *,
+        completer: Completer,
+        cache: Path | None = None,
+        min_score: float = 0.5,
+        max_passage_chars: int = 2000,
+        verdict_retries: int = 1,
+        max_concurrent: int = 8,
+        prompt_price: float = 0.0,
+        completion_price: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """min_score: of a claim that is supported. max_passage_chars: of a passage that the model is shown. The others:
+        see LLMJudge. Raises ConfigError."""
+        if not (math.isfinite(min_score) and 0 < min_score <= 1):
+            raise ConfigError(f"judge.support.min_score={min_score}; above 0 and up to 1 is allowed")
+        if max_passage_chars < 1:
+            raise ConfigError(f"judge.support.max_passage_chars={max_passage_chars}; 1 or more is allowed")
+        self._min_score, self._max_passage_chars = min_score, max_passage_chars
+        self._judge = LLMJudge(
+            completer=completer,
+            cache=cache,
+            rubric=RUBRIC,
+            control=False,
+            verdict_retries=verdict_retries,
+            max_concurrent=max_concurrent,
+            prompt_price=prompt_price,
+            completion_price=completion_price,
+            canaries_per_eval=0,
+            seed=seed,
+        )
+
+    async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
+        asked = Task(id=task.id, messages=(Message(role="user", content=claim),), references=())
+        text = "\n\n".join(searchable_text(passage)[: self._max_passage_chars] for passage in passages)
+        opinion = await self._judge.opinion(asked, [text])
+        return opinion.scores[0] >= self._min_score
+
+    def counts(self) -> Mapping[str, float]:
+        return self._judge.counts()
+
+    async def close(self) -> None:
+        await self._judge.close()

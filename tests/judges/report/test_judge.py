@@ -1,0 +1,132 @@
+"""Grades of reports, and where their counts of claims end up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentgrpo.core.errors import ConfigError, JudgeError
+from agentgrpo.core.types import Episode, EpisodeGroup, Passage, Task
+from agentgrpo.environments.search.grammar import Labels, strip_markers
+from agentgrpo.environments.search.metrics import SEARCH_FIGURES
+from agentgrpo.judges.answers import Keywords
+from agentgrpo.judges.llm.judge import LLMJudge
+from agentgrpo.judges.report.judge import ReportJudge
+from agentgrpo.judges.report.support import LexicalSupport
+from agentgrpo.records.trajectories import read_trajectories, write_trajectories
+from agentgrpo.rewards.reward import Reward
+from agentgrpo.rewards.terms import Correctness
+from agentgrpo.rollout.metrics import rollout_metrics
+from tests import builders
+from tests.judges.llm.models import Spoken, fields, verdict
+
+FOUNDED = builders.passage("f", "Velmor was founded by Castin in 1921.")
+BORN = builders.passage("b", "Castin was born in Roka, and never left it.")
+TASK = builders.task("Tell of Velmor's founder.", "Castin", "Roka")
+REPORT = (
+    "Velmor was founded by Castin [R1Q1D1]. He was born in Roka [R1Q1D1]. He was kind. He never left Roka [R1Q1D2]."
+)
+
+
+def report(written: str, *, shown: Sequence[str] = ("f", "b"), task: Task = TASK) -> Episode:
+    labels = Labels()
+    labels.add_round([(1, [FOUNDED, BORN])])
+    return builders.episode(task, answer=strip_markers(written), citations=labels.cite(written), retrieved=shown)
+
+
+def judge(**settings: object) -> ReportJudge:
+    given = {"judge": Keywords(), "support": LexicalSupport(), **settings}
+    return ReportJudge(**given)  # type: ignore[arg-type]
+
+
+async def test_a_report_is_graded_claim_by_claim() -> None:
+    """Supported: the first and the last of four; the second cites the wrong passage, the third nothing."""
+    [grade] = await judge().grade_episodes(TASK, [report(REPORT)])
+    assert grade.criteria == {"claims": 4, "claims_supported": 2, "claims_unsupported": 1, "claims_uncited": 1}
+    assert grade.score == 1 * (0.5 + 0.5 * 2 / 4)  # both references are in it
+    assert grade.detail == "2 of 4 claims supported"
+    [half] = await judge(weight=1.0).grade_episodes(
+        TASK, [report("Castin was kind. Castin was born in Roka [R1Q1D2].")]
+    )
+    assert half.score == 0.5
+
+
+async def test_what_misses_the_question_earns_nothing_whatever_it_cites() -> None:
+    task = builders.task("Who?", "Orlin")
+    [grade] = await judge().grade_episodes(task, [report("Velmor was founded in 1921 [R1Q1D1].", task=task)])
+    assert (grade.score, grade.criteria["claims_supported"]) == (0.0, 1.0)
+
+
+async def test_a_citation_of_what_was_not_shown_is_none() -> None:
+    [grade] = await judge().grade_episodes(TASK, [report("Castin was born in Roka [R1Q1D2].", shown=["f"])])
+    assert grade.criteria["claims_uncited"] == 1
+
+
+async def test_answers_alone_and_blank_ones() -> None:
+    [alone, blank] = await judge().grade(TASK, ["Castin was born in Roka.", " "])
+    assert (alone.score, alone.criteria["claims_uncited"]) == (0.5, 1)
+    assert (blank.score, blank.criteria["claims"]) == (0.0, 0)
+
+
+async def test_further_claims_than_are_looked_at_count_as_unsupported() -> None:
+    [grade] = await judge(max_claims=1).grade_episodes(TASK, [report(REPORT)])
+    assert grade.criteria == {"claims": 4, "claims_supported": 1, "claims_unsupported": 3, "claims_uncited": 0}
+
+
+async def test_the_rubric_of_a_task_grades_the_whole() -> None:
+    task = builders.task(
+        "Tell of Velmor.",
+        "Castin",
+        rubric={"year": {"criterion": "It has the year.", "weight": 3}, "short": "It is short."},
+    )
+
+    def graded(system: str, user: str) -> str:
+        return verdict(system, *({"year": 1.0, "short": 0.0}[name] for name in fields(system)))
+
+    whole = LLMJudge(completer=Spoken(graded), control=False)
+    [grade] = await judge(judge=whole).grade_episodes(task, [report("Velmor was founded in 1921 [R1Q1D1].", task=task)])
+    assert grade.score == 0.75
+    assert {name: grade.criteria[name] for name in ("year", "short", "claims")} == {
+        "year": 1.0,
+        "short": 0.0,
+        "claims": 1.0,
+    }
+
+
+async def test_counts_are_recorded_measured_and_evaluated(tmp_path: Path) -> None:
+    group = EpisodeGroup(task=TASK, episodes=(report(REPORT), report("Castin of Roka rules Velmor [R1Q1D2].")))
+    scored = await Reward(judge=judge(), terms={"correctness": Correctness(weight=1.0)}).score(group)
+    tags = rollout_metrics([scored], [None], lambda episode: 0.0)
+    assert tags["reward/criterion/claims"] == 2.5
+    assert tags["reward/criterion/claims_uncited"] == 0.5
+    path = tmp_path / "train-000000.jsonl"
+    write_trajectories(path, scored=[scored], advantages=[[0.0, 0.0]], dropped=[None], step=0, seed=0)
+    first, _ = read_trajectories(path)
+    assert first.reward_dimensions["criterion/claims_supported"] == 2
+    assert [c["places"] for c in first.citations] == [[28, 49], [82]]
+    parts = [SEARCH_FIGURES.ratio_parts(e, r) for e, r in zip(group.episodes, scored.rewards, strict=True)]
+    means = {name: sum(row[name] for row in parts) / 2 for name in parts[0]}
+    assert SEARCH_FIGURES.shares(means)["claims"] == {"supported": 0.4, "unsupported": 0.4, "uncited": 0.2}
+
+
+class Breaking:
+    async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
+        raise JudgeError("down", kind="http")
+
+    def counts(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+async def test_a_support_that_fails_is_no_grade() -> None:
+    with pytest.raises(JudgeError, match="down"):
+        await judge(support=Breaking()).grade_episodes(TASK, [report(REPORT)])
+
+
+@pytest.mark.parametrize("settings, key", [({"weight": 1.5}, "judge.weight"), ({"max_claims": 0}, "judge.max_claims")])
+def test_values_out_of_range_are_refused(settings: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        judge(**settings)
