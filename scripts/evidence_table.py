@@ -3,6 +3,7 @@ proves their answers. Nothing is trained.
 
 python scripts/evidence_table.py almanac --seeds 11 12 13
 python scripts/evidence_table.py glossary --path FOLDER_OF_WORDNET --seeds 11 12 13 --judges lexical without-corpus gold
+python scripts/evidence_table.py almanac --embedder FOLDER_OF_A_MODEL --judges embedding embedding-without-corpus
 
 Each task is played in six ways, which know the world: `whole` searches step by step for what it takes, `careless` does
 so in a source and with a reranker drawn by chance, `early` leaves the last step out, `part` asks with some words of
@@ -18,19 +19,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentgrpo.core.chance import uniform
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.environments.search.environment import SearchEnvironments
 from agentgrpo.judges.base import EvidenceJudge
+from agentgrpo.judges.evidence.embedding import EmbeddingEvidence
 from agentgrpo.judges.evidence.gold import GoldEvidence
 from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from agentgrpo.judges.evidence.lexical import LexicalEvidence
 from agentgrpo.judges.evidence.measure import JudgedEvidence, evidence_figures, judged_evidence
+from agentgrpo.models.encoder import Encoder
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrieval.embedded import embedded
+from agentgrpo.retrieval.embedder import Embedder, HashingEmbedder, Vectors, query_vectors
 from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.worlds.almanac.dataset import Almanac
@@ -122,15 +128,36 @@ async def play(
     return episodes
 
 
-def judges_of(world: Almanac | Glossary) -> dict[str, EvidenceJudge]:
+class Remembering:
+    """An embedder that is asked once for each text, whichever judge and seed wants it."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.dim = embedder.dim
+        self._embedder = embedder
+        self._known: dict[str, Vectors] = {}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if missing := [text for text in dict.fromkeys(texts) if text not in self._known]:
+            self._known |= zip(missing, query_vectors(self._embedder, missing), strict=True)
+        return np.stack([self._known[text] for text in texts])
+
+
+def judges_of(
+    world: Almanac | Glossary, embedder: Embedder, thresholds: Mapping[str, float]
+) -> dict[str, EvidenceJudge]:
+    """thresholds: min_score and min_rarity of those that have them; missing ones are theirs."""
     corpora, thesaurus = world.corpora(), world.thesaurus()
-    return {
-        "lexical": LexicalEvidence(corpora=corpora, thesaurus=thesaurus),
-        "without-thesaurus": LexicalEvidence(corpora=corpora),
-        "without-corpus": LexicalEvidence(),
-        "heuristic": HeuristicEvidence(),
-        "gold": GoldEvidence(),
+    known: dict[str, dict[str, Any]] = {
+        "": {"corpora": corpora, "thesaurus": thesaurus},
+        "without-thesaurus": {"corpora": corpora},
+        "without-corpus": {},
     }
+    judges: dict[str, EvidenceJudge] = {"heuristic": HeuristicEvidence(), "gold": GoldEvidence()}
+    for without, given in known.items():
+        judges[without or "lexical"] = LexicalEvidence(**given, **thresholds)
+        name = f"embedding-{without}" if without else "embedding"
+        judges[name] = EmbeddingEvidence(embedder=embedder, **given, **thresholds)
+    return judges
 
 
 def row(name: str, seed: str, judged: Sequence[JudgedEvidence]) -> str:
@@ -152,7 +179,17 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--asked", nargs="+", default=["word", "kind", "above", "both"], help="kinds, of the glossary")
     parser.add_argument("--judges", nargs="+", default=["lexical", "heuristic"])
+    parser.add_argument("--embedder", default=None, help="folder of an encoder without prefixes; else the hashing one")
+    parser.add_argument("--min-score", type=float, default=None)
+    parser.add_argument("--min-rarity", type=float, default=None)
     given = parser.parse_args()
+    embedder = Remembering(
+        Encoder(path=given.embedder, query_prefix="", passage_prefix="", query_batch_size=32)
+        if given.embedder
+        else HashingEmbedder()
+    )
+    chosen = {"min_score": given.min_score, "min_rarity": given.min_rarity}
+    thresholds = {name: value for name, value in chosen.items() if value is not None}
     print("| judge | seed | AUC | rejects of the unsupported | of the supported | episodes |")
     print("| --- | --- | --- | --- | --- | --- |")
     for seed in given.seeds:
@@ -162,7 +199,7 @@ def main() -> None:
             else Glossary(path=str(given.path), world_seed=seed, asked=given.asked)
         )
         tasks, top_k = world.split(given.split)[: given.tasks], given.top_k or (2 if given.world == "almanac" else 5)
-        judges = judges_of(world)
+        judges = judges_of(world, embedder, thresholds)
         for name in given.judges:
             judge = judges[name]
             episodes = asyncio.run(play(world, tasks, judge, top_k=top_k))

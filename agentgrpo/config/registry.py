@@ -111,6 +111,7 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
         "swapped": "agentgrpo.retrieval.counterfactual:swapped",
     },
     "evidence": {
+        "embedding": "agentgrpo.judges.evidence.embedding:EmbeddingEvidence",
         "gold": "agentgrpo.judges.evidence.gold:GoldEvidence",
         "heuristic": "agentgrpo.judges.evidence.heuristic:HeuristicEvidence",
         "lexical": "agentgrpo.judges.evidence.lexical:LexicalEvidence",
@@ -255,7 +256,7 @@ NESTED: Mapping[str, Mapping[str, str]] = {
     },
     "support": {"completer": "completer"},
     "judge_part": {"judge": "judge"},
-    "evidence": {"completer": "completer", "reranker": "reranker"},
+    "evidence": {"completer": "completer", "embedder": "embedder", "reranker": "reranker"},
     "memory_search": {"embedder": "embedder"},
     "reader": {"search": "memory_search", "completer": "completer"},
     "validity": {"completer": "completer"},

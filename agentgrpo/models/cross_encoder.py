@@ -1,4 +1,4 @@
-"""A cross-encoder on this machine as a reranker: it reads query and passage together."""
+"""A cross-encoder on this machine as a reranker: it reads query and passage together. A model of entailment is one."""
 
 from __future__ import annotations
 
@@ -25,22 +25,36 @@ class CrossEncoder:
 
         score = sigmoid(logit)            of a model with one label
               = softmax(logits)[1]        of one with two, the second of which says "relevant"
+              = softmax(logits)[e]        of one with a label "entailment" (natural language inference), its place e
 
-    in [0, 1], to 6 significant digits. The passages of one query are the batch, longest first, so that what else is
-    asked changes no score. The model is loaded when it is first asked, and stays; it is never trained. Equal scores
-    keep their order."""
+    in [0, 1], to 6 significant digits. The last kind is asked whether the passage, as the premise, entails the
+    `hypothesis` with the query in it (Yin et al. 2019, arXiv 1909.00161); it is known by the names of its labels in
+    config.json (id2label).
+
+    The passages of one query are the batch, longest first, so that what else is asked changes no score. The model is
+    loaded when it is first asked, and stays; it is never trained. Equal scores keep their order."""
 
     def __init__(
-        self, *, path: str, max_length: int = 512, batch_size: int = 32, device: str = "cpu", dtype: str = "float32"
+        self,
+        *,
+        path: str,
+        max_length: int = 512,
+        batch_size: int = 32,
+        device: str = "cpu",
+        dtype: str = "float32",
+        hypothesis: str = "This answers the question: {query}",
     ) -> None:
         """path: a folder as transformers writes it, or the name of a model in its cache. max_length: tokens of query
-        and passage; the longer of the two is cut. batch_size: passages at a time."""
+        and passage; the longer of the two is cut. batch_size: passages at a time. hypothesis: what a model of
+        entailment is asked about a passage, {query} being the query; no other model is shown it."""
         if max_length < 8 or batch_size < 1 or not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ConfigError(
                 f"reranker: max_length={max_length}, batch_size={batch_size}, dtype={dtype}; 8 or more, 1 or more and "
                 "a type such as float32 or bfloat16 are allowed"
             )
-        self._folder = local_folder(path)
+        if "{query}" not in hypothesis:
+            raise ConfigError(f"reranker.hypothesis={hypothesis!r} has no {{query}}; put it where the query belongs")
+        self._folder, self._hypothesis = local_folder(path), hypothesis
         if not self._folder.is_dir():
             raise ConfigError(
                 f"reranker.path={path}: no such folder, and no model of that name in the cache; download it: "
@@ -80,9 +94,10 @@ class CrossEncoder:
                 f"reranker.path={self._folder} has no trained classifier: {', '.join(missing[:3])} would be random; "
                 "give a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
-        if model.config.num_labels not in (1, 2):
+        if model.config.num_labels not in (1, 2) and entailment_label(model.config) is None:
             raise ConfigError(
-                f"reranker.path={self._folder} tells {model.config.num_labels} labels apart; 1 or 2 are allowed"
+                f"reranker.path={self._folder} tells {model.config.num_labels} labels apart; 1 or 2 are allowed, and "
+                'more where one is named "entailment" (id2label in config.json)'
             )
         return tokenizer, model.to(self._device).eval().requires_grad_(False)
 
@@ -93,20 +108,31 @@ class CrossEncoder:
     def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         with self._lock, boundary(RetrieverError, "reranker model"), torch.inference_mode():
             tokenizer, model = self._parts
-            pairs = tokenizer([query] * len(texts), list(texts), truncation=True, max_length=self._max_length)
+            label = entailment_label(model.config)
+            first, second = [query] * len(texts), list(texts)
+            if label is not None:  # the premise goes first
+                first, second = second, [self._hypothesis.replace("{query}", query)] * len(texts)
+            pairs = tokenizer(first, second, truncation=True, max_length=self._max_length)
             order = sorted(range(len(texts)), key=lambda i: -len(pairs["input_ids"][i]))
             scores = [0.0] * len(texts)
             for start in range(0, len(order), self._batch_size):
                 chosen = order[start : start + self._batch_size]
                 rows = {key: [values[i] for i in chosen] for key, values in pairs.items()}
                 batch = tokenizer.pad(rows, return_tensors="pt").to(self._device)
-                for i, score in zip(chosen, _relevance(model(**batch).logits), strict=True):
+                for i, score in zip(chosen, _relevance(model(**batch).logits, label), strict=True):
                     scores[i] = float(f"{score:.6g}")
             return scores
 
 
-def _relevance(logits: torch.Tensor) -> list[float]:
+def entailment_label(config: Any) -> int | None:
+    """The place of the label "entailment" of a classifier's configuration; None where it has none, or no other."""
+    places = [int(place) for place, name in (config.id2label or {}).items() if str(name).lower() == "entailment"]
+    return places[0] if places and config.num_labels > 1 else None
+
+
+def _relevance(logits: torch.Tensor, label: int | None) -> list[float]:
     """[rows, labels] to [rows]. In double precision: the sigmoid of a sure logit is 1 in single."""
     wide = logits.double()
-    values: list[float] = (wide[:, 0].sigmoid() if wide.shape[1] == 1 else wide.softmax(-1)[:, 1]).tolist()
+    relevance = wide[:, 0].sigmoid() if wide.shape[1] == 1 else wide.softmax(-1)[:, 1 if label is None else label]
+    values: list[float] = relevance.tolist()
     return values

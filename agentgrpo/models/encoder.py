@@ -47,20 +47,19 @@ class Encoder:
         query's vector does not depend, in its last bits, on what else is asked. Raises ConfigError."""
         if pooling not in POOLINGS:
             raise ConfigError(
-                f"retriever.embedder.pooling={pooling}; allowed are {', '.join(POOLINGS)}."
-                f"{did_you_mean(pooling, POOLINGS)}"
+                f"embedder.pooling={pooling}; allowed are {', '.join(POOLINGS)}.{did_you_mean(pooling, POOLINGS)}"
             )
         if min(max_tokens, batch_size, query_batch_size) < 1 or not isinstance(
             getattr(torch, dtype, None), torch.dtype
         ):
             raise ConfigError(
-                f"retriever.embedder: max_tokens={max_tokens}, batch_size={batch_size}, query_batch_size="
+                f"embedder: max_tokens={max_tokens}, batch_size={batch_size}, query_batch_size="
                 f"{query_batch_size}, dtype={dtype}; 1 or more and a type such as float32 or bfloat16 are allowed"
             )
         self._folder = local_folder(path)
         if not (self._folder / "config.json").is_file():
             raise ConfigError(
-                f"retriever.embedder.path={path}: no model folder, and no model of that name in the cache; download "
+                f"embedder.path={path}: no model folder, and no model of that name in the cache; download "
                 f"it: hf download {path}"
             )
         self._pooling, self._normalize = pooling, normalize
@@ -96,7 +95,7 @@ class Encoder:
     @cached_property
     def _parts(self) -> tuple[Any, Any]:
         options: dict[str, Any] = {"local_files_only": True}
-        with loaded(self._folder, "retriever.embedder.path"):
+        with loaded(self._folder, "embedder.path"):
             tokenizer = AutoTokenizer.from_pretrained(self._folder, trust_remote_code=False, **options)
             dtype = getattr(torch, self._dtype)
             model = AutoModel.from_pretrained(self._folder, trust_remote_code=False, dtype=dtype, **options)

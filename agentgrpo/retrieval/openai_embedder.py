@@ -44,7 +44,7 @@ class OpenAIEmbedder:
         """batch_size: texts of one request. timeout_s: of a request with all its attempts. Raises ConfigError."""
         if batch_size < 1 or (dimensions is not None and dimensions < 1):
             raise ConfigError(
-                f"retriever.embedder: batch_size={batch_size}, dimensions={dimensions}; 1 or more is allowed, and null "
+                f"embedder: batch_size={batch_size}, dimensions={dimensions}; 1 or more is allowed, and null "
                 "for the model's own dimensions"
             )
         self.identity = f"openai {model} dimensions={dimensions} prefixes {query_prefix!r} {passage_prefix!r}"

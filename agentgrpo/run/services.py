@@ -57,7 +57,8 @@ def metered(kind: str, name: str, path: str, part: Any, meter: Meter) -> Any:
 
 
 def _refuse_unmetered(path: str, meter: Meter) -> None:
-    """Vectors of entries are computed in the midst of a search: nothing there can wait for a meter."""
+    """Vectors of a memory's entries, or of an evidence judge's words, are computed in the midst of something: nothing
+    there can wait for a meter."""
     if meter.has_cassette or meter.budget != Budget():
         raise ConfigError(
             f"{path}.name=openai asks a service that is neither recorded nor counted; allowed with a cassette or a "

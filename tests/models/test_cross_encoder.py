@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ PASSAGES = [
 ]
 
 
-def save(folder: Path, num_labels: int = 1) -> BertForSequenceClassification:
+def save(folder: Path, num_labels: int = 1, labels: Sequence[str] = ()) -> BertForSequenceClassification:
+    """labels: names of all of them."""
     torch.manual_seed(0)
     shape: dict[str, Any] = {
         "vocab_size": tiny.VOCAB,
@@ -43,7 +45,8 @@ def save(folder: Path, num_labels: int = 1) -> BertForSequenceClassification:
         "intermediate_size": 48,
         "initializer_range": 0.3,
     }
-    model = BertForSequenceClassification(BertConfig(**shape, num_labels=num_labels)).eval()
+    named = {"id2label": dict(enumerate(labels))} if labels else {"num_labels": num_labels}
+    model = BertForSequenceClassification(BertConfig(**shape, **named)).eval()
     model.save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     return model
@@ -70,6 +73,31 @@ async def test_scores_are_the_models_for_each_pair_and_sort(tmp_path: Path, num_
     assert len({p.score for p in ranked}) == 4
     by_id = {p.id: p for p in PASSAGES}
     assert all((p.text, p.title) == (by_id[p.id].text, by_id[p.id].title) for p in ranked)
+
+
+@pytest.mark.parametrize(
+    "labels", [["contradiction", "Entailment", "neutral"], ["entailment", "not_entailment"], ["a", "b", "entailment"]]
+)
+async def test_a_model_of_entailment_is_asked_whether_the_passage_entails_the_hypothesis(
+    tmp_path: Path, labels: list[str]
+) -> None:
+    model = save(tmp_path, labels=labels)
+    place = [label.lower() for label in labels].index("entailment")
+    for given, hypothesis in (
+        ({}, f"This answers the question: {QUERY}"),
+        ({"hypothesis": "It says {query}."}, f"It says {QUERY}."),
+    ):
+        ranked = await CrossEncoder(path=str(tmp_path), **given).rerank(QUERY, PASSAGES, top_k=9)
+        texts = {p.id: f"{p.title}\n{p.text}" if p.title else p.text for p in PASSAGES}
+        expected = {id: float(alone(model, text, hypothesis).double().softmax(-1)[place]) for id, text in texts.items()}
+        assert {p.id: p.score for p in ranked} == pytest.approx(expected, rel=1e-4)
+        assert [p.id for p in ranked] == sorted(expected, key=lambda id: -expected[id])
+
+
+async def test_one_label_is_relevance_whatever_its_name(tmp_path: Path) -> None:
+    model = save(tmp_path, labels=["entailment"])
+    [ranked] = await CrossEncoder(path=str(tmp_path)).rerank(QUERY, PASSAGES[1:2], top_k=1)
+    assert ranked.score == pytest.approx(float(alone(model, QUERY, PASSAGES[1].text).double().sigmoid()), rel=1e-4)
 
 
 async def test_the_best_and_nothing_else(tmp_path: Path) -> None:
@@ -134,7 +162,7 @@ async def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
 
 async def test_three_labels_are_refused(tmp_path: Path) -> None:
     save(tmp_path, 3)
-    with pytest.raises(ConfigError, match="tells 3 labels apart; 1 or 2 are allowed"):
+    with pytest.raises(ConfigError, match="tells 3 labels apart; 1 or 2 are allowed, and more where one is named"):
         await CrossEncoder(path=str(tmp_path)).probe()
 
 
@@ -156,6 +184,7 @@ async def test_what_the_model_raises_is_a_retrievers_error(tmp_path: Path) -> No
         ({"path": ".", "dtype": "float33"}, "dtype=float33"),
         ({"path": ".", "batch_size": 0}, "batch_size=0"),
         ({"path": ".", "max_length": 2}, "max_length=2"),
+        ({"path": ".", "hypothesis": "It is so."}, "reranker.hypothesis='It is so.' has no {query}; put it where"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -106,11 +106,13 @@ def test_names_that_are_in_process_are_registered() -> None:
     ] == []
 
 
-def test_vectors_of_memory_are_not_asked_of_a_service_past_cassette_and_budget(tmp_path: Path) -> None:
+def test_vectors_of_memory_and_of_evidence_are_not_asked_of_a_service_past_cassette_and_budget(tmp_path: Path) -> None:
     node = {"name": "embedding", "embedder": {"name": "openai", "url": URL, "model": "m", "api_key_env": None}}
     for strict in (meter(tmp_path, "fill"), meter(tmp_path, run={"money": 1.0}), meter(tmp_path, prices={"web": 1.0})):
         with pytest.raises(ConfigError, match=r"embedder\.name=openai asks a service that is neither recorded nor"):
             build_part(PartNode("memory_search", node), strict)
+        with pytest.raises(ConfigError, match=r"embedder\.name=openai asks a service that is neither recorded nor"):
+            build_part(PartNode("evidence", node), strict)
     build_part(PartNode("memory_search", {**node, "embedder": {**node["embedder"], "dimensions": 8}}), meter(tmp_path))
     index = {"name": "faiss_index", "path": "wiki", "embedder": node["embedder"]}
     assert isinstance(build_part(PartNode("retriever", index), meter(tmp_path, "fill"))["vdb"], RetrieverService)

@@ -21,15 +21,17 @@ from agentgrpo.environments.memory.environment import MemoryEnvironments
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.environments.search.environment import SearchEnvironments
+from agentgrpo.judges.evidence.embedding import EmbeddingEvidence
 from agentgrpo.judges.evidence.heuristic import HeuristicEvidence
 from agentgrpo.judges.evidence.lexical import LexicalEvidence
 from agentgrpo.records.screen import Screen
 from agentgrpo.retrieval.rerank import LexicalReranker
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.run.assembly import refuse_unfit
-from agentgrpo.run.build import Inputs, Run, _demonstrating, load_inputs
+from agentgrpo.run.build import Inputs, Run, _demonstrating, build_environment, load_inputs
 from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
+from tests.builders import task
 from tests.environments.memory.scripted import ScriptedReader, ScriptedValidity, tags
 from tests.environments.scripted import ScriptedEngine, renderer
 from tests.runners import memory_runner
@@ -103,6 +105,22 @@ def test_evidence_is_named_by_itself_and_demonstrations_ask_no_model_for_theirs(
     assert isinstance(free, PolicyRunner)
     assert isinstance(free.environment, SearchEnvironments)
     assert isinstance(free.environment.evidence, HeuristicEvidence)
+
+
+async def test_evidence_by_an_embedder_knows_the_tasks_corpus() -> None:
+    hashing = ("~environment.evidence.embedder", "+environment.evidence.embedder={name:hashing}")
+    inputs = inputs_of("evidence=embedding", *hashing, "environment.evidence.slope=9.0")
+    equipment = inputs.equipment.for_environment
+    environment = build_environment(inputs, renderer(), equipment, describes=False)
+    assert isinstance(environment, SearchEnvironments)
+    judge = environment.evidence
+    assert isinstance(judge, EmbeddingEvidence)
+    await environment.probe()
+    assert judge._alike.curve[1] == 9.0
+    fact = next(p for p in inputs.dataset.corpora()["vdb"] if p.id.startswith("born-"))
+    who = fact.text.split()[0]
+    graded = [await judge.judge_round(task(question=f"Where was {name} born?"), [], [fact]) for name in (who, "Nobody")]
+    assert [g.sufficient for g in graded] == [True, False]
 
 
 def test_gold_evidence_is_for_evaluation_alone() -> None:

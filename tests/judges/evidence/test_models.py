@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
 
+from agentgrpo.config.build import build_node
 from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Message, Passage
 from agentgrpo.judges.base import QueryResults
@@ -16,6 +20,7 @@ from agentgrpo.judges.evidence.llm import LLMEvidence
 from agentgrpo.judges.evidence.reranker import RerankerEvidence
 from agentgrpo.judges.llm.completer import Reply
 from tests.builders import passage, task
+from tests.engines import tiny
 
 SEEN = [passage("a", "Velmor was founded by Castin.", title="Velmor"), passage("b", "Castin was born in Roka.")]
 RESULTS = [QueryResults(query="q", passages=tuple(SEEN))]
@@ -100,3 +105,22 @@ def test_refused() -> None:
         RerankerEvidence(reranker=None)
     with pytest.raises(ConfigError, match=r"environment\.evidence\.min_score=2; above 0"):
         RerankerEvidence(reranker=Scores({}), min_score=2)
+
+
+async def test_a_model_of_entailment_judges_evidence(tmp_path: Path) -> None:
+    """Of random weights; that its scores are the model's is tested with the cross-encoder."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=tiny.VOCAB,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        id2label={0: "contradiction", 1: "neutral", 2: "entailment"},
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    node = {"name": "reranker", "reranker": {"name": "cross_encoder", "path": str(tmp_path)}, "min_score": 0.01}
+    graded = await build_node("evidence", node, thesaurus={}).judge_round(task(), RESULTS, SEEN)
+    assert graded.sufficient
+    assert 0 < graded.score < 1
