@@ -22,7 +22,7 @@ from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.reports.show import equals_one, task_of
 from agentgrpo.tasks import dialogue
 
-ORDER = ("current", "history", "forgotten", "rumoured", "never")
+ORDER = ("current", "history", "count", "forgotten", "rumoured", "never")
 """Kinds of questions that come first, in this order; others follow by name."""
 POLICIES = {"before": "start", "after": "end"}
 """As called here -> as their trajectories are."""

@@ -91,7 +91,7 @@ def settled(command: str, start: Path) -> tuple[str, list[str]]:
         return launch, arguments
     if "experiment=tools" in arguments:
         arguments += ["task.test_tasks=24", "model.worlds=10", "model.tokenizer_worlds=8"]  # hasty start weights
-    elif "experiment=memory" in arguments:
+    elif {"experiment=memory", "experiment=memory_hard"} & {*arguments}:
         arguments += ["model.worlds=10", "model.tokenizer_worlds=4"]
     elif "environment=tools" in arguments:
         arguments += ["model.describe_tools=false"]  # the start weights have room for 512 tokens

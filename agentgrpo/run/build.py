@@ -12,7 +12,7 @@ none of them knows another's configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
@@ -39,7 +39,7 @@ from agentgrpo.environments.search.calls import specs_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.composed import SuiteJudge, refuse_unjudged
-from agentgrpo.models.loading import Start, fetched_folder, local_folder, open_policy, refuse_other_shape
+from agentgrpo.models.loading import Start, fetched_folder, open_policy, refuse_other_shape
 from agentgrpo.records.screen import Screen
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.choose import choose, choose_for_tools
@@ -55,6 +55,7 @@ from agentgrpo.rollout.suite import SuiteEnvironments, SuiteRunner
 from agentgrpo.run.cold_start import cold_started
 from agentgrpo.run.equipment import Equipment, SuiteEquipment, build_part
 from agentgrpo.run.examine import Examiner, first
+from agentgrpo.run.frozen import refuse_own_endpoint, refuse_own_reader
 from agentgrpo.run.guards import Guards
 from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
@@ -282,6 +283,8 @@ def _read(
 ) -> Inputs:
     """Of a run with one environment, or of a member."""
     meter: Meter = common["meter"]
+    chosen = {name: settings.tree[name] for name in ("environment", "judge")}
+    refuse_own_endpoint(chosen, engine=settings.tree["engine"], adapts=settings.model.lora.rank is not None)
     for note in dataset.notes if isinstance(dataset, MixedDataset) else ():
         common["screen"].line(f"note: {note}")
     judge: AnswerJudge = build_part(settings.judge, meter)
@@ -550,29 +553,3 @@ def of_suite(member: str) -> Iterator[None]:
 def versions() -> dict[str, str]:
     """What may change the last bits."""
     return {name: version(name) for name in VERSIONS} | {"threads": str(torch.get_num_threads())}
-
-
-def refuse_own_reader(environment: Mapping[str, Any], *, run_dir: Path, policies: Iterable[Path]) -> None:
-    """The policy must not be its own reader: what reads and judges a memory stays as it is while the policy learns.
-
-    Raise ConfigError where a frozen part of the node `environment`, or a part in it, names the folder of the policy, or
-    one in the run's own directory, where checkpoints appear. policies: folders that the policy is loaded from."""
-    trained, inside = [policy.resolve() for policy in policies], run_dir.expanduser().resolve()
-    for key in sorted(FROZEN & environment.keys()):
-        for where, folder in _folders(environment[key], f"environment.{key}"):
-            found = folder.resolve()
-            if found in trained or inside in (found, *found.parents):
-                whose = "the policy's own" if found in trained else f"in the directory of this run, {run_dir}"
-                raise ConfigError(
-                    f"{where}={folder}: this folder is {whose}, and a {key} must be a model that is not trained here; "
-                    "give another one, be it a copy elsewhere"
-                )
-
-
-def _folders(node: Any, where: str) -> Iterator[tuple[str, Path]]:
-    """Every folder that a text in the node names; `path` may also be a name in the cache of models."""
-    for key, value in node.items() if isinstance(node, Mapping) else ():
-        if not isinstance(value, str):
-            yield from _folders(value, f"{where}.{key}")
-        elif (folder := local_folder(value) if key == "path" else Path(value).expanduser()).is_dir():
-            yield f"{where}.{key}", folder

@@ -137,6 +137,8 @@ class Scorecard:
     failed: tuple[str, ...]
     """Ids of tasks of which an episode could not be run or judged. Their values are not results: see `without`."""
     pass_at_k: Mapping[str, float]
+    sources: tuple[str, ...] = ()
+    """Task.data_source of each; () in a card of an older version."""
     ratio_parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Of Figures.ratios, per task as `metrics` are; 0.0 for a task whose episodes do not have it."""
     evidence: tuple[JudgedEvidence, ...] = ()
@@ -156,6 +158,7 @@ class Scorecard:
             mismatched=tuple(chain.from_iterable(card.mismatched for card in cards)),
             failed=tuple(chain.from_iterable(card.failed for card in cards)),
             pass_at_k={k: fmean(card.pass_at_k[k] for card in cards) for k in cards[0].pass_at_k},
+            sources=tuple(chain.from_iterable(card.sources for card in cards)),
             members=members,
         )
 
@@ -171,7 +174,15 @@ class Scorecard:
         return {name: fmean(values) for name, values in self.metrics.items()}
 
     def means_of(self, kind: str) -> dict[str, float]:
-        rows = [i for i, k in enumerate(self.kinds) if k == kind]
+        return self._means_where(self.kinds, kind)
+
+    def by_source(self) -> dict[str, dict[str, float]]:
+        """Means of the tasks of each data source; {} where all are of one."""
+        sources = sorted({source for source in self.sources if source})
+        return {source: self._means_where(self.sources, source) for source in sources} if len(sources) > 1 else {}
+
+    def _means_where(self, labels: Sequence[str], label: str) -> dict[str, float]:
+        rows = [i for i, found in enumerate(labels) if found == label]
         return {name: fmean(values[i] for i in rows) for name, values in self.metrics.items()}
 
     def shares(self, figures: Figures, kind: str | None = None) -> dict[str, dict[str, float]]:
@@ -191,6 +202,7 @@ class Scorecard:
             kinds=tuple(self.kinds[i] for i in rows),
             metrics={name: tuple(values[i] for i in rows) for name, values in self.metrics.items()},
             mismatched=tuple(self.mismatched[i] for i in rows),
+            sources=tuple(self.sources[i] for i in rows) if self.sources else (),
             ratio_parts={name: tuple(values[i] for i in rows) for name, values in self.ratio_parts.items()},
         )
 
@@ -208,6 +220,7 @@ class Scorecard:
             mismatched=tuple(row["mismatched"]),
             failed=tuple(row["failed"]),
             pass_at_k=dict(row["pass_at_k"]),
+            sources=tuple(row.get("sources", ())),
             ratio_parts={k: tuple(v) for k, v in row.get("ratio_parts", {}).items()},
             evidence=tuple(JudgedEvidence(*judged) for judged in row.get("evidence", ())),
             members={name: cls.from_json(card) for name, card in row.get("members", {}).items()},
@@ -290,6 +303,7 @@ async def evaluate(
         mismatched=tuple(mismatched),
         failed=tuple(sorted(failed)),
         pass_at_k=_pass_at_k(scored, samples_per_task),
+        sources=tuple(t.data_source for t in tasks),
         ratio_parts=_columns(parts),
         evidence=tuple(judged_evidence(episode for group in scored for episode in group.group.episodes)),
     )
@@ -336,7 +350,8 @@ FEWEST = 20
 
 def measured(card: Scorecard, before: Scorecard, after: Scorecard, *, figures: Figures, note: str) -> dict[str, Any]:
     """Of a baseline, greedy: its headline figures over the `n` tasks on which neither it nor a policy failed, and by
-    kind of task; `gain`: the trained policy's quality beyond its own, [mean, low, high], paired by task."""
+    kind of task and, where there are several, by data source; `gain`: the trained policy's quality beyond its own,
+    [mean, low, high], paired by task."""
     failed = {*before.failed, *after.failed, *card.failed}
     card, trained = card.without(failed), after.without(failed)
 
@@ -349,6 +364,7 @@ def measured(card: Scorecard, before: Scorecard, after: Scorecard, *, figures: F
         "gain": compare(card, trained)[figures.quality],
         "note": note,
         "kinds": {kind: headline(card.means_of(kind)) for kind in sorted(set(card.kinds)) if kind},
+        **({"sources": {s: headline(row) for s, row in sources.items()}} if (sources := card.by_source()) else {}),
     }
 
 
@@ -375,6 +391,7 @@ class Evaluation:
         it `denominator`: over all tasks, an episode that failed counting as one that got nothing right. `fell`: see
         `_fell`. `baselines`, where there are some: see `measured`. A section of Figures.ratios, by mode and by kind,
         where a task has what it is measured against, and once more for the trained policy, greedy, by itself.
+        `sources`: see `_by_source`.
         `evidence`, where tasks have gold support: see judges.evidence.measure; over the episodes of both policies in
         all modes. `suite`: the same of each member."""
         quality, spending = self.figures.quality, self.figures.spending
@@ -407,6 +424,7 @@ class Evaluation:
                     for k in sorted(set(trained.kinds))
                     if k
                 },
+                **self._by_source(baseline, trained),
                 **self._shares(baseline, trained),
             }
         greedy, fell = modes["greedy"], [row for mode in modes for row in self._fell(mode)]
@@ -434,6 +452,12 @@ class Evaluation:
             **({"suite": {name: of.to_json() for name, of in self.members.items()}} if self.members else {}),
             "figures": self.figures.to_json(),
         }
+
+    def _by_source(self, baseline: Scorecard, trained: Scorecard) -> dict[str, Any]:
+        """`sources`: data source -> `n` tasks, and the means of both policies; only where there are several."""
+        before, after, counts = baseline.by_source(), trained.by_source(), Counter(trained.sources)
+        rows = {s: {"n": counts[s], "baseline": before[s], "trained": after[s]} for s in after}
+        return {"sources": rows} if rows else {}
 
     def _shares(self, baseline: Scorecard, trained: Scorecard, kind: str | None = None) -> dict[str, Any]:
         """Section of Figures.ratios -> policy -> name -> share; without those that neither policy has."""

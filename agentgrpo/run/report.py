@@ -31,6 +31,16 @@ def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, A
                 for kind, row in kinds.items()
             ],
         )
+    if sources := result["greedy"].get("sources"):
+        screen.table(
+            "by data source, greedy: before → after",
+            ["source", "tasks", *figures["by_kind"].values()],
+            [
+                [source, str(row["n"])]
+                + [f"{row['baseline'][name]:.2f} → {row['trained'][name]:.2f}" for name in figures["by_kind"]]
+                for source, row in sources.items()
+            ],
+        )
     report_shares(screen, result)
     _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):

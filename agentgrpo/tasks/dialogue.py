@@ -5,8 +5,9 @@ It lies in Task.metadata, as JSON values:
     {"chunks": ["...", ...], "questions": [{"question": "...", "answers": ["..."], ...}, ...], "facts": [[...], ...]?}
 
 `facts[t]` are the clauses that chunk t asks to be written, changed or forgotten, of data sets that know them: objects
-{"op": "insert" | "update" | "delete", "key": "...", "text": "..."}. Task.messages is one user message, the first chunk;
-Task.references the first answer of every question; Episode.answer a JSON list, one text for each question (`join`).
+{"op": "insert" | "add" | "update" | "delete", "key": "...", "text": "..."}. Task.messages is one user message, the
+first chunk; Task.references the first answer of every question; Episode.answer a JSON list, one text for each question
+(`join`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from agentgrpo.core.types import Message, Task
 
 CHUNKS, QUESTIONS, FACTS = "chunks", "questions", "facts"
 """Keys of a task's metadata."""
+ADD = "add"
+"""`op` of a fact that is one of several of its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +49,9 @@ class Fact:
     """What a chunk asks of a memory."""
 
     op: str
-    """insert | update | delete."""
+    """insert | add | update | delete."""
     key: str
-    """What the clause is about; no two facts that hold at once have the same."""
+    """What the clause is about; no two facts that hold at once have the same, but those of `add`."""
     text: str
     """The clause; "" of a delete."""
 

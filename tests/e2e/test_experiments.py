@@ -36,9 +36,11 @@ SETTINGS = [
     "hardware.threads=1",
     "guards=none",
 ]
+DIARIES = ["task.train_diaries=6", "task.dev_diaries=4", "task.test_diaries=11", "task.long_days=12"]
 EXPERIMENTS = {
     "tools": ["task.train_tasks=24", "task.dev_tasks=12", "task.test_tasks=12", "environment.max_turns=2"],
-    "memory": ["task.train_diaries=6", "task.dev_diaries=4", "task.test_diaries=11", "task.long_days=12"],
+    "memory": DIARIES,
+    "memory_hard": DIARIES,
 }
 
 
@@ -54,7 +56,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_bubblewrap
 @pytest.mark.parametrize(
-    "experiment", [pytest.param(name, marks=pytest.mark.slow if name == "memory" else ()) for name in EXPERIMENTS]
+    "experiment", [pytest.param(name, marks=() if name == "tools" else pytest.mark.slow) for name in EXPERIMENTS]
 )
 def test_it_is_trained_evaluated_and_resumed_exactly(experiment: str, random_model: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

@@ -19,7 +19,7 @@ from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.evidence.measure import JudgedEvidence
 from agentgrpo.records.screen import Screen
-from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare
+from agentgrpo.run.evaluate import Evaluation, Scorecard, _mismatched, compare, measured
 from agentgrpo.run.report import _relative, closing_lines, report
 from agentgrpo.training.process_group import Alone
 from tests import builders
@@ -192,6 +192,29 @@ def printed(evaluation: Evaluation) -> str:
     out = io.StringIO()
     report(Screen("quiet", Console(file=out, width=120, highlight=False)), evaluation.to_json())
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def test_accuracy_by_data_source_where_there_are_several() -> None:
+    """a: 1 of 2 right, then 2; b: 2 of 3, then 1, one of which failed and counts nowhere."""
+    sources = ("a", "a", "b", "b", "b")
+    before, after = card([1, 0, 1, 0, 1], [3.0] * 5), card([1, 1, 1, 0, 0], [1.0] * 5, 4)
+    found = evaluation(replace(before, sources=sources), replace(after, sources=sources)).to_json()["greedy"]["sources"]
+    assert {s: (row["n"], *(row[p]["correctness"] for p in ("baseline", "trained"))) for s, row in found.items()} == {
+        "a": (2, 0.5, 1.0),
+        "b": (2, 0.5, 0.5),
+    }
+    for one in ((), ("a",) * 5):
+        of_one = evaluation(replace(before, sources=one), replace(after, sources=one)).to_json()
+        assert "sources" not in of_one["greedy"]
+    sources = ("web", "web", "book", "book")
+    both = [replace(constant(SEARCH, values), sources=sources) for values in (BEFORE, AFTER)]
+    text = printed(compared(SEARCH_FIGURES, *both))
+    assert "by data source, greedy: before → after" in text
+    cells = [[cell.strip() for cell in line.split("│")] for line in text.splitlines()]
+    assert ["book", "2", "1.00 → 1.00"] in [row[1:4] for row in cells]
+    assert replace(both[0], pass_at_k={}) == Scorecard.from_json(replace(both[0], pass_at_k={}).to_json())
+    measured_ = measured(both[0], *both, figures=SEARCH_FIGURES, note="")
+    assert {s: row["correctness"] for s, row in measured_["sources"].items()} == {"book": 1.0, "web": 1.0}
 
 
 def test_a_search_environments_eval_json_and_report() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from agentgrpo.config.build import admit_user_code, build_node
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.base import Engine
 from agentgrpo.renderers.base import Renderer
-from agentgrpo.run.build import refuse_own_reader
+from agentgrpo.run.frozen import refuse_own_endpoint, refuse_own_reader
 from tests.engines import tiny
 
 
@@ -178,3 +179,59 @@ def test_a_run_whose_reader_is_the_policy_does_not_begin(
     ]
     assert main(["train", *given]) == 2
     assert f"this folder is {whose}" in capsys.readouterr().err
+
+
+# --- servers
+
+URL = "http://127.0.0.1:8000"
+
+
+def asks(url: str) -> dict[str, dict[str, Any]]:
+    return {
+        "environment": {"reader": {"completer": {"name": "http", "base_url": url}}},
+        "judge": {"name": "exact_match"},
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{URL}/v1",
+        "http://localhost:8000/v1",
+        "http://0.0.0.0:8000",
+        "http://[::1]:8000/v1",
+        f"http://{gethostname()}:8000",
+    ],
+)
+def test_the_server_that_the_policy_is_trained_on_is_refused(url: str) -> None:
+    engine = {"name": "vllm", "urls": ["http://elsewhere.invalid:8000", URL]}
+    says = r"environment\.reader\.completer\.base_url=.*: this server is the engine's .* give its address, or put one"
+    with pytest.raises(ConfigError, match=says):
+        refuse_own_endpoint(asks(url), engine=engine, adapts=False)
+    refuse_own_endpoint(asks(url), engine=engine, adapts=True)  # there the start model stays beside the adapter
+    refuse_own_endpoint(asks(url), engine={"name": "hf"}, adapts=False)
+
+
+def test_a_judge_on_that_server_is_refused() -> None:
+    chosen = {"environment": {"name": "search"}, "judge": {"judges": {"a": {"completer": {"base_url": f"{URL}/v1"}}}}}
+    with pytest.raises(ConfigError, match=r"judge\.judges\.a\.completer\.base_url=http://127\.0\.0\.1:8000/v1: this"):
+        refuse_own_endpoint(chosen, engine={"urls": [URL]}, adapts=False)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8001/v1", "http://elsewhere.invalid:8000/v1", "https://127.0.0.1/v1"]
+)
+def test_any_other_server_is_allowed(url: str) -> None:
+    refuse_own_endpoint(asks(url), engine={"urls": [URL]}, adapts=False)
+
+
+def test_the_defaults_of_engine_reader_and_judge_do_not_go_together(
+    folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All three ask http://127.0.0.1:8000, and whatever is served there would read and grade itself."""
+    tiny.model("llama").save_pretrained(folders / "policy")
+    tiny.tokenizer().save_pretrained(folders / "policy")
+    given = ["train", "experiment=none", "task=diary", "engine=vllm", "model.path=policy", "run.dir=run"]
+    for more in (["environment=memory_llm", "judge=questions"], ["environment=memory", "judge=llm"]):
+        assert main([*given, *more]) == 2
+        assert "this server is the engine's (engine.urls), which serves the policy as it is" in capsys.readouterr().err

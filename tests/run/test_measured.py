@@ -19,7 +19,7 @@ from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, EnvironmentFactory, Runner, TurnLimits
 from agentgrpo.environments.figures import Figures
-from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
+from agentgrpo.environments.memory.baselines import READ, RECENT, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.judges.answers import ExactMatch
@@ -37,7 +37,7 @@ from agentgrpo.run.report import report
 from agentgrpo.tasks.dialogue import Question, join, memory_task, questions_of
 from tests.environments.scripted import ScriptedEngine, renderer
 
-NAMES = ["nothing", "everything", "last_k", "rag_top1", "rag_chunks", "rag_recent", "long_context"]
+NAMES = ["nothing", "everything", "last_k", "rag_top1", "rag_chunks", "rag_recent", "rag_sentences", "long_context"]
 BROKEN = "Zelt lives in Halvar."
 
 
@@ -171,7 +171,7 @@ async def test_eval_json_has_the_baselines_of_an_environment_that_has_some(tmp_p
     result = await compared(tmp_path, diaries)
     assert diaries.shares == [{"short": 0.5, "long": 1 / 9, "": pytest.approx((0.5 + 1 / 9) / 2)}]
     assert list(result["baselines"]) == NAMES
-    all_right, recent = (1.0, 1.0, 1.0, 1.0), f"{READ}; its reader takes what is newest for true"
+    all_right, recent = (1.0, 1.0, 1.0, 1.0), f"{READ}; {RECENT}"
     assert result["baselines"] == {
         "nothing": row((0.0, 0.0, 0.0, 0.0), (0.0, 0.0), reads=False),
         "everything": row(all_right, (8.0, 36.0)),
@@ -179,6 +179,7 @@ async def test_eval_json_has_the_baselines_of_an_environment_that_has_some(tmp_p
         "rag_top1": row(all_right, (4.0, 4.0), note=READ),
         "rag_chunks": row(all_right, (4.0, 4.0), note=READ),
         "rag_recent": row(all_right, (4.0, 4.0), note=recent),
+        "rag_sentences": row(all_right, (4.0, 4.0), note=f"{READ}, by sentence; {RECENT}"),
         "long_context": row(all_right, (8.0, 36.0), note=WHOLE),
     }
 

@@ -165,7 +165,7 @@ async def run_of(tmp_path: Path, name: str) -> Path:
 async def test_the_tables_of_runs(tmp_path: Path) -> None:
     first, second = await run_of(tmp_path, "a"), await run_of(tmp_path, "b")
     parts = [part.splitlines() for part in memory_table.tables([first, second]).split("\n\n")]
-    assert [len(part) for part in parts] == [2 + 2, 2 + 2 * 8, 2 + 2 * 2, 2 + 2 * 9]
+    assert [len(part) for part in parts] == [2 + 2, 2 + 2 * 9, 2 + 2 * 2, 2 + 2 * 10]
     assert parts[0][2] == (
         "| a | 0.500 → 0.500 | +0.0 [+0.0, +0.0] | 0.306 → 0.306 | 4.0 → 4.0 [+0.0, +0.0] | 1.000 → 1.000 | "
         "0.50 → 0.50 | INCONCLUSIVE |"

@@ -29,7 +29,8 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one call did: insert (before is None), delete (after is None), update. Undone backwards, the changes of an
+    """What one call did: insert (before is None), delete (after is None), update; core is either of the last two, of
+    the core paragraph. Undone backwards, the changes of an
     episode lead back to an empty memory."""
 
     op: str

@@ -6,16 +6,18 @@
     rag_top1       keeps every chunk; for each question the best one is read
     rag_chunks     the same with the best ones
     rag_recent     the same with a reader that knows how raw text changes its mind, where the reader has such a form
-    long_context   the reader is given every chunk
+    rag_sentences  the same by sentence: the strongest, as it keeps all and reads nothing but what a question is about
+    long_context   the reader is given every chunk; a model is shown all of them, of its context_tokens the newest
 
-The reader is the policy's own. last_k, rag_chunks and rag_recent take as many whole chunks as come closest to the
-tokens that the policy's memory takes of a task of the same kind, and at least one.
+The reader is the policy's own. last_k and the others of rag take as many whole chunks, or sentences, as come closest to
+the tokens that the policy's memory takes of a task of the same kind, and at least one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from statistics import fmean
 from typing import TypeAlias
@@ -33,6 +35,8 @@ from agentgrpo.tasks.dialogue import Question
 
 READ = "memory_tokens: read for a question, of all the chunks that it keeps"
 WHOLE = "memory_tokens: of all chunks, which the reader is given and searches"
+SHOWN = "memory_tokens: of the chunks that the model is shown in one prompt, in full: the newest, up to"
+RECENT = "its reader takes what is newest for true, and reads what is withdrawn or changed"
 Count: TypeAlias = Callable[[str], int]
 """Tokens of a text."""
 Documents: TypeAlias = tuple[Passage, ...]
@@ -54,8 +58,13 @@ def memory_baselines(
     }
     aware = getattr(reader, "recency_aware", None)  # of cloze
     if aware is not None:
-        rules["rag_recent"] = (best, aware(), f"{READ}; its reader takes what is newest for true")
+        rules["rag_recent"] = (best, aware(), f"{READ}; {RECENT}")
+        rules["rag_sentences"] = (BestSentences(count_tokens), aware(), f"{READ}, by sentence; {RECENT}")
+    unsearched = getattr(reader, "unsearched", None)  # of models
     rules["long_context"] = (whole, reader, WHOLE)
+    if unsearched is not None:
+        shown, limit = unsearched(), reader.context_tokens  # type: ignore[attr-defined]
+        rules["long_context"] = (Newest(count_tokens, limit), shown, f"{SHOWN} {limit:,} tokens")
     return {name: Ruled(rule, reads, count_tokens, share, note) for name, (rule, reads, note) in rules.items()}
 
 
@@ -122,6 +131,18 @@ def best_one(chunks: Documents, questions: Sequence[Question], budget: float) ->
     return [ranked[:1] for ranked in _ranked(chunks, questions)]
 
 
+class Newest:
+    """As many chunks as fit into `limit` tokens, the newest first; at least one."""
+
+    def __init__(self, count_tokens: Count, limit: int) -> None:
+        self._count, self._limit = count_tokens, limit
+
+    def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+        sizes = accumulate(self._count(chunk.text) for chunk in reversed(chunks))
+        fitting = max(1, sum(size <= self._limit for size in sizes))
+        return [chunks[-fitting:]] * len(questions)
+
+
 class Everything:
     """What a memory holds into which every sentence was inserted: a memory refuses what it has already."""
 
@@ -152,6 +173,18 @@ class Best:
     def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
         taken = [{d.id for d in _closest(ranked, self._count, budget)} for ranked in _ranked(chunks, questions)]
         return [tuple(chunk for chunk in chunks if chunk.id in ids) for ids in taken]
+
+
+class BestSentences:
+    """Best with every sentence a chunk of its own."""
+
+    def __init__(self, count_tokens: Count) -> None:
+        self._best = Best(count_tokens)
+
+    def __call__(self, chunks: Documents, questions: Sequence[Question], budget: float) -> list[Documents]:
+        pieces = in_sentences(chunks)
+        sentences = tuple(replace(piece, id=f"sentence-{i}") for i, piece in enumerate(pieces))
+        return self._best(sentences, questions, budget)
 
 
 def _ranked(chunks: Documents, questions: Sequence[Question]) -> list[Documents]:

@@ -26,6 +26,7 @@ from agentgrpo.environments.memory.base import Applied, Change, ChunkGrade
 from agentgrpo.environments.memory.baselines import memory_baselines
 from agentgrpo.environments.memory.metrics import MEMORY_FIGURES, NAMES, by_turn, episode_metrics
 from agentgrpo.environments.memory.options import MemoryOptions
+from agentgrpo.environments.memory.schema import DELETE
 from agentgrpo.retrieval.base import Probed
 from agentgrpo.tasks import dialogue
 
@@ -150,7 +151,7 @@ class MemoryEnvironment:
         made = [(call, self.memory.apply(call, chunk=turn.index)) for call in turn.calls[:limit]]
         made += [(call, Applied(outcome=Outcome.INVALID_ARGS, detail=too_many)) for call in turn.calls[limit:]]
         changes = self.memory.history[before:]
-        count: Counter[str] = Counter(_KINDS[change.op] for change in changes)
+        count = Counter(_KINDS[DELETE if change.after is None else change.op] for change in changes)
         succeeded = sum(applied.outcome is Outcome.SUCCESS for _, applied in made)
         count.update(
             calls=len(made),

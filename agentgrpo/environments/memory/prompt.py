@@ -31,7 +31,7 @@ def messages(
     for kind in (CORE, *schema.kinds):
         of_kind = [e for e in entries if e.kind == kind]
         if of_kind and not schema.is_keyed:
-            lines.append(f"{kind}:")
+            lines.append(f"{kind}{schema.suffix}:")
         # a space begins every text, so that its first word is encoded as anywhere else
         lines += [f" {e.text}" if schema.is_keyed or kind == CORE else f" [{e.id}] {e.text}" for e in of_kind]
     user = Message(role="user", content="\n".join([*lines, f"Chunk: {chunk.strip()}"]))
@@ -73,7 +73,7 @@ Call the tools to change the memory; several calls may follow each other.
 - Update the entry, by its id, where the chunk changes or completes it; keep what was true before where that may be
   asked about. Delete what the chunk asks to forget or shows to be wrong.
 - Do not store what is stored already, small talk, rumours, or what the chunk does not say.
-- The shorter the memory, the better. Where the chunk holds nothing new, skip.
+- The shorter the memory, the better. Where the chunk holds nothing new, {skip}.
 Write calls and nothing else."""
 
 _CLAUSES = """\
@@ -92,5 +92,6 @@ def instructions_for(schema: Schema) -> str:
     if schema.is_keyed:
         return f"{_TASK}\n\n{_CLAUSES}"
     kinds = {CORE: schema.core, **schema.kinds} if schema.core else schema.kinds
-    listed = "\n".join(f"- {name}: {description}" for name, description in kinds.items())
-    return f"{_TASK}\n\nThe memory has these parts:\n{listed}\n\n{_ENTRIES}"
+    listed = "\n".join(f"- {name}{schema.suffix}: {description}" for name, description in kinds.items())
+    entries = _ENTRIES.format(skip="skip" if schema.has_skip else "call nothing")
+    return f"{_TASK}\n\nThe memory has these parts:\n{listed}\n\n{entries}"

@@ -145,6 +145,8 @@ class ReaderQuestion:
 
     question: Question
     documents: tuple[Passage, ...]
+    whole: bool = False
+    """All of them are shown, and all of each, without a search."""
 
     def key(self, identity: str) -> str:
         """What the answer is kept under: everything that decides it."""
@@ -164,17 +166,20 @@ class ModelReader(ABC):
         search: MemorySearch | None,
         cache: Path | None,
         max_concurrent: int,
+        context_tokens: int,
         prompt_price: float,
         completion_price: float,
         **limits: int,
     ) -> None:
-        """name: of the reader, for its identity. search: None = bm25. limits: settings of 1 or more, which belong to
-        the identity. Raises ConfigError."""
-        for key, value in {**limits, "max_concurrent": max_concurrent}.items():
+        """name: of the reader, for its identity. search: None = bm25. context_tokens: of all text that `unsearched` is
+        to be given. limits: settings of 1 or more, which belong to the identity. Raises ConfigError."""
+        for key, value in {**limits, "max_concurrent": max_concurrent, "context_tokens": context_tokens}.items():
             if value < 1:
                 raise ConfigError(f"environment.reader.{key}={value}; 1 or more is allowed")
         self._search = search if search is not None else bm25()
+        self.context_tokens = context_tokens
         self.identity = json.dumps([name, completer.identity, self._search.identity, limits])
+        self._whole_identity = json.dumps(["long_context", completer.identity])
         self._model = Billed(
             completer, prompt_price=prompt_price, completion_price=completion_price, setting="environment.reader"
         )
@@ -191,7 +196,19 @@ class ModelReader(ABC):
         if not held:
             self._counts["empty"] += len(questions)
             return [""] * len(questions)
-        readings = self._readings(questions, held)
+        return await self._answers(self._readings(questions, held))
+
+    def unsearched(self) -> LongContextReader:
+        """The same model, shown all that it is given, for the baseline long_context."""
+        return LongContextReader(self)
+
+    async def answer_from_all(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
+        """As `answer`, from one prompt that has every document in full."""
+        self._counts["questions"] += len(questions)
+        held = tuple(d for d in documents if d.text.strip())
+        return await self._answers([ReaderQuestion(question, held, whole=True) for question in questions])
+
+    async def _answers(self, readings: Sequence[ReaderQuestion]) -> list[str]:
         found = await asyncio.gather(*(self._asked.ask(None, r) for r in readings), return_exceptions=True)
         for answer in found:
             if isinstance(answer, BaseException):
@@ -227,13 +244,39 @@ class ModelReader(ABC):
 
     async def _answer(self, group: None, readings: list[ReaderQuestion], arrived: float) -> list[str]:
         (reading,) = readings
-        key = reading.key(self.identity)
+        key = reading.key(self._whole_identity if reading.whole else self.identity)
         kept = await self._cache.find(key) if self._cache is not None else None
         if kept is not None:
             self._counts["cached"] += 1
             return [kept]
-        answer = " ".join((await self._read(reading)).split())[:MAX_ANSWER_CHARS]
+        text = await (self._read_all(reading) if reading.whole else self._read(reading))
+        answer = " ".join(text.split())[:MAX_ANSWER_CHARS]
         return [await self._cache.keep(key, answer) if self._cache is not None else answer]
+
+    async def _read_all(self, reading: ReaderQuestion) -> str:
+        longest = max(len(d.text) for d in reading.documents)
+        prompt = asked(reading.question, reading.documents, seed=reading.key(""), max_chars=longest)
+        return (await self._model.complete(prompt)).text
+
+
+class LongContextReader:
+    """A model reader without its search, which a text of any length would be cut by. Its calls are counted there."""
+
+    def __init__(self, of: ModelReader) -> None:
+        self._of = of
+        self.identity = f"{of.identity} unsearched"
+        self.context_tokens = of.context_tokens
+
+    async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
+        if not any(d.text.strip() for d in documents):
+            return [""] * len(questions)
+        return await self._of.answer_from_all(questions, documents)
+
+    def counts(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        """The model is the other reader's."""
 
 
 # --- A reader that is a rule: it fills the blank of a question with the word that stands there in the best entry.
@@ -242,22 +285,28 @@ class ModelReader(ABC):
 # Velmor lives in ___         Velmor lives in Castin before Ardun      Castin
 # Velmor lives before ___     Velmor lives in Castin before Ardun      Ardun
 # Velmor lives in ___         Velmor laughed a lot                     unknown
+# Velmor met how many ___     Velmor met Dorin; Velmor met Osra        2
 
 UNKNOWN = "unknown"
 """What documents do not say; a right answer where they should not."""
 BEFORE = "before"
 """The cue of a question about what held earlier."""
-RUMOUR = "perhaps"
+RUMOUR, CHANGE, FORGET = ("perhaps",), ("after",), ("please", "forget")
+"""How a sentence of raw text begins that asserts nothing, that names what held until then, that withdraws."""
+HOW_MANY = ("how", "many")
+"""The end of a question that is answered with a number, of different values."""
 _BLANK = re.compile(r"_{2,}")
 
 
 class ClozeReader:
     """Of the words before the blank the best entry is found, and among equally good ones the newest. It answers if it
     holds all of them: with the word after the last one, the cue. A question without a blank is answered with the text
-    of its best entry. Raw chunks are read sentence by sentence.
+    of its best entry. Raw chunks are read sentence by sentence. "Velmor met how many ___" counts the different words
+    after "Velmor met", of all entries.
 
     recency: no search, and what is newest is true: the newest sentence that holds the words answers, rumours
-    ("Perhaps ...") never do, and what held before is what the sentence before that one says. This is the reader that
+    ("Perhaps ...") never do, "Please forget where Velmor lives" withdraws what was said of that, and what held before
+    is what "After Oslo, Velmor lives in ..." says, or else the sentence before that one. This is the reader that
     baselines on raw text get: it knows how such text changes its mind, which a reader of notes need not.
     """
 
@@ -268,17 +317,20 @@ class ClozeReader:
         self.identity = f"cloze recency={recency} {self._search.identity}"
 
     def recency_aware(self) -> ClozeReader:
-        """The same with recency, for the baseline rag_recent."""
+        """The same with recency, for the baselines rag_recent and rag_sentences."""
         return ClozeReader(search=self._search, recency=True)
 
     async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
         pieces = in_sentences(documents)
         if not pieces:
             return [""] * len(questions)
-        if self._recency:
-            return [_newest(question.text, pieces) for question in questions]
-        index = self._search.over(pieces)
-        return [_best(question.text, index) for question in questions]
+        index = None if self._recency else self._search.over(pieces)
+        return [self._one(question.text, pieces, index) for question in questions]
+
+    def _one(self, question: str, pieces: Sequence[Passage], index: Index | None) -> str:
+        if counted := _counted(question):
+            return _how_many(counted, pieces)
+        return _newest(question, pieces) if index is None else _best(question, index)
 
     def counts(self) -> dict[str, float]:
         """Nothing: it costs nothing."""
@@ -299,16 +351,47 @@ def _best(question: str, index: Index) -> str:
 def _newest(question: str, pieces: Sequence[Passage]) -> str:
     wanted = words_of(_parted(question)[0])
     is_history = bool(wanted) and wanted[-1].lower() == BEFORE
-    said = []
+    said: list[str] = []
     for piece in pieces:
         words = words_of(piece.text)
-        if words and words[0].lower() != RUMOUR:
-            # Raw text does not say what held before: the value that it gives is its last word.
-            found = _last(wanted[:-1], words) if is_history else _after(wanted, words)
-            said += [found] if found else []
+        if _begins(words, RUMOUR):
+            continue
+        if _begins(words, FORGET) and _holds(wanted[:-1], words):
+            said = []
+            continue
+        # Raw text does not say what held before: the value that it gives is its last word.
+        found = _last(wanted[:-1], words) if is_history else _after(wanted, words)
+        if found:
+            said += [*words[1:2], found] if _begins(words, CHANGE) else [found]
     if is_history:
         return said[-2] if len(said) > 1 else UNKNOWN
     return said[-1] if said else UNKNOWN
+
+
+def _counted(question: str) -> tuple[str, ...]:
+    """The words after which a question wants different ones counted; none where it does not."""
+    wanted = words_of(_parted(question)[0])
+    return wanted[:-2] if tuple(word.lower() for word in wanted[-2:]) == HOW_MANY else ()
+
+
+def _how_many(wanted: tuple[str, ...], pieces: Sequence[Passage]) -> str:
+    """Of different words right after `wanted`, in its order: who met whom is told apart. Rumours do not count."""
+    plain = tuple(word.lower() for word in wanted)
+    found = set()
+    for piece in pieces:
+        words = tuple(word.lower() for word in words_of(piece.text))
+        if not _begins(words, RUMOUR):
+            ends = range(len(plain), len(words))
+            found |= {words[end] for end in ends if words[end - len(plain) : end] == plain}
+    return str(len(found)) if found else UNKNOWN
+
+
+def _begins(words: Sequence[str], opening: Sequence[str]) -> bool:
+    return [word.lower() for word in words[: len(opening)]] == list(opening)
+
+
+def _holds(wanted: Sequence[str], words: Sequence[str]) -> bool:
+    return bool(wanted) and {word.lower() for word in wanted} <= {word.lower() for word in words}
 
 
 def _parted(question: str) -> tuple[str, bool, str]:
@@ -319,9 +402,9 @@ def _parted(question: str) -> tuple[str, bool, str]:
 
 def _after(wanted: Sequence[str], words: Sequence[str]) -> str:
     """The word after the cue, the last of `wanted`, where `words` holds all of them; else ""."""
-    plain = [word.lower() for word in words]
-    if not wanted or not {word.lower() for word in wanted} <= set(plain):
+    if not _holds(wanted, words):
         return ""
+    plain = [word.lower() for word in words]
     return "".join(words[plain.index(wanted[-1].lower()) + 1 :][:1])
 
 
@@ -346,16 +429,19 @@ class CompleterReader(ModelReader):
         max_chars: int = 2000,
         cache: Path | None = None,
         max_concurrent: int = 8,
+        context_tokens: int = 32768,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """Prices are per 1,000 tokens. Raises ConfigError."""
+        """context_tokens: of all text at once, by the policy's tokenizer, for the baseline long_context; what the model
+        holds, less question and reply. Prices are per 1,000 tokens. Raises ConfigError."""
         super().__init__(
             name="completer",
             completer=completer,
             search=search,
             cache=cache,
             max_concurrent=max_concurrent,
+            context_tokens=context_tokens,
             prompt_price=prompt_price,
             completion_price=completion_price,
             top_k=top_k,
@@ -411,16 +497,19 @@ class AgenticReader(ModelReader):
         max_chars: int = 2000,
         cache: Path | None = None,
         max_concurrent: int = 8,
+        context_tokens: int = 32768,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
     ) -> None:
-        """top_k: documents a search brings, each up to max_chars. Prices are per 1,000 tokens. Raises ConfigError."""
+        """top_k: documents a search brings, each up to max_chars. context_tokens: see CompleterReader. Prices are per
+        1,000 tokens. Raises ConfigError."""
         super().__init__(
             name="agentic",
             completer=completer,
             search=search,
             cache=cache,
             max_concurrent=max_concurrent,
+            context_tokens=context_tokens,
             prompt_price=prompt_price,
             completion_price=completion_price,
             top_k=top_k,

@@ -1,8 +1,9 @@
-"""What a memory consists of, and the tools that write it: three_part, nine_part and keyed.
+"""What a memory consists of, and the tools that write it: three_part, nine_part, mem_alpha and keyed.
 
 three_part and nine_part are those of the memory agents in the literature: lists of entries by kind, beside them one
-core paragraph that is always shown. keyed is for models too small to copy an opaque id: an entry is addressed by its
-own first two words.
+core paragraph that is always shown. mem_alpha is three_part in the calls that Mem-alpha publishes (functions.py of
+github.com/wangyu-ustc/Mem-alpha): their names, arguments and types; descriptions are ours. keyed is for models too
+small to copy an opaque id: an entry is addressed by its own first two words.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Schema:
     specs: tuple[ToolSpec, ...]
     operations: Mapping[str, str]
     """Name of a tool -> INSERT, UPDATE, DELETE, CORE or SKIP. UPDATE of memory_type=core is CORE."""
+    suffix: str = ""
+    """What a kind has at its end in calls and prompts: _memory of Mem-alpha's semantic_memory."""
     is_keyed: bool = False
     """The id of an entry is its key (`key_of`), which several may share; otherwise it is one of `prefix_of` and a
     number."""
@@ -38,6 +41,11 @@ class Schema:
     def spec(self, tool: str) -> ToolSpec:
         """Raises KeyError."""
         return {spec.name: spec for spec in self.specs}[tool]
+
+    @property
+    def has_skip(self) -> bool:
+        """Otherwise nothing is written by calling nothing."""
+        return SKIP in self.operations.values()
 
 
 def prefix_of(kind: str) -> str:
@@ -96,15 +104,18 @@ def _first_id(kinds: Mapping[str, str]) -> str:
     return f"{prefix_of(next(iter(kinds)))}1"
 
 
+_THREE_CORE = (
+    "one short paragraph of what matters most about the user (who they are, what they want, how they want to be "
+    "answered)"
+)
+_THREE = {
+    "semantic": "lasting facts and knowledge, about the user, other people, places and things",
+    "episodic": "what happened or was said, each with its time where it is known",
+}
+
+
 def _three_part() -> Schema:
-    core = (
-        "one short paragraph of what matters most about the user (who they are, what they want, how they want to be "
-        "answered)"
-    )
-    kinds = {
-        "semantic": "lasting facts and knowledge, about the user, other people, places and things",
-        "episodic": "what happened or was said, each with its time where it is known",
-    }
+    core, kinds = _THREE_CORE, _THREE
     update = _tool(
         "memory_update",
         "Replace the text of one entry, or the whole core paragraph.",
@@ -122,6 +133,43 @@ def _three_part() -> Schema:
         core_call="memory_update with memory_type=core",
         specs=(_insert(kinds), update, _delete(kinds), _tool("memory_skip", _SKIP, {})),
         operations={"memory_insert": INSERT, "memory_update": UPDATE, "memory_delete": DELETE, "memory_skip": SKIP},
+    )
+
+
+def _mem_alpha() -> Schema:
+    suffix = "_memory"
+    lists = {f"{kind}{suffix}": meaning for kind, meaning in _THREE.items()}
+    every = {f"{CORE}{suffix}": _THREE_CORE, **lists}
+    id = _text("The id of the entry as the memory shows it, such as s1. Not needed for core_memory.")
+    insert = _tool(
+        "new_memory_insert",
+        "Add one new entry to the memory. The core memory cannot be inserted into, only updated.",
+        {"memory_type": _kind(lists, "Where the entry belongs."), "content": _text(_CONTENT)},
+    )
+    update = _tool(
+        "memory_update",
+        "Replace the text of one entry, or the whole core memory.",
+        {
+            "memory_type": _kind(every, "What to replace."),
+            "new_content": _text("The whole new text; nothing of the old one stays. " + _CONTENT),
+            "memory_id": id,
+        },
+        optional=("memory_id",),
+    )
+    delete = _tool(
+        "memory_delete",
+        "Remove one entry, or all of the core memory.",
+        {"memory_type": _names(every, "The type of the entry."), "memory_id": id},
+        optional=("memory_id",),
+    )
+    return Schema(
+        name="mem_alpha",
+        kinds=_THREE,
+        core=_THREE_CORE,
+        core_call="memory_update with memory_type=core_memory",
+        specs=(insert, update, delete),
+        operations={"new_memory_insert": INSERT, "memory_update": UPDATE, "memory_delete": DELETE},
+        suffix=suffix,
     )
 
 
@@ -186,4 +234,6 @@ def _keyed() -> Schema:
     )
 
 
-SCHEMAS: Mapping[str, Schema] = {schema.name: schema for schema in (_three_part(), _nine_part(), _keyed())}
+SCHEMAS: Mapping[str, Schema] = {
+    schema.name: schema for schema in (_three_part(), _nine_part(), _mem_alpha(), _keyed())
+}

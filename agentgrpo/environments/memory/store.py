@@ -38,9 +38,10 @@ from agentgrpo.environments.memory.schema import (
 # --- A sampled call as what it asks of a memory, or as what is wrong with it.
 #
 # Forgiven is what models commonly write and what can mean one thing only: numbers for texts, "3", 3, "S3" or "[s3]" for
-# the id s3, a type in capitals, null for an argument left out, any white space. Not forgiven are arguments that are a
-# text with JSON in it: reading JSON is the renderers', who are strict about it (no key twice, no NaN), and the same
-# call must not have two forms of which one is trained on by accident.
+# the id s3, a type in capitals, null for an argument left out, any white space, and what tools of other memories have
+# besides, `importance` and `category` (which is the type where none is given): neither is kept. Not forgiven are
+# arguments that are a text with JSON in it: reading JSON is the renderers', who are strict about it (no key twice, no
+# NaN), and the same call must not have two forms of which one is trained on by accident.
 
 MAX_CHARS = 20_000
 """Of a text that is looked at at all: whatever is longer is no note, and to count its tokens takes long."""
@@ -50,6 +51,7 @@ _ID = re.compile(r"""[\s\[(<#"']*(?:([A-Za-z]+)[ _-]?)?([0-9]{1,9})[\s\])>"'.:,]
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 _UNSEEN = dict.fromkeys((0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
 """Marks of direction and of no width: two texts that differ in them alone look the same."""
+_BESIDES = ("category", "importance")
 _INVISIBLE = ("Cc", "Cf", "Zs")
 """Categories of what is left that nobody sees where it stands alone."""
 
@@ -62,7 +64,7 @@ class MemoryRequest:
     id: str = ""
     """Of the entry to change; "" for INSERT, CORE and SKIP."""
     text: str = ""
-    """To be written, normalised and never empty; "" for DELETE and SKIP."""
+    """To be written, normalised; "" for DELETE and SKIP, and for a CORE that is to be emptied."""
 
 
 class CallRefused(ValueError):
@@ -88,9 +90,9 @@ def request_of(schema: Schema, call: AnyCall) -> MemoryRequest:
     if op == SKIP:
         return MemoryRequest(op=op)
     kind = FACT if schema.is_keyed else CORE if op == CORE else given["memory_type"]
+    text = "" if op == DELETE else _text(given, "new_content" if "new_content" in given else "content")
     if kind == CORE:
         op = CORE
-    text = "" if op == DELETE else _text(given, "new_content" if "new_content" in given else "content")
     return MemoryRequest(op=op, kind=kind, id=_id(schema, op, kind, given, text), text=text)
 
 
@@ -134,6 +136,8 @@ def _arguments(schema: Schema, tool: str, arguments: Any) -> dict[str, str]:
         raise CallRefused(f"the arguments must be a JSON object, not {_kind_of(arguments)}")
     parameters = schema.spec(tool).parameters
     properties, required = parameters["properties"], parameters["required"]
+    if schema.operations[tool] in (INSERT, UPDATE):
+        arguments = _without_besides(schema, arguments, properties)
     for name in arguments:
         if not isinstance(name, str) or name not in properties:
             raise CallRefused(f"unknown argument {shown(name)}; allowed: {', '.join(properties) or 'none'}")
@@ -148,6 +152,21 @@ def _arguments(schema: Schema, tool: str, arguments: Any) -> dict[str, str]:
     }
 
 
+def _without_besides(schema: Schema, arguments: Mapping[Any, Any], properties: Mapping[str, Any]) -> dict[Any, Any]:
+    """Without what only other memories' tools have, and with the type that `category` gives where nothing else does."""
+    given = {name: value for name, value in arguments.items() if name in properties or name not in _BESIDES}
+    category = arguments.get("category")
+    is_kind = isinstance(category, str) and _plain_kind(schema, category) in (*schema.kinds, CORE)
+    if is_kind and "memory_type" in properties and given.get("memory_type") is None:
+        given["memory_type"] = category
+    return given
+
+
+def _plain_kind(schema: Schema, text: str) -> str:
+    """As it is called here: without the suffix that calls have."""
+    return text.strip().lower().removesuffix(schema.suffix)
+
+
 def _argument(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise CallRefused(f"{name} must be a text, not {_kind_of(value)}")
@@ -158,11 +177,12 @@ def _argument(name: str, value: Any) -> str:
 
 def _chosen(schema: Schema, name: str, text: str, described: Mapping[str, Any]) -> str:
     allowed: list[str] = described["enum"]
-    kind = text.strip().lower()
-    if kind in allowed:
+    kind = _plain_kind(schema, text)
+    if f"{kind}{schema.suffix}" in allowed:
         return kind
     if kind == CORE and schema.core:
-        raise CallRefused(f"{name}=core: the core paragraph can only be replaced, by {schema.core_call}")
+        core = f"{CORE}{schema.suffix}"
+        raise CallRefused(f"{name}={core}: the core paragraph can only be replaced, by {schema.core_call}")
     raise CallRefused(
         f"{name} must be one of {', '.join(allowed)}, not {shown(text)}.{did_you_mean(kind[:100], allowed)}"
     )
@@ -175,7 +195,8 @@ def _id(schema: Schema, op: str, kind: str, given: Mapping[str, str], text: str)
         return key_of(text if op == UPDATE else _text(given, "key"))
     if "memory_id" not in given:
         raise CallRefused(
-            f"the argument memory_id is missing; name the entry of {kind} to change, such as {prefix_of(kind)}1"
+            f"the argument memory_id is missing; name the entry of {kind}{schema.suffix} to change, such as "
+            f"{prefix_of(kind)}1"
         )
     id = given["memory_id"]
     found = _ID.fullmatch(id) if len(id) <= 40 else None
@@ -192,8 +213,8 @@ def _kind_of(value: Any) -> str:
 
 VERSION = 1
 _KEYS = {"version", "schema", "core", "entries", "history"}
-_OPS = {INSERT: (False, True), UPDATE: (True, True), DELETE: (True, False), CORE: (None, True)}
-"""Whether a change has `before` and `after`; None = both ways."""
+_OPS = {INSERT: (False, True), UPDATE: (True, True), DELETE: (True, False), CORE: (None, None)}
+"""Whether a change has `before` and `after`; None = both ways, but one of them."""
 
 
 class Unusable(ValueError):
@@ -254,6 +275,8 @@ def _change(where: str, row: Any) -> Change:
     for side, entry, needed in zip(("before", "after"), (before, after), _OPS[row["op"]], strict=True):
         if needed is not None and needed != (entry is not None):
             raise Unusable(f"{where}: {row['op']} {'needs' if needed else 'has no'} {side}")
+    if before is None and after is None:
+        raise Unusable(f"{where}: {row['op']} needs before or after")
     return Change(op=row["op"], chunk=_chunk(where, row["chunk"]), before=before, after=after)
 
 
@@ -428,6 +451,10 @@ class Memory:
     def _change(self, request: MemoryRequest, chunk: int) -> Change:
         """What `request` would change. Raises Refused."""
         op, kind, text = request.op, request.kind, request.text
+        if op == CORE and not text:
+            if self.core is None:
+                raise CallRefused("the core paragraph is empty already")
+            return Change(op=op, chunk=chunk, before=self.core, after=None)
         if op == CORE:
             after = MemoryEntry(id=CORE, kind=CORE, text=text, chunk=chunk)
             if self.core is not None and self.core.text == text:

@@ -18,7 +18,7 @@ from agentgrpo.judges.llm.completer import Billed, Completer
 from agentgrpo.judges.llm.judge import VerdictCache
 from agentgrpo.judges.llm.prompt import capped, digest, fenced
 from agentgrpo.judges.llm.verdict import Opinion, read_choice
-from agentgrpo.tasks.dialogue import Fact, chunks_of, facts_of
+from agentgrpo.tasks.dialogue import ADD, Fact, chunks_of, facts_of
 
 # --- What a memory held while it was being written, told by its changes.
 
@@ -48,7 +48,7 @@ class AssertedValidity:
     """Every change is judged, `wanted` are the facts of the chunk.
 
     insert   valid if its text is a fact that this chunk asserts, and nothing of that key (the first two words) is
-             stored yet
+             stored yet; a fact to add is beside others of its key
     update   valid if its text is such a fact and has the key of what it replaces
     delete   valid if the chunk asks to forget the key
 
@@ -83,11 +83,11 @@ def _is_valid(change: Change, stored: Stored, unwritten: list[Fact], forgotten: 
     if change.after is None:
         return change.before is not None and key_of(_plain(change.before.text)) in forgotten
     text, replaced = _plain(change.after.text), _plain(change.before.text) if change.before is not None else None
-    if replaced is None and stored.holds(key_of(text)):
-        return False
     if replaced is not None and change.op == UPDATE and key_of(text) != key_of(replaced):
         return False
     fact = next((f for f in unwritten if _says(text, _plain(f.text), replaced)), None)
+    if replaced is None and stored.holds(key_of(text)) and (fact is None or fact.op != ADD):
+        return False
     if fact is not None:
         unwritten.remove(fact)
     return fact is not None

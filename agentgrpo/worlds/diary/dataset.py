@@ -44,6 +44,9 @@ class Diaries:
     rumoured or never (spoken of), and the answer of the last three is "unknown". `Task.metadata`: kind (dialogue or
     long) and what dialogue.memory_task puts there.
 
+    `hard`: the diaries paraphrase, spread facts over sentences, change them in passing, and have meetings to count
+    ("Velmor met how many ___", of the kind count), so that a search for the words of a question finds little.
+
     Demonstrations are drawn from the train pool and do not depend on `world_seed`; they come in three phases
     (`PHASES`): how to copy, then which call is for what, and only then with what `habits`. Raises ConfigError."""
 
@@ -59,6 +62,7 @@ class Diaries:
         train_days: Sequence[int] = (4, 8),
         test_days: Sequence[int] = (4, 10),
         long_days: int = 50,
+        hard: bool = False,
         habits: Mapping[str, float] | None = None,
     ) -> None:
         sizes: dict[Pool, int] = {"train": train_diaries, "dev": dev_diaries, "test": test_diaries}
@@ -66,7 +70,7 @@ class Diaries:
             if size < 1:
                 raise ConfigError(f"{name}_diaries={size}; at least 1 is allowed")
         _check_days(train_days=train_days, test_days=test_days, long_days=(long_days, long_days))
-        self.habits = habits_of(DiaryHabits, habits or {})
+        self.habits, self.hard = habits_of(DiaryHabits, habits or {}), hard
         self._diaries: dict[str, world.Diary] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}
         for pool, size in sizes.items():
@@ -76,8 +80,8 @@ class Diaries:
                 lowest, highest = train_days if pool == "train" else test_days
                 rng = generator("diary days", world_seed, pool, index)
                 num_days = long_days if kind == "long" else rng.randint(lowest, highest)
-                task_id = f"diary-{world_seed}-{pool}-{index}-{kind}"
-                self._diaries[task_id] = draw_diary(pool, num_days, world_seed, pool, index)
+                task_id = f"{'hard-' if hard else ''}diary-{world_seed}-{pool}-{index}-{kind}"
+                self._diaries[task_id] = draw_diary(pool, num_days, world_seed, pool, index, hard=hard)
                 tasks.append(self._diaries[task_id].task(task_id, kind))
             self._splits[pool] = tuple(tasks)
         self.fingerprint = hash_of([[n, [[t.id, t.metadata] for t in tasks]] for n, tasks in self._splits.items()])
@@ -87,7 +91,7 @@ class Diaries:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
         here = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".py", ".json"))
         texts = ([p.name, p.read_text(encoding="utf-8")] for p in here)
-        return hash_of(repr(self.habits), names.names("train"), *texts)
+        return hash_of(repr(self.habits), self.hard, names.names("train"), *texts)
 
     def split(self, name: str) -> Sequence[Task]:
         return split_of(self._splits, name)
@@ -99,19 +103,23 @@ class Diaries:
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return {}
 
+    def diary(self, task: Task) -> world.Diary:
+        """What the task was made from. Raises DataError for a task of another world."""
+        return drawn(self._diaries, task)
+
     def oracle(self, task: Task) -> Demonstrator:
-        return Writer(drawn(self._diaries, task), ideal)
+        return Writer(self.diary(task), ideal)
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Shelf]:
         """World i is the same whatever `count` is."""
         for index in range(count):
-            yield Shelf(index, tasks_per_world, PHASES[index % len(PHASES)], self.habits)
+            yield Shelf(index, tasks_per_world, PHASES[index % len(PHASES)], self.habits, self.hard)
 
 
 class Shelf:
     """One demonstration world (tasks.base.DemonstrationWorld): `days` days in all, in diaries of its phase."""
 
-    def __init__(self, number: int, days: int, phase: int, habits: DiaryHabits) -> None:
+    def __init__(self, number: int, days: int, phase: int, habits: DiaryHabits, hard: bool) -> None:
         self.phase = phase
         self._habits = habits
         self._diaries: dict[str, world.Diary] = {}
@@ -120,7 +128,7 @@ class Shelf:
         while left > 0:
             task_id = f"demonstration-{number}-{len(self._diaries)}"
             num_days = min(left, _days_of(phase, rng))
-            self._diaries[task_id] = draw_diary("train", num_days, task_id, rates=RATES[phase])
+            self._diaries[task_id] = draw_diary("train", num_days, task_id, rates=RATES[phase], hard=hard)
             left -= num_days
         self.tasks: Sequence[Task] = tuple(diary.task(i, "dialogue") for i, diary in self._diaries.items())
 

@@ -64,7 +64,7 @@ def delete(key: str) -> ToolCall:
 SKIP = ToolCall(name="skip", arguments={})
 
 Write = Callable[[Sentence, bool, Random], Sequence[ToolCall]]
-"""(sentence, whether an entry of its key is shown, chance) -> what is called because of it."""
+"""(sentence, whether its entry is shown, chance) -> what is called because of it."""
 
 
 class Writer:
@@ -84,7 +84,7 @@ class Writer:
         calls = [
             call
             for sentence in self.diary.days[chunk]
-            for call in self.write(sentence, bool(sentence.key) and f"{sentence.key} " in shown, rng)
+            for call in self.write(sentence, _is_shown(sentence, shown), rng)
         ]
         if not self.in_order:
             rng.shuffle(calls)
@@ -93,9 +93,16 @@ class Writer:
         return ParsedTurn(calls=tuple(calls))
 
 
+def _is_shown(sentence: Sentence, shown: str) -> bool:
+    """Of a meeting the entry itself, else any of the key."""
+    if sentence.is_meeting:
+        return sentence.clause in shown
+    return bool(sentence.key) and f"{sentence.key} " in shown
+
+
 def ideal(sentence: Sentence, _shown: bool, _rng: Random) -> Sequence[ToolCall]:
     """What the diary asks of a memory, and nothing else. For the oracle: all it wants is there, shown or not."""
-    return [insert(f.text) if f.op == "insert" else _change(f.op, f.key, f.text) for f in sentence.facts]
+    return [insert(f.text) if f.op in ("insert", "add") else _change(f.op, f.key, f.text) for f in sentence.facts]
 
 
 def copy(sentence: Sentence, _shown: bool, _rng: Random) -> Sequence[ToolCall]:
@@ -110,6 +117,8 @@ def drill(sentence: Sentence, shown: bool, _rng: Random) -> Sequence[ToolCall]:
             return [insert(sentence.clause)]
         case "change":
             return [update(_entry(sentence)) if shown else insert(_entry(sentence))]
+        case "meeting" | "again":
+            return [] if shown else [insert(sentence.clause)]
         case "forget":
             return [delete(sentence.key)] if shown else []
     return []
@@ -123,6 +132,8 @@ def careless(habits: DiaryHabits) -> Write:
         match sentence.kind:
             case "fact" | "rumour" | "chatter":
                 return [insert(sentence.clause)] if chance < getattr(habits, sentence.kind) else []
+            case "meeting" | "again":
+                return [insert(sentence.clause)] if chance < habits.fact else []
             case "forget":
                 return [delete(sentence.key)] if shown and chance < habits.forget else []
         kept = _entry(sentence) if rng.random() < habits.history else sentence.clause

@@ -1,9 +1,13 @@
-"""What happens in a diary: days on which facts come up, change and are taken back, among rumours and chatter."""
+"""What happens in a diary: days on which facts come up, change and are taken back, among rumours and chatter.
+
+A plain diary tells everything in the words in which it is asked for. A hard one paraphrases, spreads a fact over two
+sentences, changes and takes back without saying so ("Velmor left Oslo and settled in Paris", "Velmor has no home now"),
+and has meetings that are counted over all days. What it asks of a memory is the same clauses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,13 +65,32 @@ class DiaryRelation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phrasing:
+    """How one relation is told: texts with {who}, {key}, {cue}, {value}, {before} and {asked} to be filled in."""
+
+    fact: tuple[str, ...]
+    change: tuple[str, ...]
+    forget: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How a diary tells what happens."""
+
+    relations: Mapping[str, Phrasing]
+    """By verb."""
+    meetings: tuple[str, ...] = ()
+    """With {who} and {whom}; without one there are no meetings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """One sentence of a day; of chatter the text alone."""
+    """What a day says of one thing, in one sentence or two; of chatter the text alone."""
 
     text: str
-    """Without its full stop."""
+    """Without its last full stop."""
     kind: str
-    """fact | change | forget | rumour | chatter."""
+    """fact | change | forget | meeting | again (a meeting that there was before) | rumour | chatter."""
     key: str = ""
     """What it is about: "Velmor lives"."""
     value: str = ""
@@ -81,11 +104,18 @@ class Sentence:
         return f"{self.key} {self.value}" if self.key else self.text
 
     @property
+    def is_meeting(self) -> bool:
+        """A memory may hold several of one key."""
+        return self.kind in ("meeting", "again")
+
+    @property
     def facts(self) -> tuple[Fact, ...]:
         """What it asks of a memory: nothing, or one thing."""
         match self.kind:
             case "fact":
                 return (Fact(op="insert", key=self.key, text=self.clause),)
+            case "meeting":
+                return (Fact(op="add", key=self.key, text=self.clause),)
             case "change":
                 return (Fact(op="update", key=self.key, text=f"{self.clause} before {self.before}"),)
             case "forget":
@@ -105,6 +135,10 @@ class Rates:
     forget: float = 0.14
     rumour: float = 0.4
     """The others are chatter."""
+    meet: float = 0.3
+    """Of the events of a hard diary, meetings ..."""
+    again: float = 0.25
+    """... and of these the ones that there were before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +147,7 @@ class Diary:
     questions: tuple[Question, ...]
     names: tuple[str, ...]
     """Of the days: "Monday"."""
+    source: str = "diary"
 
     @property
     def chunks(self) -> tuple[str, ...]:
@@ -127,15 +162,36 @@ class Diary:
             task_id,
             chunks=self.chunks,
             questions=self.questions,
-            data_source="diary",
+            data_source=self.source,
             facts=[[fact for sentence in day for fact in sentence.facts] for day in self.days],
             metadata={"kind": kind},
         )
 
 
-def draw_diary(pool: Pool, num_days: int, *key: object, rates: Rates | None = None) -> Diary:
+def draw_diary(pool: Pool, num_days: int, *key: object, rates: Rates | None = None, hard: bool = False) -> Diary:
     """A function of its arguments alone, about people of `pool`."""
-    return _Draw(pool, num_days, generator("diary", *key), rates or Rates()).diary()
+    source = "diary_hard" if hard else "diary"
+    rng = generator(source, *key)
+    return _Draw(pool, num_days, rng, rates or Rates(), hard_wording() if hard else plain_wording()).diary(source)
+
+
+@cache
+def plain_wording() -> Wording:
+    told = Phrasing(
+        fact=("{key} {cue} {value}",),
+        change=("After {before}, {key} {cue} {value}",),
+        forget=("Please forget {asked} {key}",),
+    )
+    return Wording(relations={relation.verb: told for relation in relations()})
+
+
+@cache
+def hard_wording() -> Wording:
+    raw = json.loads((Path(__file__).parent / "hard.json").read_text(encoding="utf-8"))
+    told = {
+        verb: Phrasing(**{kind: tuple(texts) for kind, texts in of.items()}) for verb, of in raw["relations"].items()
+    }
+    return Wording(relations=told, meetings=tuple(raw["meetings"]))
 
 
 @cache
@@ -166,8 +222,8 @@ class _Topic:
 class _Draw:
     """A diary in the making: what holds at the end of each day, and what held before."""
 
-    def __init__(self, pool: Pool, num_days: int, rng: Random, rates: Rates) -> None:
-        self.rng, self.rates, self.num_days = rng, rates, num_days
+    def __init__(self, pool: Pool, num_days: int, rng: Random, rates: Rates, wording: Wording) -> None:
+        self.rng, self.rates, self.num_days, self.wording = rng, rates, num_days, wording
         # about two facts for each person; one more, of whom nothing is ever said
         count = min(max(3, round(0.7 * num_days)) + 1, most_people(pool))
         *self.people, self.stranger = people(pool, count, rng)
@@ -177,8 +233,10 @@ class _Draw:
         self.before: dict[_Topic, str] = {}
         self.forgotten: list[_Topic] = []
         self.rumoured: list[_Topic] = []
+        self.met: dict[str, list[str]] = {}
+        """Who -> whom, each once."""
 
-    def diary(self) -> Diary:
+    def diary(self, source: str) -> Diary:
         first = self.rng.randrange(7)
         days = tuple(self._day() for _ in range(self.num_days))
         names = _read()["days"]
@@ -186,18 +244,21 @@ class _Draw:
             days=days,
             names=tuple(names[(first + i) % 7] for i in range(self.num_days)),
             questions=tuple(self._questions()),
+            source=source,
         )
 
     def _day(self) -> tuple[Sentence, ...]:
-        said: set[_Topic] = set()
+        said: set[object] = set()
         day = [self._event(said) for _ in range(_how_many(self.rates.events, self.rng))]
         noise = _how_many(self.rates.noise, self.rng)
         day += [self._noise(said) for _ in range(noise if day else max(1, noise))]
         self.rng.shuffle(day)
         return tuple(day)
 
-    def _event(self, said: set[_Topic]) -> Sentence:
+    def _event(self, said: set[object]) -> Sentence:
         """`said`: what the day has spoken of; it does so once."""
+        if self.wording.meetings and self.rng.random() < self.rates.meet:
+            return self._meeting(said)
         chance, rates = self.rng.random(), self.rates
         standing = [topic for topic in self.holds if topic not in said]
         if standing and chance < rates.change + rates.forget:
@@ -211,20 +272,37 @@ class _Draw:
         self.fresh.remove(topic)
         said.add(topic)
         self.holds[topic] = self._value(topic)
-        return self._sentence(topic, "fact", "{key} {cue} {value}")
+        return self._sentence(topic, "fact", self._told(topic).fact)
 
     def _change(self, topic: _Topic) -> Sentence:
         self.before[topic] = self.holds[topic]
         self.holds[topic] = self._value(topic)
-        return self._sentence(topic, "change", "After {before}, {key} {cue} {value}")
+        return self._sentence(topic, "change", self._told(topic).change)
 
     def _forget(self, topic: _Topic) -> Sentence:
         del self.holds[topic]
         self.before.pop(topic, None)
         self.forgotten.append(topic)
-        return Sentence(text=f"Please forget {topic.relation.asked} {topic.key}", kind="forget", key=topic.key)
+        return Sentence(text=self._text(topic, self._told(topic).forget), kind="forget", key=topic.key)
 
-    def _noise(self, said: set[_Topic]) -> Sentence:
+    def _meeting(self, said: set[object]) -> Sentence:
+        """Of somebody who has met others already, as often as not: there is something to count."""
+        sociable = [who for who in self.met if who not in said]
+        others = [who for who in self.people if who not in said]
+        if not others:
+            return self._chatter()
+        who = self.rng.choice(sociable if sociable and self.rng.random() < 0.6 else others)
+        said.add(who)
+        met = self.met.setdefault(who, [])
+        new = [other for other in self.people if other != who and other not in met]
+        again = bool(met) and (not new or self.rng.random() < self.rates.again)
+        whom = self.rng.choice(met if again else new)
+        if not again:
+            met.append(whom)
+        text = self.rng.choice(self.wording.meetings).format(who=who, whom=whom)
+        return Sentence(text=text, kind="again" if again else "meeting", key=f"{who} met", value=whom)
+
+    def _noise(self, said: set[object]) -> Sentence:
         if self.rng.random() >= self.rates.rumour:
             return self._chatter()
         standing = [topic for topic in self.holds if topic not in said]
@@ -237,8 +315,10 @@ class _Draw:
         if topic not in self.holds:
             self.fresh.remove(topic)  # it stays a rumour
             self.rumoured.append(topic)
-        value = f"{topic.relation.cue} {self._value(topic)}"
-        return Sentence(text=f"Perhaps {topic.key} {value}", kind="rumour", key=topic.key, value=value)
+        value = self._value(topic)
+        text = self._text(topic, [text for text in self._told(topic).fact if "." not in text], value)
+        clause = f"{topic.relation.cue} {value}"
+        return Sentence(text=f"Perhaps {text}", kind="rumour", key=topic.key, value=clause)
 
     def _chatter(self) -> Sentence:
         text: str = self.rng.choice(_read()["chatter"])
@@ -248,14 +328,24 @@ class _Draw:
         """Another one than holds."""
         return self.rng.choice([v for v in topic.relation.values if v != self.holds.get(topic)])
 
-    def _sentence(self, topic: _Topic, kind: str, text: str) -> Sentence:
-        relation, value, before = topic.relation, self.holds[topic], self.before.get(topic, "")
+    def _told(self, topic: _Topic) -> Phrasing:
+        return self.wording.relations[topic.relation.verb]
+
+    def _text(self, topic: _Topic, texts: Sequence[str], value: str = "") -> str:
+        text = texts[0] if len(texts) == 1 else self.rng.choice(texts)
+        relation, before = topic.relation, self.before.get(topic, "")
+        return text.format(
+            who=topic.person, key=topic.key, cue=relation.cue, value=value, before=before, asked=relation.asked
+        )
+
+    def _sentence(self, topic: _Topic, kind: str, texts: Sequence[str]) -> Sentence:
+        value = self.holds[topic]
         return Sentence(
-            text=text.format(key=topic.key, cue=relation.cue, value=value, before=before),
+            text=self._text(topic, texts, value),
             kind=kind,
             key=topic.key,
-            value=f"{relation.cue} {value}",
-            before=before if kind == "change" else "",
+            value=f"{topic.relation.cue} {value}",
+            before=self.before.get(topic, "") if kind == "change" else "",
         )
 
     def _questions(self) -> list[Question]:
@@ -263,6 +353,7 @@ class _Draw:
         asked += [_question("history", f"{t.key} before ___", v) for t, v in self.before.items()]
         asked += [_question("forgotten", t.cloze(), UNKNOWN) for t in self.forgotten]
         asked += [_question("rumoured", t.cloze(), UNKNOWN) for t in self.rumoured[: max(1, self.num_days // 6)]]
+        asked += [_question("count", f"{who} met how many ___", str(len(whom))) for who, whom in self.met.items()]
         if self.rng.random() < 0.5 or not asked:
             asked.append(_question("never", _Topic(self.stranger, self.rng.choice(relations())).cloze(), UNKNOWN))
         return asked

@@ -10,12 +10,14 @@ import pytest
 from agentgrpo.core.errors import DataError, JudgeError
 from agentgrpo.core.types import Exit, Passage, Piece, Task
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.memory.baselines import READ, WHOLE, memory_baselines
+from agentgrpo.environments.memory.baselines import READ, RECENT, SHOWN, WHOLE, memory_baselines
 from agentgrpo.environments.memory.metrics import ADDITIVE, NAMES
-from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.environments.memory.reader import ClozeReader, CompleterReader
 from agentgrpo.environments.memory.validity import NoValidity
 from agentgrpo.tasks.dialogue import Question, memory_task, split
 from tests import builders
+from tests.environments.memory.models import Spoken
+from tests.judges.llm.models import blocks
 from tests.runners import memory_runner
 
 CHUNKS = (
@@ -36,7 +38,7 @@ TASK = memory_task(
     data_source="test",
     metadata={"kind": "short"},
 )
-NAMES_OF = ("nothing", "everything", "last_k", "rag_top1", "rag_chunks", "rag_recent", "long_context")
+NAMES_OF = ("nothing", "everything", "last_k", "rag_top1", "rag_chunks", "rag_recent", "rag_sentences", "long_context")
 Asked = list[tuple[list[str], list[tuple[str, str]]]]
 
 
@@ -142,6 +144,25 @@ async def test_the_best_chunks_are_read_oldest_first_up_to_the_budget() -> None:
     assert (await asked("rag_chunks", 7 / 22))[0] == [([LIVES, BEFORE], chunks(0)), ([WORKS], chunks(1, 3))]
 
 
+async def test_the_best_sentences_are_read_oldest_first_up_to_the_budget() -> None:
+    """9 words of Velmor in two sentences, and none of the rain that is told with them."""
+    asked: list[list[str]] = []
+
+    class Aware(Echo):
+        def recency_aware(self) -> Aware:
+            return self
+
+        async def answer(self, questions: Sequence[Question], documents: Sequence[Passage]) -> list[str]:
+            asked.append([d.text for d in documents])
+            return await super().answer(questions, documents)
+
+    for share, found in ((9 / 22, [CHUNKS[0][:23], CHUNKS[2][:25]]), (5 / 22, [CHUNKS[0][:23]])):
+        agent = memory_baselines({"": share}, reader=Aware(), count_tokens=words, kind="fact")["rag_sentences"]
+        task = replace(TASK, metadata={**TASK.metadata, "questions": [{"question": LIVES, "answers": ["Roka"]}]})
+        episode = await agent.run(task, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
+        assert (asked.pop(), episode.metrics["memory_tokens"]) == (found, sum(map(words, found)))
+
+
 async def test_where_no_chunk_shares_a_word_the_newest_is_read() -> None:
     task = memory_task("d", chunks=CHUNKS, questions=[Question(text="Zzz ___", answers=("a",))], data_source="test")
     for name in ("rag_top1", "rag_chunks"):
@@ -154,6 +175,18 @@ async def test_where_no_chunk_shares_a_word_the_newest_is_read() -> None:
 async def test_long_context_reads_all() -> None:
     found = await asked("long_context", 0.0)
     assert found == ([(ALL, chunks(0, 1, 2, 3))], [f"4 for {q}" for q in ALL], measured(4.0, 22.0))
+
+
+@pytest.mark.parametrize(("limit", "places"), [(22, (0, 1, 2, 3)), (21, (1, 2, 3)), (12, (2, 3)), (1, (3,))])
+async def test_a_model_reads_the_newest_chunks_that_its_context_holds(limit: int, places: tuple[int, ...]) -> None:
+    """All of them in full: a text of 22 tokens is read whole where 22 fit."""
+    model = Spoken("Roka")
+    reader = CompleterReader(completer=model, max_chars=3, top_k=1, context_tokens=limit)
+    agent = memory_baselines({"": 0.1}, reader=reader, count_tokens=words, kind="fact")["long_context"]
+    episode = await agent.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=1))
+    assert [text for _, text in blocks(model.asked[0][-1].content)[:-1]] == [CHUNKS[place] for place in places]
+    assert (len(model.asked), episode.metrics["entries"]) == (3, len(places))
+    assert agent.note == f"{SHOWN} {limit} tokens"
 
 
 async def test_the_budget_is_that_of_the_kind_of_task() -> None:
@@ -182,17 +215,18 @@ async def test_what_the_cloze_reader_makes_of_them() -> None:
         "rag_top1": ["Castin", "unknown", "Halvar"],
         "rag_chunks": ["Castin", "unknown", "Halvar"],
         "rag_recent": ["Roka", "Castin", "Halvar"],
+        "rag_sentences": ["Roka", "Castin", "Halvar"],
         "long_context": ["Castin", "unknown", "Halvar"],
     }
 
 
 def test_the_names_and_what_is_said_of_their_figures() -> None:
     agents = memory_baselines({"": 0.5}, reader=ClozeReader(), count_tokens=words, kind="fact")
-    recent = f"{READ}; its reader takes what is newest for true"
-    notes = {"rag_top1": READ, "rag_chunks": READ, "rag_recent": recent, "long_context": WHOLE}
+    notes = {"rag_top1": READ, "rag_chunks": READ, "rag_recent": f"{READ}; {RECENT}", "long_context": WHOLE}
+    notes["rag_sentences"] = f"{READ}, by sentence; {RECENT}"
     assert {name: agent.note for name, agent in agents.items()} == dict.fromkeys(NAMES_OF, "") | notes
     plain = memory_baselines({"": 0.5}, reader=Echo(), count_tokens=words, kind="fact")
-    assert tuple(plain) == tuple(name for name in NAMES_OF if name != "rag_recent")
+    assert tuple(plain) == tuple(name for name in NAMES_OF if name not in ("rag_recent", "rag_sentences"))
 
 
 async def test_a_reader_that_fails_is_the_infrastructure() -> None:

@@ -239,11 +239,57 @@ async def test_a_cache_that_cannot_be_used_is_named(make: Any, tmp_path: Path) -
 @BOTH
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("top_k", 0), ("max_chars", 0), ("max_concurrent", 0), ("prompt_price", -1.0), ("completion_price", float("nan"))],
+    [
+        ("top_k", 0),
+        ("max_chars", 0),
+        ("max_concurrent", 0),
+        ("context_tokens", 0),
+        ("prompt_price", -1.0),
+        ("completion_price", float("nan")),
+    ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"environment\.reader\.{key}={value}; . or more is allowed"):
         make(completer=Spoken("x"), **{key: value})
+
+
+@BOTH
+async def test_unsearched_the_model_is_shown_everything_in_full(make: Any, tmp_path: Path) -> None:
+    """What a search would not find, and what max_chars and top_k would cut; its answers are kept apart."""
+    model = Spoken("Castin")
+    reader = make(completer=model, top_k=1, max_chars=10, cache=tmp_path / "c.sqlite", context_tokens=99)
+    documents = [*notes("Velmor lives in Castin " + "x " * 5000, "Osra", kind=""), *notes("Dorin sings")]
+    whole = reader.unsearched()
+    assert (whole.context_tokens, whole.counts()) == (99, {})
+    for _ in range(2):
+        assert await whole.answer(WHERE, documents) == ["Castin"]
+    (prompt,) = model.asked
+    texts = [documents[0].text.strip(), "Osra", "[semantic] Dorin sings"]
+    assert [text.strip() for _, text in shown(prompt)] == [*texts, "Where does Velmor live?"]
+    assert await whole.answer(WHERE, notes(" ")) == [""]
+    assert whole.identity != reader.identity
+    assert {k: reader.counts()[k] for k in ("questions", "cached", "calls")} == {
+        "questions": 2,
+        "cached": 1,
+        "calls": 1,
+    }
+    await whole.close()
+    assert model.closed == 0
+
+
+async def test_an_answer_from_a_search_is_not_one_from_all(tmp_path: Path) -> None:
+    """Of the same documents: max_chars cuts them for the one alone."""
+    model = Spoken("Castin")
+    reader = CompleterReader(completer=model, max_chars=10, cache=tmp_path / "c.sqlite")
+    for _ in range(2):
+        await reader.answer(WHERE, NOTES[:1])
+        await reader.unsearched().answer(WHERE, NOTES[:1])
+    assert [
+        blocks(messages[-1].content)[0][1].startswith("[semantic] Velmor lives in") for messages in model.asked
+    ] == [
+        False,
+        True,
+    ]
 
 
 async def test_closing_closes_the_completer() -> None:

@@ -80,8 +80,8 @@ CHUNKS = raw(
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
-        (HOME, "Ardun"),
-        (EARLIER, "Castin"),
+        (HOME, "unknown"),
+        (EARLIER, "unknown"),
         ("Osra works for ___", "Belwin"),
         ("Osra works before ___", "unknown"),
         ("Osra trusts only ___", "unknown"),
@@ -97,6 +97,39 @@ async def test_what_held_before_is_what_was_said_last_but_one() -> None:
     documents = raw("Velmor lives in Castin.", "Velmor now lives in Ardun.", "Velmor now lives in Delmar.")
     reader = ClozeReader(recency=True)
     assert [await one(reader, question, documents) for question in (HOME, EARLIER)] == ["Delmar", "Ardun"]
+
+
+async def test_until_it_is_withdrawn_the_newest_holds() -> None:
+    reader = ClozeReader(recency=True)
+    assert [await one(reader, question, CHUNKS[:2]) for question in (HOME, EARLIER)] == ["Ardun", "Castin"]
+    other = raw("Velmor lives in Castin.", "Please forget where Osra lives.", "Please forget what Velmor plays.")
+    assert await one(reader, HOME, other) == "Castin"
+
+
+async def test_a_change_says_what_held_until_then() -> None:
+    """What a sentence says that alone was found of the past."""
+    documents = raw("After Castin, Velmor lives in Ardun.")
+    reader = ClozeReader(recency=True)
+    assert [await one(reader, question, documents) for question in (HOME, EARLIER)] == ["Ardun", "Castin"]
+
+
+MET = "Velmor met how many ___"
+
+
+@pytest.mark.parametrize("recency", [False, True])
+@pytest.mark.parametrize(
+    ("texts", "answer"),
+    [
+        (("Velmor met Osra", "Velmor met Dorin", "velmor met osra again"), "2"),
+        (("Velmor met Osra", "Dorin met Velmor", "Osra lives in Castin"), "1"),
+        (("Dorin met Velmor", "Velmor met"), "unknown"),
+        (("Perhaps Velmor met Osra",), "unknown"),
+    ],
+)
+async def test_how_many_are_counted_over_all_entries(recency: bool, texts: Sequence[str], answer: str) -> None:
+    reader = ClozeReader(recency=recency)
+    assert await one(reader, MET, notes(*texts)) == answer
+    assert await one(reader, MET, raw(". ".join(texts))) == answer
 
 
 async def test_every_question_is_answered_in_order() -> None:

@@ -11,8 +11,8 @@ import pytest
 from agentgrpo.core.messages import MalformedCall
 from agentgrpo.core.types import Outcome
 from agentgrpo.environments.memory.base import Applied, Change
-from agentgrpo.environments.memory.store import MAX_CHARS, MAX_DETAIL
-from tests.environments.memory.calls import call, core, delete, entry, insert, memory, refused
+from agentgrpo.environments.memory.store import MAX_CHARS, MAX_DETAIL, Memory
+from tests.environments.memory.calls import call, core, delete, entry, insert, memory, refused, words
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,73 @@ NO_CORE = "memory_type=core: the core paragraph can only be replaced, by memory_
 )
 def test_calls_that_are_refused(name: str, arguments: Any, says: str) -> None:
     assert refused(memory("three_part"), f"memory_{name}", arguments) == says
+
+
+def published(m: Memory, name: str, **arguments: Any) -> Applied:
+    applied = m.apply(call(name, arguments), chunk=0)
+    assert applied.outcome is Outcome.SUCCESS, applied.detail
+    return applied
+
+
+def test_mem_alphas_own_calls() -> None:
+    """As its functions.py names them, types with _memory at their end; without it they are understood too."""
+    m = memory("mem_alpha")
+    published(m, "new_memory_insert", memory_type="semantic_memory", content="one")
+    published(m, "new_memory_insert", memory_type="episodic", content="two")
+    published(m, "memory_update", memory_type="semantic_memory", new_content="three", memory_id="s1")
+    published(m, "memory_update", memory_type="core_memory", new_content="Ada")
+    assert [(p.title, p.text) for p in m.passages()] == [("core", "Ada"), ("episodic", "two"), ("semantic", "three")]
+    published(m, "memory_delete", memory_type="episodic_memory", memory_id="e1")
+    emptied = published(m, "memory_delete", memory_type="core_memory", memory_id="core")
+    assert (emptied.change, m.core) == (
+        Change(op="core", chunk=0, before=entry("core", "core", "Ada", 0), after=None),
+        None,
+    )
+    assert (m.num_tokens, [e.text for e in m.entries]) == (1, ["three"])
+    assert Memory.from_json(m.to_json(), words) == m
+
+
+@pytest.mark.parametrize(
+    "name, arguments, says",
+    [
+        ("memory_delete", {"memory_type": "core_memory"}, "the core paragraph is empty already"),
+        (
+            "new_memory_insert",
+            {"memory_type": "core_memory", "content": "x"},
+            NO_CORE.replace("=core", "=core_memory"),
+        ),
+        (
+            "memory_update",
+            {"memory_type": "semantic_memory", "new_content": "x"},
+            "the argument memory_id is missing; name the entry of semantic_memory to change, such as s1",
+        ),
+    ],
+)
+def test_mem_alphas_calls_that_are_refused(name: str, arguments: Any, says: str) -> None:
+    assert refused(memory("mem_alpha"), name, arguments) == says
+
+
+@pytest.mark.parametrize(
+    "schema, name, arguments",
+    [
+        ("three_part", "memory_insert", X | {"category": "work", "importance": 5}),
+        ("three_part", "memory_insert", {"content": "x", "category": "Semantic", "importance": None}),
+        ("mem_alpha", "new_memory_insert", {"content": "x", "category": "semantic_memory", "importance": "high"}),
+        ("nine_part", "memory_insert", {"memory_type": "values", "content": "x", "category": "semantic"}),
+        ("keyed", "insert", {"content": "x", "category": ["a"], "importance": 0.5}),
+    ],
+)
+def test_category_and_importance_are_accepted_and_not_kept(schema: str, name: str, arguments: Any) -> None:
+    m = memory(schema)
+    published(m, name, **arguments)
+    plain = {"three_part": "semantic", "mem_alpha": "semantic", "nine_part": "values", "keyed": "fact"}
+    assert [(e.kind, e.text) for e in m.entries] == [(plain[schema], "x")]
+
+
+def test_a_category_that_is_no_type_does_not_replace_one() -> None:
+    says = "the argument memory_type is missing; needed: memory_type, content"
+    assert refused(memory("three_part"), "memory_insert", {"content": "x", "category": "work"}) == says
+    assert refused(memory("three_part"), "memory_delete", ONE | {"category": "work"}).startswith("unknown argument")
 
 
 def test_an_id_of_another_type_is_refused() -> None:

@@ -38,6 +38,19 @@ TOOLS = {
         "core_memory_update": ("content", "content", None),
         "memory_skip": ("", "", None),
     },
+    "mem_alpha": {
+        "new_memory_insert": ("memory_type content", "memory_type content", ["semantic_memory", "episodic_memory"]),
+        "memory_update": (
+            "memory_type new_content memory_id",
+            "memory_type new_content",
+            ["core_memory", "semantic_memory", "episodic_memory"],
+        ),
+        "memory_delete": (
+            "memory_type memory_id",
+            "memory_type",
+            ["core_memory", "semantic_memory", "episodic_memory"],
+        ),
+    },
     "keyed": {
         "insert": ("content", "content", None),
         "update": ("content", "content", None),
@@ -48,6 +61,7 @@ TOOLS = {
 OPERATIONS = {
     "three_part": "insert update delete skip",
     "nine_part": "insert update delete core skip",
+    "mem_alpha": "insert update delete",
     "keyed": "insert update delete skip",
 }
 
@@ -56,6 +70,7 @@ def test_the_schemas_are_these() -> None:
     assert {name: (s.name, list(s.kinds), bool(s.core), s.is_keyed) for name, s in SCHEMAS.items()} == {
         "three_part": ("three_part", ["semantic", "episodic"], True, False),
         "nine_part": ("nine_part", NINE, True, False),
+        "mem_alpha": ("mem_alpha", ["semantic", "episodic"], True, False),
         "keyed": ("keyed", ["fact"], False, True),
     }
 

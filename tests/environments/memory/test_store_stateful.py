@@ -62,9 +62,12 @@ class Naive:
         if wish.op == "skip":
             return True, None
         if wish.op == "core":
-            if len(wish.text.split()) > CORE_TOKENS or (self.core and self.core.text == wish.text):
+            held = self.core.text if self.core else ""
+            if len(wish.text.split()) > CORE_TOKENS or held == wish.text:
                 return False, None
-            before, self.core = self.core, MemoryEntry(id="core", kind="core", text=wish.text, chunk=chunk)
+            before, self.core = self.core, None
+            if wish.text:
+                self.core = MemoryEntry(id="core", kind="core", text=wish.text, chunk=chunk)
             return True, Change(op="core", chunk=chunk, before=before, after=self.core)
         if wish.op != "delete" and (
             len(wish.text.split()) > ENTRY_TOKENS or (wish.kind, wish.text) in {(e.kind, e.text) for e in self.held}
@@ -119,17 +122,21 @@ class Policy:
         return call(op, content=self._spelled(text)), Wish(op, "fact", "" if op == "insert" else key, text)
 
     def _typed(self, naive: Naive) -> tuple[AnyCall, Wish]:
-        op = self.random.choice(["insert"] * 4 + ["update"] * 3 + ["delete"] * 2 + ["core", "skip"])
+        last = ["core", "skip" if self.schema.has_skip else "empty"]
+        op = self.random.choice(["insert"] * 4 + ["update"] * 3 + ["delete"] * 2 + last)
         kind, text = self.random.choice(list(self.schema.kinds)[:3]), self._words(8)
         if naive.held and self.random.random() < 0.2:
             text = self.random.choice(naive.held).text
-        spelled, type_ = self._spelled(text), self.random.choice([kind, kind.upper(), f" {kind}\n"])
+        called = self.random.choice([kind, f"{kind}{self.schema.suffix}"])
+        spelled, type_ = self._spelled(text), self.random.choice([called, called.upper(), f" {called}\n"])
         if op == "skip":
             return call("memory_skip"), Wish(op)
+        if op == "empty":
+            return call("memory_delete", memory_type="core_memory"), Wish("core", "core")
         if op == "core":
             return self._core(spelled), Wish(op, "core", "", text)
         if op == "insert":
-            return call("memory_insert", memory_type=type_, content=spelled), Wish(op, kind, "", text)
+            return call(self.schema.specs[0].name, memory_type=type_, content=spelled), Wish(op, kind, "", text)
         number, owner = self.random.randint(0, 9), self.random.choice([kind] * 9 + list(self.schema.kinds))
         id = "".join(part[0] for part in owner.split("_")) + str(number)
         bare = [number, str(number), f" #{number} "] if owner == kind else []

@@ -115,6 +115,16 @@ async def test_asserted(chunk: int, changes: list[Change], judged: int, valid: i
     assert verdict == ChunkGrade(judged=judged, valid=valid, wanted=wanted)
 
 
+@pytest.mark.parametrize(
+    ("op", "valid"), [pytest.param("add", 2, id="one of several"), pytest.param("insert", 1, id="the only one")]
+)
+async def test_what_is_to_be_added_stands_beside_others_of_its_key(op: str, valid: int) -> None:
+    asked = [[Fact(op=op, key="Velmor met", text=f"Velmor met {who}") for who in ("Osra", "Dorin")], [], [], []]
+    changes = [insert("Velmor met Osra", 0), insert("Velmor met Dorin", 0), insert("Velmor met Zelt", 0)]
+    verdict = await AssertedValidity().judge(task(asked), 0, changes)
+    assert verdict == ChunkGrade(judged=3, valid=valid, wanted=2)
+
+
 async def test_a_policy_that_deletes_and_writes_again_gains_nothing() -> None:
     changes = [insert(HOME, 0), delete(HOME, 0), insert(HOME, 0), delete(HOME, 0), insert(HOME, 0)]
     assert await AssertedValidity().judge(task(), 0, changes) == ChunkGrade(judged=5, valid=1, wanted=1)

@@ -9,7 +9,7 @@ from agentgrpo.tasks.base import DemonstratedDataset
 from agentgrpo.tasks.dialogue import chunks_of, facts_of, questions_of
 from agentgrpo.worlds.almanac.world import names, syllables
 from agentgrpo.worlds.diary.dataset import LONG_EVERY, Diaries
-from agentgrpo.worlds.diary.world import UNKNOWN, beginning, draw_diary, most_people, people, relations
+from agentgrpo.worlds.diary.world import UNKNOWN, beginning, draw_diary, hard_wording, most_people, people, relations
 
 CHUNKS = (
     "Wednesday. Fiksun lives in Boston.",
@@ -26,6 +26,11 @@ KINDS = {"current", "history", "forgotten", "rumoured", "never"}
 @pytest.fixture(scope="module")
 def diaries() -> Diaries:
     return Diaries(train_diaries=200)
+
+
+@pytest.fixture(scope="module")
+def hard() -> Diaries:
+    return Diaries(train_diaries=20, hard=True)
 
 
 def words(task: Task) -> set[str]:
@@ -131,6 +136,69 @@ def test_questions_follow_from_the_days(diaries: Diaries) -> None:
 def test_sentences_of_one_diary() -> None:
     """Published figures belong to this world; a change of names, texts or drawing makes it another one."""
     assert draw_diary("test", 4, 0, "test", 3).chunks == CHUNKS
+
+
+HARD_CHUNKS = (
+    "Monday. Homcox drank some tea. Ternal had a guest. It was Drancex.",
+    "Tuesday. Ternal had lunch with Drancex. Homcox lives in Tokyo. Perhaps Brexstal takes lessons on the fiddle.",
+    "Wednesday. Homcox was late again. Homcox is done with Tokyo. Home is now Prague.",
+)
+
+
+def test_the_hard_world_s_sentences() -> None:
+    """Published figures belong to this world too."""
+    assert draw_diary("test", 8, 0, "test", 3, hard=True).chunks[:3] == HARD_CHUNKS
+
+
+def test_a_hard_diary_asks_of_a_memory_what_a_plain_one_does_and_meetings(hard: Diaries) -> None:
+    """Read by another hand: what the facts come to answers every question."""
+    kinds = Counter[str]()
+    for task in hard.split("test"):
+        holds: dict[str, str] = {}
+        met: dict[str, set[str]] = {}
+        for fact in (fact for chunk in facts_of(task) or () for fact in chunk):
+            assert (fact.op == "add") == fact.key.endswith(" met")
+            if fact.op == "add":
+                assert fact.text not in met.setdefault(fact.key, set())
+                met[fact.key].add(fact.text)
+            elif fact.op == "delete":
+                del holds[fact.key]
+            else:
+                assert (fact.op == "insert") == (fact.key not in holds)
+                holds[fact.key] = fact.text
+        for question in questions_of(task):
+            kinds[question.kind] += 1
+            key, cue = " ".join(question.text.split()[:2]), question.text.split()[2]
+            said = holds.get(key, "").split()
+            answer = said[said.index(cue) + 1] if cue in said else UNKNOWN
+            assert (str(len(met[key])) if question.kind == "count" else answer,) == question.answers, question
+    assert set(kinds) == {*KINDS, "count"}
+    assert 0.1 < kinds["count"] / kinds.total() < 0.3
+
+
+def test_most_of_a_hard_diary_is_told_in_other_words(hard: Diaries) -> None:
+    """And a meeting may come twice, which is counted once."""
+    said, plainly, again = 0, 0, 0
+    for task in hard.split("test"):
+        sentences = [sentence for day in hard.diary(task).days for sentence in day]
+        facts = [s for s in sentences if s.kind in ("fact", "change", "meeting")]
+        said, plainly = said + len(facts), plainly + sum(s.clause in s.text for s in facts)
+        again += sum(s.kind == "again" for s in sentences)
+    assert 0.1 < plainly / said < 0.3
+    assert again > 50
+
+
+def test_no_wording_of_the_hard_world_looks_like_a_name_and_all_tell_the_values(hard: Diaries) -> None:
+    cut = re.compile(beginning())
+    everybody = {*names("train"), *names("dev"), *names("test")}
+    for task in hard.split("test")[:60]:
+        for chunk in chunks_of(task):
+            assert len(cut.findall(chunk)) == len([w for w in re.findall(r"\w+", chunk) if w in everybody])
+    for relation in relations():
+        told = hard_wording().relations[relation.verb]
+        assert all("{who}" in text and "{value}" in text for text in told.fact + told.change)
+        assert all("{before}" in text for text in told.change)
+        assert all("{who}" in text and "{value}" not in text for text in told.forget)
 
 
 def test_a_change_says_what_held_before(diaries: Diaries) -> None:

@@ -10,6 +10,7 @@ from agentgrpo.core.types import Episode, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.memory.reader import ClozeReader
 from agentgrpo.environments.memory.schema import SCHEMAS
+from agentgrpo.environments.memory.search import bm25
 from agentgrpo.environments.memory.validity import AssertedValidity
 from agentgrpo.renderers.tags import TagsRenderer
 from agentgrpo.rollout.loop import PolicyRunner
@@ -17,7 +18,7 @@ from agentgrpo.run.warm_start import WarmStart, demonstrate, scripted
 from agentgrpo.tasks.base import Demonstrator
 from agentgrpo.tasks.dialogue import questions_of, split
 from agentgrpo.worlds.diary.dataset import Diaries
-from agentgrpo.worlds.diary.demonstrator import DiaryHabits, Writer, careless, copy, drill
+from agentgrpo.worlds.diary.demonstrator import DiaryHabits, Writer, _is_shown, careless, copy, drill
 from agentgrpo.worlds.diary.world import Sentence
 from tests.runners import memory_runner
 
@@ -27,11 +28,13 @@ RENDERER = TagsRenderer(
 )
 
 
-def make_runner(engine: object, renderer: object, corpora: object = None) -> PolicyRunner:
+def make_runner(
+    engine: object, renderer: object, corpora: object = None, reader: ClozeReader | None = None
+) -> PolicyRunner:
     return memory_runner(
         engine=engine,  # type: ignore[arg-type]
         renderer=renderer,  # type: ignore[arg-type]
-        reader=ClozeReader(),
+        reader=reader or ClozeReader(),
         validity=AssertedValidity(),
         describe_tools=False,
         schema="keyed",
@@ -70,6 +73,33 @@ def total(episodes: Sequence[Episode], metric: str) -> float:
 class Silent:
     def act(self, context: str) -> str:
         return "<skip><eos>"
+
+
+HARD = Diaries(train_diaries=1, dev_diaries=1, test_diaries=22, hard=True)
+
+
+def test_the_oracle_answers_everything_of_the_hard_world_too() -> None:
+    """With a search that does not prefer short entries, as experiment=memory_hard has it."""
+    by_id = {task.id: HARD.oracle(task) for task in HARD.split("test")}
+    runner = make_runner(scripted(RENDERER, by_id.__getitem__), RENDERER, reader=ClozeReader(search=bm25(b=0.0)))
+
+    async def all_of_them() -> list[Episode]:
+        sampling = SamplingParams(max_tokens=512)
+        tasks = HARD.split("test")
+        return [await runner.run(t, sample_index=0, stream="test", sampling=sampling) for t in tasks]
+
+    episodes = asyncio.run(all_of_them())
+    assert correctness(episodes) == 1.0
+    assert total(episodes, "failed_calls") == total(episodes, "stray") == 0
+    assert total(episodes, "valid") == total(episodes, "judged") == total(episodes, "wanted") > 200
+
+
+def test_a_meeting_is_written_once() -> None:
+    meeting, again = (Sentence(text="s", kind=k, key="Velmor met", value="Osra") for k in ("meeting", "again"))
+    assert [len(drill(s, shown, Random(0))) for s in (meeting, again) for shown in (False, True)] == [1, 0, 1, 0]
+    assert [f.op for s in (meeting, again) for f in s.facts] == ["add"]
+    assert not _is_shown(meeting, "Memory:\n Velmor met Dorin\n")
+    assert _is_shown(again, "Memory:\n Velmor met Osra\n")
 
 
 def writer(write: object) -> Callable[[Task], Demonstrator]:

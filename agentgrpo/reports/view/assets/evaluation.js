@@ -47,7 +47,7 @@ function evaluationTable(run, eval_, mode) {
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Evaluation table" }, h("table", { class: "figures" },
       h("thead", null, h("tr", null, ["", "before", "after", "change", "95 %", "from zero", ...(oracle ? ["ideal"] : [])].map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", null, keys.map(row)))),
-    otherBaselines(run, eval_), kindsTable(run, mode)];
+    otherBaselines(run, eval_), kindsTable(run, mode, "kinds", "kind of task"), kindsTable(run, mode, "sources", "data source")];
 }
 
 function otherBaselines(run, eval_) {
@@ -61,14 +61,14 @@ function otherBaselines(run, eval_) {
     h("tbody", null, flat.map(([name, f]) => h("tr", null, h("th", { scope: "row" }, name), keys.map((k) => h("td", { class: "n" }, num(f[k])))))))));
 }
 
-function kindsTable(run, mode) {
-  const kinds = Object.entries(mode.kinds || {});
+function kindsTable(run, mode, of, called) {
+  const kinds = Object.entries(mode[of] || {});
   if (kinds.length < 2) return null;
   const first = kinds[0][1].trained || {};
   const named = ["success", ...Object.keys(run.labels || {}).map((tag) => tag.split("/").pop())];
   const keys = Object.keys(first).filter((k) => typeof first[k] === "number" && (named.length === 1 || named.includes(k))).slice(0, 6);
-  return details(`By kind of task (${kinds.length})`, () => h("div", { class: "scroll" }, h("table", { class: "figures" },
-    h("thead", null, h("tr", null, h("th", { scope: "col" }, "kind"), keys.map((k) => h("th", { scope: "col" }, figureName(run, k))))),
+  return details(`By ${called} (${kinds.length})`, () => h("div", { class: "scroll" }, h("table", { class: "figures" },
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, called.split(" ")[0] === "data" ? "source" : "kind"), keys.map((k) => h("th", { scope: "col" }, figureName(run, k))))),
     h("tbody", null, kinds.map(([kind, both]) => h("tr", null, h("th", { scope: "row" }, kind),
       keys.map((k) => h("td", { class: "n" }, h("span", { class: "soft" }, num(both.baseline?.[k])), " \u2192 ", num(both.trained?.[k])))))))), { open: !isNarrow() });
 }

@@ -1,0 +1,154 @@
+"""What searching the days of a diary answers, and what a perfect memory of them does: no model, no training.
+
+python scripts/diary_search.py                 the plain world and the hard one, world seed 0
+python scripts/diary_search.py --worlds hard --seeds 0 5 7
+
+The oracle's memory is made of the calls that each day asks for. Every baseline of environment=memory may read as much
+as that memory holds, of tasks of the same kind; tokens are words here. told is rag_sentences on days in which somebody
+who knows all wordings has first put each sentence, by itself, into the words in which it is asked for; of told_pairs
+also what two sentences say together: what a reader could answer to whom no wording is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from agentgrpo.core.types import Task
+from agentgrpo.engines.base import SamplingParams
+from agentgrpo.environments.memory.baselines import memory_baselines
+from agentgrpo.environments.memory.reader import ClozeReader
+from agentgrpo.environments.memory.schema import SCHEMAS
+from agentgrpo.environments.memory.search import bm25
+from agentgrpo.environments.memory.store import Memory
+from agentgrpo.tasks.dialogue import CHUNKS, chunks_of, questions_of, split
+from agentgrpo.worlds.diary.dataset import Diaries
+from agentgrpo.worlds.diary.demonstrator import ideal
+from agentgrpo.worlds.diary.world import Diary, DiaryRelation, hard_wording, relations
+
+KINDS = ("current", "history", "count", "forgotten", "rumoured", "never")
+SEARCHED = "rag_sentences"
+Right = dict[str, list[bool]]
+"""Kind of task or of question, "" for all -> whether each question was answered rightly."""
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def remembered(diary: Diary) -> Memory:
+    """What the oracle keeps."""
+    memory = Memory(SCHEMAS["keyed"], words)
+    for number, day in enumerate(diary.days):
+        for call in (call for sentence in day for call in ideal(sentence, True, None)):  # type: ignore[arg-type]
+            memory.apply(call, chunk=number)
+    return memory
+
+
+def forms(relation: DiaryRelation) -> Iterator[tuple[re.Pattern[str], str]]:
+    """A wording of one sentence, and what it comes to in the plain words."""
+    told, key = hard_wording().relations[relation.verb], rf"\g<who> {relation.verb}"
+    plain = {
+        told.fact: rf"{key} {relation.cue} \g<value>.",
+        told.change: rf"After \g<before>, {key} {relation.cue} \g<value>.",
+        told.forget: f"Please forget {relation.asked} {key}.",
+    }
+    for texts, said in plain.items():
+        yield from ((_pattern(text), said) for text in texts)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    filled = {name: rf"(?P<{name}>[A-Za-z]+)" for name in ("who", "value", "before", "whom")}
+    return re.compile(f"{text}.".replace(".", r"\.").format(**filled))
+
+
+def in_plain_words(chunk: str, pairs: bool = False) -> str:
+    """Sentence by sentence, each by itself, and of `pairs` two that belong together before; a rumour stays one."""
+    rules = [rule for relation in relations() for rule in forms(relation)]
+    rules += [(_pattern(text), r"\g<who> met \g<whom>.") for text in hard_wording().meetings]
+    for pattern, plain in rules if pairs else ():
+        if ". " in pattern.pattern:
+            chunk = pattern.sub(plain, chunk)
+
+    def said(sentence: str) -> str:
+        rumour, rest = ("Perhaps ", sentence[8:]) if sentence.startswith("Perhaps ") else ("", sentence)
+        found = next(((m, plain) for pattern, plain in rules if (m := pattern.fullmatch(rest))), None)
+        return rumour + (found[0].expand(found[1]) if found else rest)
+
+    return " ".join(said(sentence) for sentence in re.split(r"(?<=\.) ", chunk))
+
+
+async def measured(world: Diaries, count: int) -> tuple[dict[str, Right], Mapping[str, float]]:
+    """Who answered -> right or wrong; and the share of the text that the oracle's memory is, by kind of task."""
+    tasks = world.split("test")[:count]
+    memories = {task.id: remembered(world.diary(task)) for task in tasks}
+    shares: dict[str, list[float]] = defaultdict(list)
+    for task in tasks:
+        share = memories[task.id].num_tokens / sum(map(words, chunks_of(task)))
+        for kind in ("", str(task.metadata["kind"])):
+            shares[kind].append(share)
+    share = {kind: fmean(of) for kind, of in shares.items()}
+    # as experiment=memory and experiment=memory_hard have it
+    reader, found = (
+        ClozeReader(search=bm25(b=0.0 if world.hard else 0.75)),
+        defaultdict[str, Right](lambda: defaultdict(list)),
+    )
+    for task in tasks:
+        answers = await reader.answer(questions_of(task), memories[task.id].passages())
+        note(found["oracle"], task, answers)
+    sampling = SamplingParams(max_tokens=1)
+    for name, runner in memory_baselines(share, reader=reader, count_tokens=words, kind="fact").items():
+        read: dict[str, Sequence[Task]] = {name: tasks}
+        if name == SEARCHED:
+            read |= {"told": [plainly(t) for t in tasks], "told_pairs": [plainly(t, pairs=True) for t in tasks]}
+        for who, given in read.items():
+            for task in given:
+                episode = await runner.run(task, sample_index=0, stream="search", sampling=sampling)
+                note(found[who], task, split(episode.answer or "", len(questions_of(task))))
+    return found, share
+
+
+def plainly(task: Task, pairs: bool = False) -> Task:
+    metadata = {**task.metadata, CHUNKS: [in_plain_words(chunk, pairs) for chunk in chunks_of(task)]}
+    return Task(
+        id=task.id,
+        messages=task.messages,
+        references=task.references,
+        metadata=metadata,
+        data_source=task.data_source,
+    )
+
+
+def note(found: Right, task: Task, answers: Sequence[str]) -> None:
+    for question, answer in zip(questions_of(task), answers, strict=True):
+        for kind in ("", str(task.metadata["kind"]), question.kind):
+            found[kind].append(answer in question.answers)
+
+
+def table(found: Mapping[str, Right]) -> str:
+    columns = ["", "dialogue", "long", *(kind for kind in KINDS if kind in found["oracle"])]
+    rows = [["", *(column or "all" for column in columns)], ["---"] * (1 + len(columns))]
+    rows += [[who, *(f"{fmean(of[c]):.3f}" if c in of else "" for c in columns)] for who, of in found.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", nargs="+", choices=("plain", "hard"), default=["plain", "hard"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="task.world_seed")
+    parser.add_argument("--tasks", type=int, default=110, help="of the test split")
+    given = parser.parse_args(argv)
+    for name in given.worlds:
+        for seed in given.seeds:
+            world = Diaries(world_seed=seed, train_diaries=1, dev_diaries=1, hard=name == "hard")
+            found, share = asyncio.run(measured(world, given.tasks))
+            sizes = ", ".join(f"{kind} {of:.3f}" for kind, of in share.items() if kind)
+            print(f"\n{name}, world seed {seed}; memory of the oracle / text: {sizes}\n\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()
