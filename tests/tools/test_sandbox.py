@@ -472,8 +472,10 @@ async def test_a_sandbox_that_breaks_later_is_no_fault_of_the_program(folder: Pa
 
 
 async def test_a_program_that_cannot_be_bounded_does_not_begin(
-    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # in /tmp other tests have theirs
+
     class Full:
         def make(self) -> Path:
             return Path("/nowhere")
