@@ -234,6 +234,7 @@ def test_a_sweep_goes_on_after_a_failure_and_reports_it(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("agentgrpo: in use\n") == 1
 
 
+@pytest.mark.slow
 def test_jobs_that_fail_leave_nothing_and_are_listed_at_the_end(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ def test_an_interrupt_leaves_no_directory(tmp_path: Path) -> None:
         pytest.param(KeyboardInterrupt(), 130, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_stop_ends_the_sweep(stop: BaseException, code: int) -> None:
     OUTCOMES.extend([stop, VerbResult()])
     assert main(["train", "-m", "run.seed=0,1"]) == code
@@ -583,6 +585,7 @@ def test_user_code_is_resumed_when_named_again(run_dir: Path, capsys: pytest.Cap
     assert config["judge"] == {"name": f"{HERE}:Mine", "strength": 2}
 
 
+@pytest.mark.slow
 def test_an_environment_of_the_users_is_named_again_as_it_was_for_train(run_dir: Path) -> None:
     own = f"environment={HERE}:Shop"
     given = ("experiment=none", "task.questions=q", "model.path=m", "reward=environment", "environment.discount=0.5")

@@ -150,6 +150,7 @@ def test_defaults_are_those_of_a_published_model() -> None:
     assert scale("experiment=full_7b_nodes") == (None, 512, 3600.0)
 
 
+@pytest.mark.slow
 def test_a_tiny_model_chooses_what_fits_it_unless_the_command_line_does() -> None:
     assert scale() == scale("experiment=none", "task=almanac", "model=almanac_tiny") == (1e-3, 24, 600.0)
     assert scale("experiment=tools") == (1e-3, 28, 600.0)

@@ -216,6 +216,7 @@ def test_what_index_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in Path().iterdir() if not path.name.startswith("bad")) == ["c.jsonl", "x"]
 
 
+@pytest.mark.slow
 def test_what_serve_refuses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def said(*argv: str) -> str:
         return refusal(capsys, "serve-retriever", *argv)

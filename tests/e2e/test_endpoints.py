@@ -156,6 +156,7 @@ def say(path: str, body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("mode", ["chat", pytest.param("completions", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_an_endpoint_is_held_against_the_start_model(model: Path, tmp_path: Path, mode: str) -> None:
     run_dir = tmp_path / "run"
     with OpenAIStandIn(say) as server:

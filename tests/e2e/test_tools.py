@@ -199,6 +199,7 @@ def test_a_stopped_run_says_what_its_resume_needs(
     assert said.endswith(f"agentgrpo: go on with: agentgrpo resume '{run_dir}' {needed}\n"), said
 
 
+@pytest.mark.slow
 def test_faults_that_pass_leave_no_trace(train: Run) -> None:
     """A fifth of all attempts fails: weights, metrics and records are those of the run without a fault."""
     whole = train("run.final_eval=false", name="whole")

@@ -97,6 +97,7 @@ def test_a_broken_loss_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.slow
 def test_a_trainer_that_is_broken_around_a_right_loss_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

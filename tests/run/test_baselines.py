@@ -74,6 +74,7 @@ def test_a_baseline_is_the_run_but_for_what_it_learns_from_and_when_it_ends() ->
     assert config == untouched
 
 
+@pytest.mark.slow
 def test_a_preset_by_itself_is_what_a_run_with_it_has() -> None:
     for group, preset in (("algorithm", "raft"), ("algorithm", "sft"), ("guards", "strict"), ("optimizer", "sft")):
         assert main(["train", "run.dir=r", "experiment=none", "task.questions=q", "task.corpus=c", "model.path=m",

@@ -36,6 +36,7 @@ def weights(folder: Path) -> dict[str, Any]:
     return dict(model.named_parameters())
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_leaves_what_is_frozen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frozen = "model.cold_start.freeze=[embeddings,'model.layers.0.*']"
     assert main(["train", *SETTINGS, frozen, "run.dir=a"]) == 0

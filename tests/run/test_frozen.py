@@ -225,6 +225,7 @@ def test_any_other_server_is_allowed(url: str) -> None:
     refuse_own_endpoint(asks(url), engine={"urls": [URL]}, adapts=False)
 
 
+@pytest.mark.slow
 def test_the_defaults_of_engine_reader_and_judge_do_not_go_together(
     folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_conversation_that_is_rewritten(diagnose: Diagnose, monkeypatch: pytes
     assert found.check("history")["findings"][0]["key"] == "model.renderer"
 
 
+@pytest.mark.slow
 def test_a_template_that_rewrites_history(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
     path = copied(toy, tmp_path / "model", tokenizer_config={"chat_template": REWRITING})
     found = diagnose(path, only=("template",))
@@ -99,12 +100,14 @@ def test_a_model_that_ends_its_turns_with_another_token(diagnose: Diagnose, toy:
     }
 
 
+@pytest.mark.slow
 def test_an_engine_that_swallows_what_ends_a_turn(diagnose: Diagnose) -> None:
     found = diagnose("engine=swallows", only=("episodes", "ends of turns"))
     [what] = found.problems["ends of turns"]
     assert what.endswith("turns that stopped do not hold the token they stopped with")
 
 
+@pytest.mark.slow
 def test_a_parser_that_loses_arguments(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lossy(ReactRenderer):
         def parse(self, token_ids: Any) -> ParsedTurn:
@@ -230,6 +233,7 @@ def test_a_dead_retriever(diagnose: Diagnose) -> None:
     assert found.check("determinism")["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_dead_judge(diagnose: Diagnose) -> None:
     found = diagnose("judge=dead", only=("judge", "episodes", "signal", "context"))
     assert found.problems["judge"] == ["the judge failed 2 of 2 requests; the first: nobody is there"]
@@ -262,6 +266,7 @@ def test_a_failing_tool(diagnose: Diagnose) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_missing_sandbox_stops_no_other_check(
     diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -285,6 +290,7 @@ def test_a_sandbox_that_is_none_is_noted(diagnose: Diagnose) -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.slow
 def test_what_bounds_programs_is_said_and_what_does_not(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(settings: object) -> Groups:
         raise NoGroups("there is no cgroup v2 at /here")
@@ -311,6 +317,7 @@ def test_groups_without_variance(diagnose: Diagnose) -> None:
     assert found.problems == {"signal": ["in 3 of 3 groups of 3 all episodes have the same credit: mean reward 0"]}
 
 
+@pytest.mark.slow
 def test_groups_that_differ_with_nothing_right_in_any_are_noted(diagnose: Diagnose) -> None:
     found = diagnose(only=("episodes", "signal"))
     [finding] = found.check("signal")["findings"]
@@ -319,12 +326,14 @@ def test_groups_that_differ_with_nothing_right_in_any_are_noted(diagnose: Diagno
     assert "none of" not in str(right.check("signal")["findings"])
 
 
+@pytest.mark.slow
 def test_a_guard_that_would_end_the_run_at_once(diagnose: Diagnose) -> None:
     guard = "+guards.odd={metric: correctness, when: below, limit: 0.5, action: halt, hint: give it easier tasks}"
     found = diagnose(guard, only=("episodes", "guards"))
     assert found.problems == {"guards": ["guards.odd would ring: correctness is 0, below 0.5, which ends in halt"]}
 
 
+@pytest.mark.slow
 def test_an_unset_price(diagnose: Diagnose) -> None:
     found = diagnose("+run.eval.prices.probe=0", only=("prices",))
     assert found.problems == {
@@ -375,6 +384,7 @@ def test_what_is_made_up_is_on_no_cassette(diagnose: Diagnose, toy: Toy, tmp_pat
     assert {name: found.check(name)["reason"] for name in names} == dict.fromkeys(names, examination.UNASKED)
 
 
+@pytest.mark.slow
 def test_leaked_questions(diagnose: Diagnose) -> None:
     found = diagnose("task=leaky", "rollout.tasks_per_step=2", only=("data",))
     assert found.problems == {"data": ["1 questions of test are in train too: 'who is it'"]}
@@ -385,6 +395,7 @@ def test_leaked_questions(diagnose: Diagnose) -> None:
 # --- room and settings
 
 
+@pytest.mark.slow
 def test_a_full_disk(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["agentgrpo.preflight.plan.estimate"], "free_disk", lambda _: 10_000)
     found = diagnose(only=("disk",))
@@ -399,6 +410,7 @@ def test_a_run_directory_that_cannot_be_made(diagnose: Diagnose, tmp_path: Path)
     assert found.problems["disk"] == [f"run.dir={tmp_path}/file/run: nothing can be written in {tmp_path}/file"]
 
 
+@pytest.mark.slow
 def test_too_little_memory(diagnose: Diagnose) -> None:
     found = diagnose("hardware.memory_gib=0.001", only=("memory",))
     [what] = found.problems["memory"]
@@ -412,11 +424,13 @@ def test_a_context_that_is_too_small(diagnose: Diagnose) -> None:
     assert found.check("context")["findings"][0]["key"] == "engine.max_context"
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_never_ends(diagnose: Diagnose) -> None:
     found = diagnose("optimizer.warmup_steps=20", only=("schedule",))
     assert found.problems == {"schedule": ["optimizer.warmup_steps=20 of run.max_steps=20"]}
 
 
+@pytest.mark.slow
 def test_a_package_that_is_missing(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "find_spec", lambda name: None if name == "peft" else object())
     found = diagnose("model.lora.rank=4", only=("packages",))

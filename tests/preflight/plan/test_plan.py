@@ -63,6 +63,7 @@ def figures(capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any
     return found
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_known_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     for memory_gib, code in ((0.001, 1), (64, 0)):
         assert (
@@ -90,6 +91,7 @@ def test_the_published_run_is_planned_without_weights_and_network(capsys: pytest
     assert f"a checkpoint: {kept / GIB:.2f} GiB of tensors (exact)" in text
 
 
+@pytest.mark.slow
 def test_chunks_are_counted_where_the_data_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, "experiment=memory", "task.train_diaries=20", "task.train_days=[5,5]")
     assert "turns of an episode: 5 (chunks of 20 tasks, counted: 5 to 5)" in text
@@ -281,6 +283,7 @@ def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[
     assert judge["money"] == pytest.approx(1280 * votes * price)
 
 
+@pytest.mark.slow
 def test_tools_without_a_limit_are_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     [tool] = figures(capsys, "experiment=tools")["calls"]
     assert (tool["kind"], tool["basis"]) == ("tool", "estimate")
@@ -288,6 +291,7 @@ def test_tools_without_a_limit_are_an_estimate(capsys: pytest.CaptureFixture[str
     assert (tool["step"], tool["basis"]) == (24 * 8 * 4, "at most")
 
 
+@pytest.mark.slow
 def test_a_budget_that_would_stop_the_run_is_an_overrun(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["judge=llm", "judge.control=false", "judge.verdict_retries=0", "budget.prices.judge=0.01"]
     settings += ["budget.per_run.money=50", "budget.per_run.calls.judge=100000", "run.eval_every=0"]
@@ -316,6 +320,7 @@ def test_no_budget_stops_what_asks_no_service(capsys: pytest.CaptureFixture[str]
     assert figures(capsys, *budget, "retriever=http", "cassette=strict", "cassette.path=c")["knobs"] == []
 
 
+@pytest.mark.slow
 def test_an_episodes_budget_bounds_its_searches(capsys: pytest.CaptureFixture[str]) -> None:
     [search] = figures(capsys, "budget.per_episode.calls.vdb=2")["calls"]
     assert (search["kind"], search["step"]) == ("vdb", 2 * 128)
@@ -348,6 +353,7 @@ def test_a_recipe_fits_the_devices_it_is_for(name: str, capsys: pytest.CaptureFi
     assert [k for k in found["knobs"] if k["of"] == "memory"] == []
 
 
+@pytest.mark.slow
 def test_servers_read_an_adapter_or_a_whole_model(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, "experiment=lora_7b_vllm")
     adapter = int(re.search(r"parameters, ([\d,]+) of them trained", text)[1].replace(",", ""))  # type: ignore[index]

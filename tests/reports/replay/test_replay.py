@@ -142,6 +142,7 @@ def test_another_seed_is_found(finished: Path, capsys: pytest.CaptureFixture[str
         assert d["found"] != d["expected"]
 
 
+@pytest.mark.slow
 def test_another_reply_of_a_tool_is_found(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_another_reply_of_a_tool_is_found(
     assert found["found_text"] == f"{reply[:end]}0{reply[end:]}"
 
 
+@pytest.mark.slow
 def test_another_question_and_another_reference_are_found(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_dir.parent / "q.jsonl"
     runs.write_questions(path)
@@ -216,6 +218,7 @@ def test_another_question_and_another_reference_are_found(run_dir: Path, capsys:
     ],
     ids=["ahead", "adapter"],
 )
+@pytest.mark.slow
 def test_weights_of_every_kind(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], weights: dict[int, str]
 ) -> None:
