@@ -141,6 +141,7 @@ def scale(*overrides: str) -> tuple[float | None, int, float]:
     return config["optimizer"]["lr"], config["rollout"]["max_tokens"], config["run"]["step_timeout_s"]
 
 
+@pytest.mark.slow
 def test_defaults_are_those_of_a_published_model() -> None:
     for model in (OWN_DATA[2:], ("model=qwen2_5_7b",), ("model=smollm2_135m",)):
         assert scale("experiment=none", *OWN_DATA[:2], *model) == (None, 512, 3600.0)

@@ -57,6 +57,7 @@ def of_run(config: dict[str, Any]) -> tuple[str, int, bool]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_with_one_and_is_otherwise_what_it_was(run: Path) -> None:
     assert of_run(evaluated()) == ("none", 7, False)
     assert of_run(evaluated("counterfactual=swapped")) == ("swapped", 7, False)

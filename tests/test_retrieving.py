@@ -188,6 +188,7 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
 # --- refused
 
 
+@pytest.mark.slow
 def test_what_index_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     def said(*argv: str, code: int = 2) -> str:
         return refusal(capsys, "index", *argv, code=code)

@@ -134,6 +134,7 @@ async def awaited(call: Callable[[], RunDir]) -> RunDir:
 
 
 @pytest.mark.parametrize("in_a_loop", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_ctrl_c_stops_it_and_resume_goes_on(train: Train, *, in_a_loop: bool) -> None:
     def call() -> RunDir:
         return train(rewards=[interrupting], run_dir="run")

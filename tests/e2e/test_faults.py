@@ -99,6 +99,7 @@ def searcher() -> Iterator[Searcher]:
     "kind",
     ["500", *(pytest.param(k, marks=pytest.mark.slow) for k in ("200 and HTML", "drips a body", "resets in mid-body"))],
 )
+@pytest.mark.slow
 def test_faults_are_counted_by_kind_and_never_trained_on(train: Run, searcher: Searcher, kind: str) -> None:
     behaviour, counted = FAULTS[kind]
     searcher.fault, searcher.first, searcher.every = behaviour, 2, 2

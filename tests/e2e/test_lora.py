@@ -178,6 +178,7 @@ def test_what_is_frozen_comes_out_as_it_went_in(train: Run, start: Path) -> None
     assert kept == {n for n in before if "embed_tokens" in n or ".mlp." in n}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_a_line(train: Run, start: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for override, message in (
         ("model.lora.targets=[w_proj]", "model.lora.targets has 'w_proj'; the linear layers"),

@@ -41,6 +41,7 @@ def test_a_run_learns_and_is_resumed_bit_for_bit(train: Run, options: list[str])
     assert all(not torch.equal(before[name], after[name]) for name in weights)
 
 
+@pytest.mark.slow
 def test_bfloat16_weights_are_the_rounded_masters(train: Run) -> None:
     run_dir = train(*SHORT, *STEP, "run.max_steps=1", "hardware.dtype=bfloat16")
     found = tensors(run_dir, 1)

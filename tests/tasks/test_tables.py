@@ -150,6 +150,7 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
+@pytest.mark.slow
 def test_a_large_file_takes_little_memory(tmp_path: Path, suffix: str) -> None:
     """Contexts of 60 MB, of which nothing is needed."""
     path = tmp_path / f"x.{suffix}"
@@ -204,6 +205,7 @@ def read(path: Path) -> list[Any]:
     key=st.sampled_from(["", "data", "Data"]),
 )
 @settings(deadline=None)  # a disk may be busy
+@pytest.mark.slow
 def test_elements_are_those_that_json_finds(
     tmp_path_factory: pytest.TempPathFactory,
     values: list[Any],

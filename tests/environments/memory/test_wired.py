@@ -94,6 +94,7 @@ def test_demonstrations_of_searches_ask_no_reranker_that_is_a_service() -> None:
     assert inputs.settings.environment.tree["reranker"]["name"] == "http"
 
 
+@pytest.mark.slow
 def test_evidence_is_named_by_itself_and_demonstrations_ask_no_model_for_theirs() -> None:
     inputs = inputs_of("evidence=llm")
     runner = _demonstrating(inputs, ScriptedEngine([]), renderer(), inputs.dataset.corpora())
