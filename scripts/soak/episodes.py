@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -240,6 +240,19 @@ def verdicts(soak: Soak, left: dict[str, int], before: dict[str, int], after: di
     return found
 
 
+def told(wrong: Sequence[str], found: Mapping[str, object], ends: Mapping[str, int], episodes: int) -> int:
+    """Prints what went wrong, how the episodes ended, and "N passed, N failed". 1 = something failed."""
+    for line in wrong[:20]:
+        print(line)
+    for check, problem in found.items():
+        if problem:
+            print(f"{check}: {problem}")
+    print(", ".join(f"{fate} {count}" for fate, count in sorted(ends.items())))
+    failed = len(wrong) + sum(map(bool, found.values()))
+    print(f"{episodes + len(found) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--episodes", type=int, default=10_000)
@@ -252,15 +265,7 @@ def main() -> int:
         left = asyncio.run(soaked(soak, options.episodes))
     gc.collect()
     found = verdicts(soak, left, before, held())
-    for line in soak.wrong[:20]:
-        print(line)
-    for check, wrong in found.items():
-        if wrong:
-            print(f"{check}: {wrong}")
-    print(", ".join(f"{fate} {count}" for fate, count in sorted(soak.ends.items())))
-    failed = len(soak.wrong) + sum(map(bool, found.values()))
-    print(f"{options.episodes + len(found) - failed} passed, {failed} failed")
-    return int(failed > 0)
+    return told(soak.wrong, found, soak.ends, options.episodes)
 
 
 if __name__ == "__main__":

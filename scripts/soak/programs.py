@@ -37,7 +37,7 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
-from scripts.soak.episodes import growth, held
+from scripts.soak.episodes import growth, held, told
 from scripts.soak.troubles import draw
 
 BLOCK, AT_ONCE = 100, 32
@@ -231,15 +231,7 @@ def main() -> int:
         tempfile.tempdir = None
         gc.collect()
         found = verdicts(soak, left, before, held())
-    for line in soak.wrong[:20]:
-        print(line)
-    for check, wrong in found.items():
-        if wrong:
-            print(f"{check}: {wrong}")
-    print(", ".join(f"{fate} {count}" for fate, count in sorted(soak.ends.items())))
-    failed = len(soak.wrong) + sum(map(bool, found.values()))
-    print(f"{options.episodes + len(found) - failed} passed, {failed} failed")
-    return int(failed > 0)
+    return told(soak.wrong, found, soak.ends, options.episodes)
 
 
 if __name__ == "__main__":

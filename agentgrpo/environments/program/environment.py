@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +42,7 @@ _MEASURED = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EndpointEnvironments(EnvironmentDefaults):
+class EndpointEnvironments(EnvironmentDefaults, ABC):
     """Implements environments.factory.EnvironmentFactory but for `name` and `program`. Raises ConfigError for values
     out of range.
 
@@ -102,9 +103,9 @@ class EndpointEnvironments(EnvironmentDefaults):
         return TrainedBranches(which=self.train, system=self.train_system, model=self.train_model)
 
     @property
+    @abstractmethod
     def program(self) -> Program:
         """What runs for each attempt. Raises ConfigError where there is none."""
-        raise NotImplementedError
 
     @cached_property
     def endpoint(self) -> ProgramEndpoint:

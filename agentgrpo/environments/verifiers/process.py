@@ -28,12 +28,13 @@ _MAX_LINE = 16 * 2**20
 def rows(id: str, arguments: Mapping[str, Any], python: str | None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """The rows of the package's own splits, "train" and "eval". Raises ConfigError where it cannot be loaded."""
     asked = subprocess.run(_argv(id, arguments, python), capture_output=True, check=False)
+    found: Mapping[str, Sequence[Mapping[str, Any]]] | None
     try:
-        found: Mapping[str, Sequence[Mapping[str, Any]]] = json.loads(asked.stdout)
-        if asked.returncode == 0:
-            return found
+        found = json.loads(asked.stdout)
     except ValueError:
-        pass
+        found = None  # why is on its other output
+    if found is not None and asked.returncode == 0:
+        return found
     said = asked.stderr.decode("utf-8", "replace").strip().splitlines()
     why = next((line for line in reversed(said) if line.strip()), "it said nothing")[:_SHOWN]
     if "No module named 'verifiers'" in why:
