@@ -29,6 +29,7 @@ from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.run.build import Run
 from agentgrpo.run.checkpoints import restore
 from agentgrpo.run.diagnostics import Watch
+from agentgrpo.run.first_look import too_long
 from agentgrpo.run.parts import RNG, Parts, of_optimizer
 from agentgrpo.run.report import show_episode
 from agentgrpo.run.session import TrainingSession
@@ -59,7 +60,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         shard(built.policy.model, built.world.size)
     optimizer: AdamW = built.settings.optimizer.build(model=built.policy.model)
     if checkpoint is None:
-        _say_rate(built, optimizer)
+        _say_unfit(built, optimizer)
     trainer = _trainer(built, reference, optimizer)
     if checkpoint is None:
         torch.manual_seed(built.run.seed)  # nothing of ours draws from torch's own generator, a user's part may
@@ -191,14 +192,16 @@ def refuse_untrainable(built: Run) -> None:
         )
 
 
-def _say_rate(built: Run, optimizer: AdamW) -> None:
-    """The learning rate where the run has chosen it, or that it is too low."""
+def _say_unfit(built: Run, optimizer: AdamW) -> None:
+    """The learning rate where the run has chosen it, or that it is too low; and steps that take hours."""
     node, model = built.settings.optimizer.tree, built.policy.model
     weights = sum(p.numel() for p in model.parameters())
     if node.get("lr") is None and node.get("name") == "adamw":
         built.screen.line(f"note: the learning rate is {optimizer.lr:g}, the usual one for {weights:,} weights")
     if built.source is None and (low := too_low(node, weights, built.run.max_steps, is_adapter=has_adapter(model))):
         built.screen.line(f"note: {low}")
+    if built.source is None and (long := too_long(built.settings.tree, weights)):
+        built.screen.line(f"note: {long}")
 
 
 def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Trainer:
