@@ -1,5 +1,6 @@
 """agentgrpo: train LLM agents that search, call tools and remember, with GRPO."""
 
+from agentgrpo.core.compute_threads import wait_asleep
 from agentgrpo.core.reproducible import ask_for_exact_products
 
 TYPE_CHECKING = False
@@ -9,7 +10,8 @@ if TYPE_CHECKING:  # as typing has it, which takes as long to import as all of t
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "resume", "train"]
 
-ask_for_exact_products()  # before anything loads the library that reads it
+ask_for_exact_products()  # before anything loads the libraries that read it
+wait_asleep()
 
 
 def __getattr__(name: str) -> object:

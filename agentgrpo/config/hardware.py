@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from agentgrpo.config.values import Count, Positive, check
+from agentgrpo.core.compute_threads import usual_threads
 from agentgrpo.core.errors import ConfigError
 
 
@@ -34,7 +35,7 @@ class Hardware:
     head_chunk_tokens: Count = 256
     """Trained tokens whose logits exist at a time: so many times the vocabulary numbers."""
     threads: Count | None = None
-    """null = one per CPU, at most 2."""
+    """null = OMP_NUM_THREADS where it is set, else one per CPU, at most 2."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Of several processes. Each rolls out its share of a step's tasks and computes its share of the gradient; all
     take the same step. ddp: each with all of the weights and of the optimizer's state. fsdp: each with its share of
@@ -60,7 +61,7 @@ class Hardware:
     @property
     def num_threads(self) -> int:
         """Compute threads."""
-        return self.threads or min(2, os.cpu_count() or 1)
+        return self.threads or usual_threads()
 
 
 _VARIABLES = (
