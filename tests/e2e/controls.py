@@ -54,6 +54,29 @@ class ShuffledReward(Reward):
         return replace(scored, rewards=tuple(scored.rewards[i] for i in order))
 
 
+class NegatedReward(ShuffledReward):
+    """Every reward with the other sign: what is right is unlearnt."""
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        scored = await Reward.score(self, group)
+        if len(scored.rewards) < 2:
+            return scored
+        return replace(scored, rewards=tuple(r and replace(r, total=-r.total) for r in scored.rewards))
+
+
+class ForeignReward(ShuffledReward):
+    """Every group gets the rewards of the group before it: those of another task."""
+
+    _before: ScoredGroup | None = None
+
+    async def score(self, group: EpisodeGroup) -> ScoredGroup:
+        scored = await Reward.score(self, group)
+        if len(scored.rewards) < 2:
+            return scored
+        before, self._before = self._before or scored, scored
+        return replace(scored, rewards=before.rewards)
+
+
 class ConstantJudge:
     """Likes every answer."""
 
