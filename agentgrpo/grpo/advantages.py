@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from agentgrpo.config.values import Finite
 from agentgrpo.core.errors import TrainingError
@@ -26,6 +26,8 @@ class GroupRewards(NamedTuple):
     """None = could not be scored."""
     terms: Sequence[Mapping[str, float]] = ()
     """What each total is made of, by name; what an episode does not name is 0. Only `per_term` reads it."""
+    grades: Sequence[float | None] = ()
+    """The judge's, of the answers. Only `accepted` reads it."""
 
 
 class Advantage(Protocol):
@@ -135,20 +137,31 @@ def none(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[floa
 
 
 def accepted(
-    groups: Sequence[GroupRewards], *, eps: float = 1e-6, least: Annotated[float, Finite] | None = None
+    groups: Sequence[GroupRewards],
+    *,
+    eps: float = 1e-6,
+    by: Literal["reward", "grade"] = "reward",
+    least: Annotated[float, Finite] | None = None,
 ) -> list[list[float | None]]:
-    """1 for an episode that is accepted, None for one that is not: it is left out, and in no denominator. Accepted are
-    the best of a group, several where they are equally good, and none of a group of equal rewards; with `least` all
-    whose reward is at least that, whatever their group. RAFT, arXiv 2304.06767; rejection sampling, arXiv 2308.01825.
+    """1 for an episode that is accepted, None for one that is not: it is left out, and in no denominator.
+
+    by="reward" accepts the best of a group, several where they are equally good, and none of a group of equal rewards.
+    RAFT, arXiv 2304.06767. by="grade" accepts those that the judge grades best, whatever they have cost: every right
+    episode, of a group of right ones all, of a group of wrong ones (grade 0) none. Rejection sampling, arXiv
+    2308.01825. With `least` all that have at least that are accepted, whatever their group.
     With loss=reinforce it is supervised training on what was accepted; `eps` has no place in it."""
-    return [[1.0 if is_accepted else None for is_accepted in _accepts(g.totals, least)] for g in groups]
+    return [[1.0 if is_accepted else None for is_accepted in _accepts(g, by, least)] for g in groups]
 
 
-def _accepts(rewards: Sequence[float | None], least: float | None) -> list[bool]:
-    scored = _scored(rewards)
-    if least is None:
-        least = math.inf if has_zero_variance(rewards) else max(scored) - CONSTANT_WITHIN
-    return [r is not None and r >= least for r in rewards]
+def _accepts(group: GroupRewards, by: str, least: float | None) -> list[bool]:
+    values = group.grades if by == "grade" else group.totals
+    scored = _scored(values)
+    if least is None and by == "grade":
+        best = max(scored, default=0.0)
+        least = best - CONSTANT_WITHIN if best > 0 else math.inf
+    elif least is None:
+        least = math.inf if has_zero_variance(values) else max(scored) - CONSTANT_WITHIN
+    return [x is not None and x >= least for x in values]
 
 
 ADVANTAGES: dict[str, Advantage] = {

@@ -57,6 +57,7 @@ def _of_rewards(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[
         GroupRewards(
             totals=[None if r is None else r.total for r in group.rewards],
             terms=[{} if r is None else r.terms for r in group.rewards],
+            grades=[None if r is None else r.correctness for r in group.rewards],
         )
         for group in scored
     ]

@@ -102,6 +102,8 @@ class Baselines:
         """The configuration of a baseline from the run's."""
         made = deepcopy(dict(tree) | self._chosen[name])
         made["optimizer"]["final_fraction"] = 1.0  # of a schedule whose end nobody knows
+        if name == "rejection_sampling":
+            made["algorithm"]["advantage_args"] = {"by": "grade"}  # the best by reward learn to be cheap, not right
         if name == "sft":
             made["rollout"] |= {"refill_rounds": 0, "curriculum": "none"}
             is_adapter = (self._settings.tree["model"].get("lora") or {}).get("rank")

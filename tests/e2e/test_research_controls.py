@@ -11,7 +11,8 @@ from agentgrpo.cli.main import main
 
 SHORT = (
     *("experiment=research", "run.max_steps=12", "run.checkpoint_every=12", "run.eval_every=0", "run.eval.tasks=115"),
-    *("run.log_with=[]", "run.screen=quiet", "guards=none"),  # a guard would end some of them early
+    *("run.eval.baselines=false", "run.log_with=[]", "run.screen=quiet"),
+    "guards=none",  # a guard would end some of them early
 )
 
 

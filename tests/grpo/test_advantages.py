@@ -132,6 +132,23 @@ def test_what_is_not_accepted_has_no_advantage(group: list, least: float | None,
     assert accepted([GroupRewards(group)], least=least) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("grades", "least", "expected"),
+    [
+        ([0.0, 1.0, 1.0], None, [None, 1.0, 1.0]),  # the dear one too
+        ([1.0, 1.0], None, [1.0, 1.0]),
+        ([0.0, 0.0], None, [None, None]),
+        ([0.2, None, 0.4], None, [None, None, 1.0]),
+        ([None, None], None, [None, None]),
+        ([], None, []),
+        ([0.2, 0.9, 0.5], 0.5, [None, 1.0, 1.0]),
+    ],
+)
+def test_by_grade_what_it_has_cost_does_not_matter(grades: list, least: float | None, expected: list) -> None:
+    group = GroupRewards([None if g is None else g - 0.3 * i for i, g in enumerate(grades)], grades=grades)
+    assert accepted([group], by="grade", least=least) == [expected]
+
+
 def test_the_std_of_the_batch_weighs_groups_by_their_spread() -> None:
     """All rewards 0, 2, 5, 5, 4: mean 3.2, squared deviations 10.24 + 1.44 + 3.24 + 3.24 + 0.64 over 5."""
     std = math.sqrt(18.8 / 5)

@@ -61,6 +61,7 @@ def test_a_baseline_is_the_run_but_for_what_it_learns_from_and_when_it_ends() ->
     untouched = deepcopy(config)
     sft, raft = (baselines._of(name, config, cpu_s=7.5) for name in ("sft", "rejection_sampling"))
     flat = {"optimizer.final_fraction": 1.0}
+    assert raft["algorithm"]["advantage_args"] == {"by": "grade"}
     assert changed(config, raft, "algorithm.") == {**ENDS, **flat, "run.dir": "r/baselines/rejection_sampling"}
     assert changed(config, sft, "algorithm.", "guards.") == {
         **ENDS,

@@ -55,6 +55,22 @@ async def test_its_update_is_that_of_sft_on_what_was_accepted(tmp_path: Path, le
     assert ours.logprob_gap_max is not None  # the policy has sampled them
 
 
+async def test_by_grade_right_episodes_are_accepted_whatever_they_have_cost(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, {**preset("raft"), "advantage_args": {"by": "grade"}})
+    parts = run.parts()
+    rolled = await roll_out(parts, 0)
+    chosen = samples_of(parts, 0, rolled, StepState())
+    best = {g.group.task.id: max(r.correctness for r in g.rewards if r) for g in rolled.scored}
+    expected = [
+        (e.task.id, e.sample_index)
+        for g in rolled.scored
+        for e, r in zip(g.group.episodes, g.rewards, strict=True)
+        if r and r.correctness == best[e.task.id] > 0
+    ]
+    assert [(s.group_id, s.sample_index) for s in chosen.samples] == expected
+    assert expected
+
+
 async def test_a_group_of_equal_rewards_teaches_nothing_unless_it_is_good_enough(tmp_path: Path) -> None:
     for args, trained in (({}, 0), ({"advantage_args": {"least": 0.5}}, 9), ({"advantage_args": {"least": 2.0}}, 0)):
         parts = replace(TinyRun(tmp_path, {**preset("raft"), **args}, grade=lambda episode: 1.0)).parts()
