@@ -28,7 +28,7 @@ def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
         *_rate(plan),
         *_calls(plan),
         *_advice(plan, advice, "calls", "money"),
-        _whole(plan),
+        *_whole(plan),
         *_disk(plan),
         *_advice(plan, advice, "disk"),
     ]
@@ -38,9 +38,13 @@ def _trained(plan: Plan) -> str:
     return f"{plan.memory.weights.trained:,} of them trained; {plan.hardware.dtype}"
 
 
-def _whole(plan: Plan) -> str:
-    episodes = plan.episodes
-    return f"{plan.run.max_steps:,} steps: {episodes.trained:,} episodes, and {episodes.evaluated:,} of evaluations"
+def _whole(plan: Plan) -> Iterator[str]:
+    episodes, first = plan.episodes, (plan.config["model"].get("cold_start") or {}).get("demonstrations")
+    if first:
+        yield f"before step 0: a cold start from {first:,} demonstrations (model.cold_start), once; a cache keeps it"
+    yield f"{plan.run.max_steps:,} steps: {episodes.trained:,} episodes, and {episodes.evaluated:,} of evaluations"
+    if plan.run.eval.baselines:
+        yield "after the last step: two other runs of as many CPU seconds (run.eval.baselines)"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -92,6 +92,15 @@ def test_the_published_run_is_planned_without_weights_and_network(capsys: pytest
 
 
 @pytest.mark.slow
+def test_what_comes_before_and_after_the_steps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    text = plan(capsys, "experiment=research")
+    assert "two other runs of as many CPU seconds (run.eval.baselines)" in text
+    assert "cold start" not in text
+    other = plan(capsys, "experiment=mem_alpha_paper", "model.cold_start.demonstrations=1200")
+    assert "a cold start from 1,200 demonstrations (model.cold_start)" in other
+    assert "run.eval.baselines" not in other
+
+
 def test_chunks_are_counted_where_the_data_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, "experiment=memory", "task.train_diaries=20", "task.train_days=[5,5]")
     assert "turns of an episode: 5 (chunks of 20 tasks, counted: 5 to 5)" in text
