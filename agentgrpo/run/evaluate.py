@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from agentgrpo.config.settings import Criterion, RolloutSettings
+from agentgrpo.core import heap
 from agentgrpo.core.errors import DataError, EpisodeError
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import SamplingParams
@@ -285,7 +286,9 @@ async def evaluate(
         return await score_groups(reward, groups)
 
     world = world or Alone()
+    heap.give_back()  # what training took before: an evaluation holds more contexts at once than a step
     scored = await share(world, tasks, scored_groups)
+    heap.give_back()
     refuse_failures(scored, max_error_fraction=max_error_fraction)
     figures = runner.figures
     paid = figures.priced(prices)
