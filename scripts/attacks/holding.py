@@ -23,7 +23,7 @@ def pass_on(carrier, *fds):
         os.close(fd)
 """
 _MANY = """
-for n in range(20000):
+for n in range(10000):
     {}
 bad()
 """

@@ -243,7 +243,11 @@ def test_what_runs_in_the_server_needs_torch_and_safetensors_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(json.loads(done.stdout))
     package = ("agentgrpo", "agentgrpo.engines", "agentgrpo.engines.remote", "agentgrpo.engines.remote.transfer")
-    package += ("agentgrpo.core", "agentgrpo.core.reproducible")  # standard library alone
+    package += (
+        "agentgrpo.core",
+        "agentgrpo.core.compute_threads",
+        "agentgrpo.core.reproducible",
+    )  # standard library alone
     assert {name for name in loaded if name.startswith("agentgrpo")} == set(package)
     assert not {"hydra", "omegaconf", "httpx", "transformers", "rich"} & loaded
 
