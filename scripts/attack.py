@@ -46,8 +46,8 @@ from agentgrpo.tools.sandbox.bubblewrap import (  # noqa: E402
 ORDINARY = 61_183
 """A user that nobody is, for the driver that is not root."""
 DEADLINE_S = 1.0
-BARE_S = 3.0
-"""What a careless driver waits: longer, so that an attack succeeds on a busy machine too."""
+BARE_S = 6.0
+"""What a careless driver waits: longer, so that an attack succeeds on a busy machine or disk too."""
 START_S = 5.0
 """What starting and stopping a sandbox may add to it on a busy machine."""
 MUCH = 1 << 22
