@@ -155,7 +155,10 @@ def test_an_address_without_a_scheme_is_refused_with_its_key(url: str) -> None:
 )
 def test_what_may_be_an_address_is_left_to_whom_it_is_given(url: str | None) -> None:
     """And what may hold a secret is not repeated."""
-    refuse_bare_addresses({"a": {"url": url, "urls": [url], "max_url_fetch": "a.b", "dsn": "localhost:1"}})
+    tree = {"a": {"url": url, "urls": [url], "max_url_fetch": "a.b", "dsn": "localhost:1"}}
+    refuse_bare_addresses(tree)
+    with pytest.raises(ConfigError, match=r"a\.urls\.1=localhost:1 does not say how to connect"):
+        refuse_bare_addresses({"a": tree["a"] | {"urls": [url, "localhost:1"]}})
 
 
 def test_the_parts_of_a_suites_member_are_named_as_those_of_a_run() -> None:

@@ -132,16 +132,21 @@ def run(command: str, start: Path) -> None:
         assert code in allowed, f"{command}: exit code {code}"
 
 
-def run_page(page: Path, start: Path, *, long: bool) -> None:
+def run_page(page: Path, start: Path, *, long: bool) -> int:
+    """Every program and command of it; how many were run."""
+    count = 0
     for block in blocks(page):
         if block.kind in ("python", "yaml", "jsonl") and block.about:
             Path(block.about).parent.mkdir(parents=True, exist_ok=True)
             Path(block.about).write_text(block.text, encoding="utf-8")
         elif block.kind == "python":
             exec(compile(settled_program(block.text, start), page.name, "exec"), {"__name__": "__main__"})
+            count += 1
         elif long or not is_long(block):
             for command in block.commands:
                 run(command, start)
+                count += 1
+    return count
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +187,7 @@ def test_every_block_runs(page: Path, start: Path, desk: Path) -> None:
     del desk
     for package in NEEDED.get(page.stem, ()):
         pytest.importorskip(package)
-    run_page(page, start, long=False)
+    assert run_page(page, start, long=False) > 0
 
 
 @pytest.mark.slow
@@ -190,7 +195,7 @@ def test_every_block_runs(page: Path, start: Path, desk: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if any(map(is_long, blocks(p)))], ids=lambda p: p.stem)
 def test_every_long_block_runs(page: Path, start: Path, desk: Path) -> None:
     del desk
-    run_page(page, start, long=True)
+    assert run_page(page, start, long=True) > 0
 
 
 # --- what must be there

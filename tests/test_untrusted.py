@@ -91,6 +91,9 @@ def test_links_to_files_and_links_that_lead_nowhere_are_no_special_files(run: Pa
     (run / "link").symlink_to(tmp_path / "elsewhere")
     (run / "nowhere").symlink_to(tmp_path / "gone")
     refuse_special_files(run)
+    os.mkfifo(tmp_path / "gone")
+    with pytest.raises(DataError):
+        refuse_special_files(run)
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "metrics.jsonl", "environment.json", "eval.json"])

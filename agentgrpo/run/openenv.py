@@ -95,10 +95,10 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             return _observed(await self._episode.act(_turn(action)))
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> TurnObservation:
-            raise NotImplementedError("the server awaits reset_async")
+            raise RuntimeError("an episode belongs to an event loop; await reset_async, as OpenEnv's server does")
 
         def step(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> TurnObservation:
-            raise NotImplementedError("the server awaits step_async")
+            raise RuntimeError("an episode belongs to an event loop; await step_async, as OpenEnv's server does")
 
         @property
         def state(self) -> State:

@@ -33,7 +33,9 @@ class Midway(Kills):
 
 def test_a_kill_changes_nothing_of_what_was_paid_for(start: Path, tmp_path: Path) -> None:
     """A search agent over services, killed while its cassette, verdicts and ledger are being written."""
-    killed("services", Midway(rng=random.Random(0), most=1), start, tmp_path, *TINY)
+    kills = Midway(rng=random.Random(0), most=1)
+    assert kill("services", kills, tmp_path, start=start, overrides=TINY) == []
+    assert (kills.count, kills.failed) == (1, 0)
 
 
 @needs_bubblewrap
@@ -41,9 +43,6 @@ def test_a_kill_changes_nothing_of_what_was_paid_for(start: Path, tmp_path: Path
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "settings"), [*((kind, []) for kind in KINDS), ("search", CARRIED)])
 def test_kills_change_nothing(start: Path, tmp_path: Path, kind: str, settings: list[str]) -> None:
-    killed(kind, Kills(rng=random.Random(0), most=3), start, tmp_path, *settings)
-
-
-def killed(kind: str, kills: Kills, start: Path, scratch: Path, *overrides: str) -> None:
-    assert kill(kind, kills, scratch, start=start, overrides=overrides) == []
-    assert (kills.count, kills.failed) == (kills.most, 0)
+    kills = Kills(rng=random.Random(0), most=3)
+    assert kill(kind, kills, tmp_path, start=start, overrides=settings) == []
+    assert (kills.count, kills.failed) == (3, 0)

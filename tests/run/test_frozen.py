@@ -155,6 +155,8 @@ def test_any_other_folder_is_allowed(folders: Path, path: str) -> None:
     refuse(reader(path), folders)
     refuse({"name": "memory", "reader": {"name": "cloze"}, "validity": {"name": "none"}}, folders)
     refuse({"name": "search"}, folders)
+    with pytest.raises(ConfigError):
+        refuse(reader("policy"), folders)
 
 
 @pytest.mark.parametrize(("path", "whose"), [("policy", "the policy's own"), ("run/checkpoints/step-1", "in the dir")])
@@ -223,6 +225,8 @@ def test_a_judge_on_that_server_is_refused() -> None:
 )
 def test_any_other_server_is_allowed(url: str) -> None:
     refuse_own_endpoint(asks(url), engine={"urls": [URL]}, adapts=False)
+    with pytest.raises(ConfigError):
+        refuse_own_endpoint(asks(url), engine={"urls": [url]}, adapts=False)
 
 
 @pytest.mark.slow

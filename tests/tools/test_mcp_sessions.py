@@ -230,14 +230,15 @@ async def test_two_servers_never_wait_for_each_other(workspaces: Workspaces) -> 
     ):
         holding = asyncio.Barrier(2)
 
-        async def episode(seed: str, first: Mcp, second: Mcp) -> None:
+        async def episode(seed: str, first: Mcp, second: Mcp) -> set[int]:
             async with opened(workspaces, seed) as workspace:
-                await pid_of(first, workspace)
+                pid = await pid_of(first, workspace)
                 await holding.wait()
-                await pid_of(second, workspace)
+                return {pid, await pid_of(second, workspace)}
 
         async with asyncio.timeout(20):
-            await asyncio.gather(episode("a", one, other), episode("b", other, one))
+            found = await asyncio.gather(episode("a", one, other), episode("b", other, one))
+    assert [len(pids) for pids in found] == [2, 2], "a process of each server answered each"
 
 
 async def test_waiting_for_a_session_takes_nothing_of_a_call_s_time(workspaces: Workspaces) -> None:

@@ -43,6 +43,8 @@ def test_what_models_have_is_let_through(tmp_path: Path) -> None:
     config = {**SMALL, "max_window_layers": 28, "max_position_embeddings": 10**6, "layer_types": ["full_attention"]}
     refuse_unheld_weights(folder(tmp_path, config))
     refuse_unheld_weights(tmp_path / "name of the hub")
+    with pytest.raises(ConfigError):
+        refuse_unheld_weights(folder(tmp_path, config | {"hidden_size": 10**9}))
 
 
 def test_weights_that_no_file_holds_are_not_made(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ async def test_a_cut_connection_samples_nothing() -> None:
         writer.close()
         await writer.wait_closed()
 
-    await with_client(do)
+    engine = await with_client(do)
+    assert len(engine.answered) == 1, "that of the end alone"
 
 
 async def test_parallel_calls_are_answered_in_any_order() -> None:

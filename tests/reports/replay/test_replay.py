@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from agentgrpo.cli.main import main
 from agentgrpo.config.build import build_node
+from agentgrpo.core.errors import DataError
 from agentgrpo.core.types import Branch
 from agentgrpo.judges.composed import refuse_unjudged
 from agentgrpo.records.trajectories import pack
@@ -64,8 +65,10 @@ def test_what_was_recorded_repeats_itself(
 
 
 def test_tasks_that_the_environment_grades_need_no_answers_to_be_replayed() -> None:
-    judge = build_node("judge", _UNUSED["judge"])
-    refuse_unjudged(judge, [replace(task(), references=())])
+    unanswered = [replace(task(), references=())]
+    refuse_unjudged(build_node("judge", _UNUSED["judge"]), unanswered)
+    with pytest.raises(DataError):
+        refuse_unjudged(build_node("judge", {"name": "choice"}), unanswered)
 
 
 def test_a_token_that_was_edited_is_found(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
