@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from agentgrpo.config import build
-from agentgrpo.config.build import admit_user_code
+from agentgrpo.config.build import PartNode, admit_user_code
 from agentgrpo.config.overrides import normalise
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Outcome, Passage, ToolCall
+from agentgrpo.run.build import build_equipment
 from agentgrpo.run.equipment import Equipment, by_name
+from agentgrpo.run.settings import Settings
+from agentgrpo.services.meter import Meter
+from agentgrpo.tasks.suite import MemberTasks
 from agentgrpo.tools.functions import FunctionTool
 from agentgrpo.tools.toolbox import Toolbox
+from agentgrpo.worlds.almanac.dataset import Almanac
+from agentgrpo.worlds.workshop.dataset import Workshop
 from tests import builders
 from tests.environments.tools.scripted import Adder, Saying, echo, spec
 
@@ -65,6 +72,40 @@ def test_corpora_are_told_where_nothing_else_can_be_found() -> None:
         equipment = Equipment({**config("search"), "retriever": retriever}, corpora)
         assert equipment.for_environment["corpora"] == {}
         assert equipment.over(corpora)["corpora"] == CORPORA  # what is demonstrated is searched here
+
+
+TRAINING = (frozenset({"t1"}), {"vdb": [Passage(id="v2", text="Velmor was founded long ago.")]})
+
+
+async def test_training_is_searched_for_in_documents_of_its_own() -> None:
+    equipment = Equipment(config("search"), CORPORA, training=TRAINING)
+    own = equipment.for_environment["training_retrievers"]
+    assert own.task_ids == {"t1"}
+    for retrievers, id in ((own.retrievers, "v2"), (equipment.retrievers, "v1")):
+        assert [p.id for p in await retrievers["vdb"].search("who founded Velmor", top_k=5)] == [id]
+    assert {*own.retrievers.values(), *equipment.retrievers.values()} <= {*equipment.closing}
+    assert "training_retrievers" not in equipment.over(CORPORA), "a demonstration has one corpus"
+
+
+def test_a_server_has_one_index_for_all() -> None:
+    served = {**config("search"), "retriever": {"name": "http", "url": "http://127.0.0.1:1/retrieve"}}
+    assert Equipment(served, CORPORA, training=TRAINING).for_environment["training_retrievers"] is None
+
+
+def test_what_training_is_withheld_is_the_same_in_a_suite() -> None:
+    almanac = Almanac(num_companies=20, dev_companies=4, test_companies=4)
+    member, other = MemberTasks("facts", almanac), MemberTasks("toys", Workshop())
+    assert (member.training_corpora(), other.training_corpora()) == (almanac.training_corpora(), None)
+
+
+def test_a_run_withholds_it() -> None:
+    """From the configuration to the environment of the run."""
+    almanac = Almanac(num_companies=20, dev_companies=4, test_companies=4)
+    settings = cast(
+        Settings, SimpleNamespace(tree=config("search"), counterfactual=PartNode("counterfactual", {"name": "none"}))
+    )
+    own = build_equipment(settings, almanac, cast(Meter, None)).for_environment["training_retrievers"]
+    assert own.task_ids == {task.id for task in almanac.split("train")}
 
 
 def test_tools_get_tools_and_only_the_retrievers_that_they_ask_for() -> None:

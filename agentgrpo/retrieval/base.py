@@ -5,7 +5,8 @@ agents use, so that queries which arrive together are answered in one batch, off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from agentgrpo.core.errors import RetrieverError
@@ -25,6 +26,14 @@ class Retriever(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRetrievers:
+    """The retrievers of some tasks alone."""
+
+    task_ids: frozenset[str]
+    retrievers: Mapping[str, Retriever]
 
 
 @runtime_checkable

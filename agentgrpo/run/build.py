@@ -63,7 +63,7 @@ from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.settings import Settings
 from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
-from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, MixedDataset, TaskDataset
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, HeldOutDataset, MixedDataset, TaskDataset
 from agentgrpo.tasks.suite import MemberTasks, SuiteTasks, of_member
 from agentgrpo.training.adapters import add_adapter, freeze
 from agentgrpo.training.canary import have_sample, is_pooled
@@ -300,7 +300,9 @@ def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> E
     """Retrievers and tools, over the data set's corpora."""
     node = settings.counterfactual
     given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node.name != "none" else {}
-    return Equipment(settings.tree, dataset.corpora(), meter, node.build(**given))
+    own = dataset.training_corpora() if isinstance(dataset, HeldOutDataset) else None
+    training = None if own is None else (frozenset(task.id for task in dataset.split("train")), own)
+    return Equipment(settings.tree, dataset.corpora(), meter, node.build(**given), training)
 
 
 def prepare_start(inputs: Inputs) -> Start:

@@ -16,7 +16,7 @@ from agentgrpo.config.build import Child, PartNode, build_node, takes, user_code
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Passage
-from agentgrpo.retrieval.base import Retriever
+from agentgrpo.retrieval.base import Retriever, TaskRetrievers
 from agentgrpo.retrieval.counterfactual import Counterfactual
 from agentgrpo.run.examine import Closing
 from agentgrpo.run.services import metered
@@ -44,8 +44,8 @@ def build_part(node: PartNode, meter: Meter | None, /, **injected: Any) -> Any:
 
 
 class Equipment:
-    """Of one configuration, over one set of corpora. meter: what its retrievers are behind. counterfactual: what they
-    are behind beside that, but for demonstrations."""
+    """Of one configuration, over one set of corpora, and for some tasks over another. meter: what its retrievers are
+    behind. counterfactual: what they are behind beside that, but for demonstrations."""
 
     def __init__(
         self,
@@ -53,19 +53,23 @@ class Equipment:
         corpora: Corpora,
         meter: Meter | None = None,
         counterfactual: Counterfactual | None = None,
+        training: tuple[frozenset[str], Corpora] | None = None,
     ) -> None:
-        """Raises ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
+        """training: ids of the tasks that have corpora of their own, and these (tasks.base.HeldOutDataset). Raises
+        ConfigError, for two tools of one name too, and for tools that the environment would not offer."""
         self._config, self._meter = config, meter
         self._corpora = corpora
         if config["tools"] and not self._has_tools:
             raise ConfigError(
                 f"environment={config['environment']['name']} calls no tools; use environment=tools, or tools=none"
             )
-        retrievers = self._retrievers(config["retriever"], corpora) if self._asks_for("retrievers") else {}
-        if counterfactual is not None:
-            _refuse_pages(config, retrievers)
-            retrievers = {name: counterfactual(retriever) for name, retriever in retrievers.items()}
-        self.retrievers = retrievers
+        self.retrievers = self._retrievers(config["retriever"], corpora, counterfactual)
+        self._training: TaskRetrievers | None = None
+        in_process = config["retriever"]["name"] == "embedded"
+        if training is not None and in_process and self._asks_itself("training_retrievers"):
+            task_ids, own = training
+            retrievers = self._retrievers(config["retriever"], own, counterfactual)
+            self._training = TaskRetrievers(task_ids=task_ids, retrievers=retrievers)
         self.workspaces = Workspaces() if self._has_tools else None
         self._parts = {key: self._tool(key, self.retrievers) for key in self._nodes}
         by_name(self._parts)  # names that clash are an error of construction
@@ -75,14 +79,15 @@ class Equipment:
         same. For demonstrations: nobody closes it."""
         node = self._config["retriever"]
         node = {k: v for k, v in node.items() if k != "web"} if node["name"] == "embedded" else {"name": "embedded"}
-        retrievers = self._retrievers(node, corpora) if self._asks_for("retrievers") else {}
+        retrievers = self._retrievers(node, corpora)
         parts = {key: self._tool(key, retrievers) if self._searches(key) else part for key, part in self._parts.items()}
         return self._injected(retrievers, parts, corpora, node)
 
     @property
     def for_environment(self) -> Mapping[str, Any]:
         """Arguments of an environment factory's constructor."""
-        return self._injected(self.retrievers, self._parts, self._corpora, self._config["retriever"])
+        injected = self._injected(self.retrievers, self._parts, self._corpora, self._config["retriever"])
+        return {**injected, "training_retrievers": self._training}
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -106,7 +111,8 @@ class Equipment:
     def closing(self) -> tuple[Closing, ...]:
         """What is to be closed at the end of the run."""
         workspaces = () if self.workspaces is None else (self.workspaces,)
-        return (*self.retrievers.values(), *self._parts.values(), *workspaces)
+        training = () if self._training is None else self._training.retrievers.values()
+        return (*self.retrievers.values(), *training, *self._parts.values(), *workspaces)
 
     def _injected(
         self,
@@ -137,19 +143,29 @@ class Equipment:
         return takes("tool", self._nodes[key], "retrievers", name=key)
 
     def _asks_for(self, argument: str) -> bool:
-        return takes("environment", self._config["environment"], argument) or any(map(self._searches, self._nodes))
+        return self._asks_itself(argument) or any(map(self._searches, self._nodes))
 
-    def _retrievers(self, node: Mapping[str, Any], corpora: Corpora) -> Mapping[str, Retriever]:
-        if not corpora and node["name"] == "embedded":
+    def _asks_itself(self, argument: str) -> bool:
+        return takes("environment", self._config["environment"], argument)
+
+    def _retrievers(
+        self, node: Mapping[str, Any], corpora: Corpora, counterfactual: Counterfactual | None = None
+    ) -> Mapping[str, Retriever]:
+        """None of them where nobody asks for any."""
+        asked = self._asks_for("retrievers")
+        if asked and not corpora and node["name"] == "embedded":
             who = [f"tools.{key}" for key in self._nodes if self._searches(key)] or ["the environment"]
             raise ConfigError(
                 f"{who[0]} searches, and task={self._config['task']['name']} has no corpus; give it one, search a "
                 "server's (retriever=http), or leave the tool out"
             )
-        found: Mapping[str, Retriever] = build_part(
-            PartNode("retriever", node), self._meter, corpora=_searched(corpora)
-        )
-        return found
+        found: Mapping[str, Retriever] = {}
+        if asked:
+            found = build_part(PartNode("retriever", node), self._meter, corpora=_searched(corpora))
+        if counterfactual is None:
+            return found
+        _refuse_pages(self._config, found)
+        return {name: counterfactual(retriever) for name, retriever in found.items()}
 
     def _tool(self, key: str, retrievers: Mapping[str, Retriever]) -> Tool | Toolset:
         node = PartNode("tool", {"name": key, **self._nodes[key]})

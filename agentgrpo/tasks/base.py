@@ -49,6 +49,14 @@ class MixedDataset(TaskDataset, Protocol):
     """What was read, found and left out, a line each; for the user."""
 
 
+@runtime_checkable
+class HeldOutDataset(TaskDataset, Protocol):
+    """A TaskDataset that keeps what dev and test are asked about out of what training finds."""
+
+    def training_corpora(self) -> Mapping[str, Sequence[Passage]] | None:
+        """What environment=search finds for tasks of "train" where the retriever is embedded; None = `corpora`."""
+
+
 class Demonstrator(Protocol):
     """A scripted policy for one episode: warm starts and oracles."""
 
@@ -107,7 +115,6 @@ class DemonstratedDataset(TaskDataset, Protocol):
         ...
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
-
     def oracle(self, task: Task) -> Demonstrator | ToolDemonstrator:
         """The ideal policy: what the trained one is measured against."""
         ...

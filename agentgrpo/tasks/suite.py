@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import chain, zip_longest
 
 from agentgrpo.core.types import Passage, Task
-from agentgrpo.tasks.base import SPLITS, MixedDataset, TaskDataset, split_of
+from agentgrpo.tasks.base import SPLITS, HeldOutDataset, MixedDataset, TaskDataset, split_of
 from agentgrpo.tasks.mixture import Mixture
 
 
@@ -39,6 +39,9 @@ class MemberTasks:
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._dataset.corpora()
+
+    def training_corpora(self) -> Mapping[str, Sequence[Passage]] | None:
+        return self._dataset.training_corpora() if isinstance(self._dataset, HeldOutDataset) else None
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return self._dataset.thesaurus()

@@ -4,6 +4,7 @@ import pytest
 
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.retrieval.base import TaskRetrievers
 from tests import builders
 from tests.environments.scripted import (
     ANSWER,
@@ -45,6 +46,15 @@ async def test_queries_go_each_to_its_retriever() -> None:
     assert (played.web.calls, played.vdb.calls) == ([("founded Velmor", 5)], [("born Castin", 5)])
     m = played.episode.metrics
     assert (m["web_searches"], m["vdb_searches"], m["search_rounds"]) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("task_ids", "own"), [({"t7"}, True), ({"t8"}, False)])
+async def test_a_task_of_training_is_searched_for_in_documents_of_its_own(task_ids: set[str], own: bool) -> None:
+    training = ScriptedRetriever({"founded Velmor": [builders.passage("t", "Told in training.")]})
+    retrievers = TaskRetrievers(task_ids=frozenset(task_ids), retrievers={"vdb": training})
+    played = await play("<search>founded Velmor</search>", ANSWER, training_retrievers=retrievers)
+    assert ("Told in training." in played.told[0]) is own
+    assert (len(training.calls), len(played.vdb.calls)) == ((1, 0) if own else (0, 1))
 
 
 async def test_no_more_requests_live_than_allowed() -> None:

@@ -57,8 +57,18 @@ def test_no_test_name_occurs_in_training(world_seed: int) -> None:
     for world in almanac.demonstration_worlds(5, 90):
         seen |= {w for passages in world.corpora().values() for p in passages for w in words(p.text)}
         seen |= {w for task in world.tasks for w in words(task.question)}
+    for name, passages in almanac.training_corpora().items():
+        seen |= {w for p in passages for w in words(p.text)}
+        assert set(passages) < set(almanac.corpora()[name])
     assert len(seen) > 1000
     assert seen.isdisjoint(held_out)
+
+
+def test_training_finds_what_proves_its_answers_and_a_test_is_among_all_documents(almanac: Almanac) -> None:
+    for split, corpora in (("train", almanac.training_corpora()), ("test", almanac.corpora())):
+        found = {p.id for p in corpora["web"]}
+        assert all(set(task.metadata["supporting"]) <= found for task in almanac.split(split))
+    assert {p.id for p in almanac.training_corpora()["web"]} <= {p.id for p in almanac.corpora()["web"]}
 
 
 def test_splits_are_balanced_in_any_prefix(almanac: Almanac) -> None:

@@ -20,7 +20,7 @@ from agentgrpo.judges.base import EvidenceJudge
 from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.renderers.describe import put_first
 from agentgrpo.renderers.plain import takes_system
-from agentgrpo.retrieval.base import PageFetcher, Reranker, Retriever
+from agentgrpo.retrieval.base import PageFetcher, Reranker, Retriever, TaskRetrievers
 
 OnTurn: TypeAlias = Callable[[int, str | None, int], Awaitable[None]]
 
@@ -50,6 +50,8 @@ class SearchOptions(EnvironmentDefaults):
     retrievers: Mapping[str, Retriever]
     """"vdb" always, "web" where there is one; without it web searches are served by vdb."""
     evidence: EvidenceJudge
+    training_retrievers: TaskRetrievers | None = None
+    """What tasks of the training split are searched for in; None = the same. Retrievers of the same names."""
     reranker: Reranker | None = None
     fetcher: PageFetcher | None = None
     context: ContextRule | None = None
@@ -132,6 +134,10 @@ class SearchOptions(EnvironmentDefaults):
     @cached_property
     def planner(self) -> Planner:
         return Planner(Tags.named(self.tags or {}))
+
+    def retrievers_of(self, task: Task) -> Mapping[str, Retriever]:
+        own = self.training_retrievers
+        return self.retrievers if own is None or task.id not in own.task_ids else own.retrievers
 
     def opening(self, task: Task) -> list[Message]:
         """System message, the examples, the task's own messages, the question as "Question: ..."."""

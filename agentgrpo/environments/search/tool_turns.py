@@ -59,7 +59,7 @@ class ToolTurns:
         self._options, self._task, self._state = options, task, state
         self._tags = options.planner.tags
         self._retrieval = Retrieval(
-            retrievers=options.retrievers,
+            retrievers=options.retrievers_of(task),
             reranker=options.reranker,
             top_k=options.top_k,
             rerank_candidates=options.rerank_candidates,

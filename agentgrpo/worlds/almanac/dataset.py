@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentgrpo.core.chance import generator
@@ -17,9 +17,9 @@ POOLS: tuple[Pool, ...] = ("train", "dev", "test")
 
 
 class Almanac:
-    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools: no name of
-    dev or test ever occurs in training, and the facts of all three are drawn anew for each `world_seed`. Their
-    documents share one pair of corpora, so a test question is searched for among the training documents too.
+    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools; the facts of
+    all three are drawn anew for each `world_seed`. Dev and test are searched for among the documents of all three,
+    training among those of its own cast (`training_corpora`), so that no name of dev or test ever occurs in training.
 
     Ten kinds of questions (six of one hop, four of two); each split deals them round-robin, so the first n tasks of a
     split are balanced. `Task.metadata`: kind, hops, supporting (passage ids that prove the answer, in order; the same
@@ -54,12 +54,13 @@ class Almanac:
             dealt = [(question.task(f"almanac-{world_seed}"), question) for question in world.round_robin()]
             self._splits[pool] = tuple(task for task, _ in dealt)
             self._questions.update({task.id: question for task, question in dealt})
-        self._corpora: dict[str, tuple[Passage, ...]] = {
-            "vdb": tuple(p for world in worlds.values() for p in world.vdb),
-            "web": tuple(p for world in worlds.values() for p in world.web),
-        }
+        self._corpora = _corpora_of(worlds.values())
+        self._training_corpora = _corpora_of([worlds["train"]])
         self.fingerprint = hash_of(
-            [[name, [[p.id, p.text] for p in passages]] for name, passages in self._corpora.items()],
+            *(
+                [[name, [[p.id, p.text] for p in passages]] for name, passages in corpora.items()]
+                for corpora in (self._corpora, self._training_corpora)
+            ),
             [[name, [[t.id, t.question, t.references] for t in tasks]] for name, tasks in self._splits.items()],
         )
 
@@ -75,6 +76,9 @@ class Almanac:
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora
+
+    def training_corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._training_corpora
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return thesaurus()
@@ -107,6 +111,13 @@ class SmallWorld:
 
     def demonstrator(self, task: Task) -> Demonstrator:
         return Spendthrift(self._questions[task.id], self._habits, key=task.id)
+
+
+def _corpora_of(worlds: Collection[AlmanacWorld]) -> Mapping[str, tuple[Passage, ...]]:
+    return {
+        "vdb": tuple(passage for world in worlds for passage in world.vdb),
+        "web": tuple(passage for world in worlds for passage in world.web),
+    }
 
 
 def _deal(world: AlmanacWorld, count: int, two_hop_weight: int) -> list[AlmanacQuestion]:
