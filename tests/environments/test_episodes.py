@@ -265,7 +265,7 @@ def test_values_out_of_range_are_refused(options: dict[str, object], message: st
 
 def test_the_yaml_node_is_the_signature_with_its_defaults() -> None:
     node = yaml.safe_load((Path(__file__).parents[2] / "configs/environment/search.yaml").read_text())
-    parts = {"renderer", "retrievers", "evidence", "reranker", "fetcher", "context", "on_turn"}
+    parts = {"renderer", "retrievers", "training_retrievers", "evidence", "reranker", "fetcher", "context", "on_turn"}
     parts |= registry.PROVIDED["environment"]
     parameters = inspect.signature(SearchEnvironments).parameters
     assert node.pop("name") == "search"
