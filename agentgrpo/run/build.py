@@ -302,7 +302,7 @@ def build_equipment(settings: Settings, dataset: TaskDataset, meter: Meter) -> E
     given = {"tasks": [t for name in SPLITS for t in dataset.split(name)]} if node.name != "none" else {}
     own = dataset.training_corpora() if isinstance(dataset, HeldOutDataset) else None
     training = None if own is None else (frozenset(task.id for task in dataset.split("train")), own)
-    return Equipment(settings.tree, dataset.corpora(), meter, node.build(**given), training)
+    return Equipment(settings.tree, dataset.corpora(), meter, node.build(**given), training=training)
 
 
 def prepare_start(inputs: Inputs) -> Start:
