@@ -20,6 +20,7 @@ from agentgrpo.renderers.train_tokenizer import train_tokenizer
 from agentgrpo.retrieval.embedded import embedded
 from agentgrpo.retrieval.task_pages import TaskPages
 from agentgrpo.tasks.base import Demonstrator
+from agentgrpo.worlds.almanac.world import names as pool_names
 from agentgrpo.worlds.archive.dataset import Archive
 from agentgrpo.worlds.archive.demonstrator import HastyRule
 from agentgrpo.worlds.archive.world import words
@@ -83,6 +84,15 @@ async def test_the_oracle_answers_nearly_all_and_a_rule_does_not(archive: Archiv
     written = "".join(text for _, text, _ in ideal.values())
     for action in ("<search ", "<searches ", "<fetch>", "<subquestions>", "<answer> unknown"):
         assert action in written
+
+
+async def test_training_finds_its_answers_in_documents_that_name_nobody_of_dev_and_test(archive: Archive) -> None:
+    own = archive.training_corpora()
+    assert share_right(await played(archive.split("train")[:64], own, archive.oracle)) >= 0.95
+    told = {word for passages in own.values() for p in passages for word in re.findall(r"[A-Z][a-z]+", p.text)}
+    assert len(told) > 50
+    assert told.isdisjoint({*pool_names("dev"), *pool_names("test")})
+    assert all(set(own[name]) < set(passages) for name, passages in archive.corpora().items())
 
 
 async def test_demonstrations_are_right_and_show_only_what_is_shown(archive: Archive) -> None:

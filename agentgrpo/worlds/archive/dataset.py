@@ -40,7 +40,8 @@ CONTROL_STRINGS = (
 
 
 class Archive:
-    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools.
+    """Three casts of companies, products, people and cities, one per split, with names of disjoint pools. Dev and test
+    are searched for among the documents of all three, training among those of its own cast (`training_corpora`).
 
     asked, shown: kinds of tasks, dealt round-robin, so the first n tasks of a split are balanced; a kind that is named
     twice comes twice as often. A kind is a chain of relations, first hop first ("maker+founder": the founder of the
@@ -78,7 +79,7 @@ class Archive:
         sizes: dict[Pool, int] = {"train": num_companies, "dev": dev_companies, "test": test_companies}
         self._questions: dict[str, ArchiveQuestion] = {}
         self._splits: dict[str, tuple[Task, ...]] = {}
-        corpora: dict[str, list[Passage]] = {"vdb": [], "web": [], "pages": []}
+        by_pool: dict[Pool, Mapping[str, Sequence[Passage]]] = {}
         for pool in POOLS:
             rng = generator("archive", world_seed, pool)
             world = draw_archive(names(pool), sizes[pool], rng)
@@ -86,11 +87,17 @@ class Archive:
             dealt = [(q.task(f"archive-{world_seed}"), q) for q in _round_robin(world, kinds, f"{world_seed} {pool}")]
             self._splits[pool] = tuple(task for task, _ in dealt)
             self._questions.update({task.id: question for task, question in dealt})
-            for name, passages in world.corpora.items():
-                corpora[name] += passages
-        self._corpora = {name: tuple(passages) for name, passages in corpora.items()}
+            by_pool[pool] = world.corpora
+        self._training_corpora = by_pool["train"]
+        self._corpora = {
+            name: tuple(passage for corpora in by_pool.values() for passage in corpora[name])
+            for name in self._training_corpora
+        }
         self.fingerprint = hash_of(
-            [[name, [[p.id, p.text, p.url] for p in passages]] for name, passages in self._corpora.items()],
+            *(
+                [[name, [[p.id, p.text, p.url] for p in passages]] for name, passages in corpora.items()]
+                for corpora in (self._corpora, self._training_corpora)
+            ),
             [[name, [[t.id, t.question, t.references] for t in tasks]] for name, tasks in self._splits.items()],
         )
 
@@ -106,6 +113,9 @@ class Archive:
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora
+
+    def training_corpora(self) -> Mapping[str, Sequence[Passage]]:
+        return self._training_corpora
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return {}
