@@ -2,7 +2,8 @@
 
 OMP_NUM_THREADS=1 python scripts/algorithm_table.py --runs runs/algorithms --steps 30 --seeds 0 1 2
 
-A run that is there already is not made again. KL is that of the last step's sampled tokens to the start weights (the
+A run that is there already is not made again. One that a guard halts is made no further: the last column counts it, the
+others leave it out. KL is that of the last step's sampled tokens to the start weights (the
 mean of log-prob differences: unbiased, whatever the algorithm's own KL term).
 """
 
@@ -18,6 +19,7 @@ from statistics import fmean, median
 from typing import Any
 
 from agentgrpo.cli.main import presets
+from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import Branch, TrainingSample
 from agentgrpo.records.metrics import read_metrics
 from agentgrpo.records.trajectories import read_trajectories
@@ -30,14 +32,16 @@ EDGE = 5
 
 
 def train(bundle: str, seed: int, steps: int, run: Path, overrides: Sequence[str]) -> None:
-    """Make the run, unless it is there."""
-    if (run / "eval.json").is_file():
+    """Make the run, unless it is there, or halted. Raises CalledProcessError."""
+    if (run / "metrics.jsonl").is_file():
         return
     print(f"training {run}", file=sys.stderr)
     keys = [f"algorithm={bundle}", f"run.seed={seed}", f"run.max_steps={steps}", f"run.dir={run}"]
     keys += ["algorithm.max_sampled_tokens=128"] if bundle == "dr_grpo" else []  # the tiny model's turns are short
     keys += ["run.eval_every=0", f"run.checkpoint_every={steps}", "run.eval.tasks=200", "run.log_with=[]", *overrides]
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *keys, "run.screen=quiet"], check=True)
+    made = subprocess.run([sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *keys, "run.screen=quiet"])
+    if made.returncode != TrainingError.exit_code:
+        made.check_returncode()
 
 
 def samples(run: Path, step: int) -> Iterator[TrainingSample]:
@@ -81,23 +85,20 @@ def figures(run: Path) -> dict[str, Any]:
         "KL": kl_to(load_policy(run / "checkpoints" / "step-000000"), run, last),
         "clipped": max(row.get("policy/clip_fraction", 0.0) for row in trained),
         "entropy": trained[-1].get("policy/entropy", 0.0),
-        "guards": sum(row.get("guard/fired", 0.0) + row.get("skipped", 0.0) for row in rows),
     }
 
 
-def row_of(bundle: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+def row_of(runs: Sequence[dict[str, Any]]) -> list[str]:
     def change(name: str) -> str:
         before, after = (fmean(run[name][i] for run in runs) for i in (0, 1))
         spread = max(run[name][1] for run in runs) - min(run[name][1] for run in runs)
         return f"{before:.3f} → {after:.3f} (±{spread / 2:.3f})"
 
     return [
-        f"`{bundle}`",
         *(change(name) for name in list(runs[0])[: SHOWN + 1]),
         f"{median(run['KL'] for run in runs):.3f}",
         f"{max(run['clipped'] for run in runs):.2%}",
         f"{median(run['entropy'] for run in runs):.3f}",
-        f"{sum(run['guards'] for run in runs):.0f}",
     ]
 
 
@@ -110,17 +111,21 @@ def main() -> None:
     parser.add_argument("--only-print", action="store_true", help="of the runs that are there")
     parser.add_argument("overrides", nargs="*", help="settings of every run, such as run.eval.tasks=50")
     arguments = parser.parse_args()
+    head: list[str] = []
     rows: list[list[str]] = []
     for bundle in arguments.algorithms:
         runs = [arguments.runs / f"{bundle}-{seed}" for seed in arguments.seeds]
         if not arguments.only_print:
             for seed, run in zip(arguments.seeds, runs, strict=True):
                 train(bundle, seed, arguments.steps, run, arguments.overrides)
-        made = [figures(run) for run in runs if (run / "eval.json").is_file()]
-        if made:
-            rows = rows or [["algorithm", *made[0]], ["---"] * (1 + len(made[0]))]
-            rows.append(row_of(bundle, made))
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+        begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
+        ended = [figures(run) for run in begun if (run / "eval.json").is_file()]
+        if ended:
+            head = list(ended[0])
+        halted = f"{len(begun) - len(ended)} of {len(begun)}"
+        rows.append([f"`{bundle}`", *(row_of(ended) if ended else []), halted])
+    table = [["algorithm", *head, "halted"], ["---"] * (len(head) + 2), *rows]
+    print("\n".join("| " + " | ".join(row) + " |" for row in table))
 
 
 if __name__ == "__main__":
