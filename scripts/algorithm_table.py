@@ -3,8 +3,8 @@
 OMP_NUM_THREADS=1 python scripts/algorithm_table.py --runs runs/algorithms --steps 30 --seeds 0 1 2
 
 A run that is there already is not made again. One that a guard halts is made no further: the last column counts it, the
-others leave it out. KL is that of the last step's sampled tokens to the start weights (the
-mean of log-prob differences: unbiased, whatever the algorithm's own KL term).
+others leave it out. KL is that of the last step's sampled tokens to the start weights (the mean of log-prob
+differences: unbiased, whatever the algorithm's own KL term).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from agentgrpo.cli.main import presets
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import Branch, TrainingSample
 from agentgrpo.records.metrics import read_metrics
+from agentgrpo.records.run_dir import EVAL, STOPPED
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.training.policy import Policy, load_policy
 
@@ -33,7 +34,7 @@ EDGE = 5
 
 def train(bundle: str, seed: int, steps: int, run: Path, overrides: Sequence[str]) -> None:
     """Make the run, unless it is there, or halted. Raises CalledProcessError."""
-    if (run / "metrics.jsonl").is_file():
+    if (run / EVAL).is_file() or (run / STOPPED).is_file():
         return
     print(f"training {run}", file=sys.stderr)
     keys = [f"algorithm={bundle}", f"run.seed={seed}", f"run.max_steps={steps}", f"run.dir={run}"]
@@ -76,7 +77,7 @@ def kl_to(start: Policy, run: Path, step: int) -> float:
 def figures(run: Path) -> dict[str, Any]:
     rows = list(read_metrics(run / "metrics.jsonl"))
     trained = [row for row in rows if "reward/mean" in row]
-    result = json.loads((run / "eval.json").read_text(encoding="utf-8"))
+    result = json.loads((run / EVAL).read_text(encoding="utf-8"))
     columns = list(result["figures"]["by_kind"].items())[:SHOWN]
     last = max(row["step"] for row in trained)
     return {
@@ -118,12 +119,11 @@ def main() -> None:
         if not arguments.only_print:
             for seed, run in zip(arguments.seeds, runs, strict=True):
                 train(bundle, seed, arguments.steps, run, arguments.overrides)
-        begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
-        ended = [figures(run) for run in begun if (run / "eval.json").is_file()]
+        ended = [figures(run) for run in runs if (run / EVAL).is_file()]
+        halted = sum((run / STOPPED).is_file() for run in runs)
         if ended:
             head = list(ended[0])
-        halted = f"{len(begun) - len(ended)} of {len(begun)}"
-        rows.append([f"`{bundle}`", *(row_of(ended) if ended else []), halted])
+        rows.append([f"`{bundle}`", *(row_of(ended) if ended else []), f"{halted} of {halted + len(ended)}"])
     table = [["algorithm", *head, "halted"], ["---"] * (len(head) + 2), *rows]
     print("\n".join("| " + " | ".join(row) + " |" for row in table))
 
