@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +62,19 @@ def preset(group: str, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", presets()["experiment"])
 def test_every_experiment_composes(name: str) -> None:
     assert set(compose(f"experiment={name}", *(OWN_DATA if name == "none" else ()))) == set(build.ROOT)
+
+
+def test_the_experiment_with_an_own_agent_differs_in_the_agent_and_its_reward_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(AsyncOpenAI=None))  # composing imports the agent
+    folder = Path(__file__).parents[1] / "scripts" / "bench" / "own_agent"
+    monkeypatch.syspath_prepend(str(folder))
+    theirs = compose("--config-dir", str(folder), "experiment=calculator_agent")
+    ours = compose("experiment=smollm2")
+    assert {key for key in ours if ours[key] != theirs[key]} == {"environment", "tools", "reward"}
+    assert ours["environment"]["max_turns"] == theirs["environment"]["max_requests"]
+    assert ours["environment"]["max_context"] == theirs["environment"]["max_context"]
 
 
 @pytest.mark.parametrize("path", sorted(configs_dir().rglob("*.yaml")), ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -173,6 +188,18 @@ def test_terms_and_weights_by_name() -> None:
     }
     assert compose("reward.terms.retriever_cost.web=-0.1")["reward"]["terms"]["retriever_cost"]["web"] == -0.1
     assert compose("+reward.terms.format.weight=0.5")["reward"]["terms"]["format"] == {"weight": 0.5}
+
+
+def test_a_null_in_a_file_of_ones_own_leaves_a_presets_part_out(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "lean.yaml").write_text(
+        "# @package _global_\ndefaults: [override /task: workshop, override /environment: tools, "
+        "override /reward: calls]\n"
+        "tools: {calculator: null}\nreward: {terms: {bad_format: null, tool_cost: null}}\n"
+    )
+    config = compose("--config-dir", "mine", "experiment=lean", "tools=[calculator,search]", "model.path=m")
+    assert list(config["reward"]["terms"]) == ["correctness", "invalid_calls"]
+    assert list(config["tools"]) == ["search"]
 
 
 # --- the other way round: what a constructor takes is in the file, and what it takes is used

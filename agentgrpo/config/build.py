@@ -178,6 +178,18 @@ def _children(kind: str, node: Mapping[str, Any], path: str) -> Iterator[Child]:
                 yield Child(key, name, nested[:-1], child, f"{where}.{name}")
 
 
+def leave_out_nulls(node: Any, kind: str = "") -> None:
+    """Take out, in place, what is null of many by name: `reward.terms.bad_format: null` leaves a preset's term out."""
+    for key, nested in NESTED.get(kind, {}).items() if isinstance(node, dict) else ():
+        inner = node.get(key)
+        if not nested.endswith("*"):
+            leave_out_nulls(inner, nested)
+        elif isinstance(inner, dict):
+            node[key] = {name: child for name, child in inner.items() if child is not None}
+            for child in node[key].values():
+                leave_out_nulls(child, nested[:-1])
+
+
 def _validate(kind: str, node: Mapping[str, Any], path: str) -> None:
     for child in _children(kind, node, path):
         _read(child, frozenset())

@@ -38,7 +38,7 @@ from agentgrpo.config.admission import (
     refuse_unnamed,
     refuse_unnamed_code,
 )
-from agentgrpo.config.build import admit_user_code, refuse_unknown, user_code, validate
+from agentgrpo.config.build import admit_user_code, leave_out_nulls, refuse_unknown, user_code, validate
 from agentgrpo.config.hardware import Launch
 from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
 from agentgrpo.config.registry import ROOT
@@ -232,6 +232,8 @@ def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bo
 
 def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:
     unresolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=False))
+    leave_out_nulls(config)
+    leave_out_nulls(unresolved)
     choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if is_group(k)}
     run = config.get("run")
     given = run_dir or (run.get("dir") if isinstance(run, dict) else None)
