@@ -64,6 +64,7 @@ def test_every_environment_measures_what_the_default_guards_watch(environment: s
         ("tokens/trainable_ratio", 0.61, 1, "masks"),
         ("reward/std", 0.09, 10, "flat_reward"),
         ("policy/kl", 1.01, 3, "kl"),
+        ("policy/entropy", 3.01, 10, "noise"),
         ("tool_turns/mean", 0.5, 3, "calls"),
     ],
 )
