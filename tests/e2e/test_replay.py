@@ -35,7 +35,7 @@ def test_two_hundred_episodes_repeat_themselves(
 
     records = {r.id: r for r in read_trajectories(run_dir / "trajectories" / "train-000001.jsonl")}
     shown = next(id for r in records.values() for id in r.retrieved_ids)
-    own = Almanac.corpora
+    own = Almanac.training_corpora
 
     def changed(self: Almanac) -> Mapping[str, Sequence[Passage]]:
         """One document closes with another mark: what is found for it, and where, stays as it was."""
@@ -44,7 +44,7 @@ def test_two_hundred_episodes_repeat_themselves(
             for name, passages in own(self).items()
         }
 
-    monkeypatch.setattr(Almanac, "corpora", changed)
+    monkeypatch.setattr(Almanac, "training_corpora", changed)
     assert replay()["diverged"] is None, "what was recorded is put before the engine"
     result = replay("--tools", "live", code=1)
     found = {row["id"]: row["diverged"] for row in result["episodes"] if row["diverged"]}  # type: ignore[attr-defined]
