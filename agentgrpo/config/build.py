@@ -180,7 +180,9 @@ def _children(kind: str, node: Mapping[str, Any], path: str) -> Iterator[Child]:
 
 def leave_out_nulls(node: Any, kind: str = "") -> None:
     """Take out, in place, what is null of many by name: `reward.terms.bad_format: null` leaves a preset's term out."""
-    for key, nested in NESTED.get(kind, {}).items() if isinstance(node, dict) else ():
+    if not isinstance(node, dict):
+        return
+    for key, nested in NESTED.get(kind, {}).items():
         inner = node.get(key)
         if not nested.endswith("*"):
             leave_out_nulls(inner, nested)
