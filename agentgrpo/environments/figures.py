@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
@@ -122,6 +122,17 @@ class Figures:
             "ratios": {section: {name: list(of) for name, of in row.items()} for section, row in self.ratios.items()},
             **({"members": {name: of.to_json() for name, of in self.members.items()}} if self.members else {}),
         }
+
+    def graded(self) -> Figures:
+        """With the judge's grade as quality, for a run that pays for it, where these have nothing but the reward."""
+        if self.quality != "reward":
+            return self
+
+        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple("correctness" if name == "reward" else name for name in names)
+
+        headline, by_kind = renamed(self.headline), renamed(self.by_kind)
+        return replace(self, quality="correctness", is_graded=True, headline=headline, by_kind=by_kind)
 
     def label(self, column: str) -> str:
         return self.labels.get(column, column.replace("_", " "))

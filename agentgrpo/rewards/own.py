@@ -19,22 +19,22 @@ class EnvironmentTerm:
     dimension = DIMENSION
 
     def __init__(self, metric: str, *, weight: float, is_cost: bool = False) -> None:
-        self._metric, self._weight, self.is_cost = metric, weight, is_cost
+        self.metric, self._weight, self.is_cost = metric, weight, is_cost
 
     def __call__(self, episode: Episode, correctness: float) -> float:
         """Raises ConfigError for a metric that the environment does not have."""
-        if self._metric not in episode.metrics:
+        if self.metric not in episode.metrics:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
             raise ConfigError(
-                f"a reward term reads environment.{self._metric}, which the environment {episode.environment} neither "
+                f"a reward term reads environment.{self.metric}, which the environment {episode.environment} neither "
                 f"measures nor scores; it has {known}; name one of these, or let the environment score it (get_reward, "
-                f"score).{did_you_mean(self._metric, episode.metrics)}"
+                f"score).{did_you_mean(self.metric, episode.metrics)}"
             )
-        return self._weight * episode.metrics[self._metric]
+        return self._weight * episode.metrics[self.metric]
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
         """See rewards.base.TurnTerm: of a metric with one number per turn these, of another one nothing."""
-        by_turn = episode.metrics_by_turn.get(self._metric, ())
+        by_turn = episode.metrics_by_turn.get(self.metric, ())
         if len(by_turn) != len(episode.turns):
             return [0.0] * len(episode.turns)
         return [self._weight * value for value in by_turn]

@@ -127,9 +127,15 @@ class Reward:
     @property
     def needs_grades(self) -> bool:
         """Whether the judge has a say in it; terms of the environment and of the user's own are not told its grade."""
-        counted = [term for term in self._terms.values() if self._counts(term)]
+        counted = self._counted()
         own = [term for term in counted if isinstance(term, EnvironmentTerm | FunctionTerm)]
         return len(own) < len(counted) or (self._cost_when_wrong < 1 and any(term.is_cost for term in own))
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the judge has a say in it, and what the environment pays has none."""
+        paid = [term for term in self._counted() if isinstance(term, EnvironmentTerm) and term.metric == "reward"]
+        return self.needs_grades and not paid
 
     def judge_counts(self) -> Mapping[str, float]:
         """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""
@@ -193,6 +199,9 @@ class Reward:
 
     def _share(self, term: RewardTerm, correctness: float) -> float:
         return self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
+
+    def _counted(self) -> list[RewardTerm]:
+        return [term for term in self._terms.values() if self._counts(term)]
 
     def _counts(self, term: RewardTerm) -> bool:
         return self._mode == "shaped" or term.dimension == CORRECTNESS

@@ -32,10 +32,12 @@ class PolicyRunner:
     """What the policy samples with."""
     renderer: Renderer
     note: str = ""
+    is_graded: bool = False
+    """What the run pays for is the judge's grade of the answer, and not what the environment pays."""
 
     @property
     def figures(self) -> Figures:
-        return self.environment.figures
+        return self.environment.figures.graded() if self.is_graded else self.environment.figures
 
     def rehearse(self, task: Task) -> None:
         """Raises ConfigError where an attempt at `task` could not begin."""

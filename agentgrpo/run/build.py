@@ -388,7 +388,8 @@ def _in_environment(
 ) -> Run:
     """Of one environment, be it a member's."""
     environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
-    runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
+    is_graded = isinstance(inputs.reward, Reward) and inputs.reward.is_graded
+    runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer, is_graded=is_graded)
     for task in inputs.dataset.split("train")[:1]:
         runner.rehearse(task)
     priced = replace(inputs.run, eval=replace(inputs.run.eval, prices=inputs.prices(runner.figures)))

@@ -164,6 +164,28 @@ def test_a_quality_that_the_environment_measures_itself() -> None:
     assert figures.row(LOST, None, figures.priced({}))["score"] == 0.0
 
 
+def test_a_grade_takes_the_place_of_the_reward_and_of_nothing_else() -> None:
+    bare = Figures(
+        columns=("writes",),
+        headline=("reward", "writes", "cost"),
+        by_kind=("reward", "writes"),
+        quality="reward",
+        is_graded=False,
+        spending="writes",
+    )
+    graded = bare.graded()
+    assert (graded.headline, graded.by_kind) == (("correctness", "writes", "cost"), ("correctness", "writes"))
+    assert graded.row(episode(metrics={"writes": 2.0}), GRADED, {}) == {
+        "correctness": GRADED.correctness,
+        "writes": 2.0,
+        "cost": 0.0,
+        "reward": GRADED.total,
+    }
+    own = Figures(**GOOD | {"quality": "score", "headline": ("score", "writes"), "by_kind": (), "is_graded": False})
+    assert own.graded() == own
+    assert SEARCH_FIGURES.graded() == SEARCH_FIGURES
+
+
 @pytest.mark.parametrize(
     "figures",
     [SEARCH_FIGURES, tool_figures(["python"]), tool_figures([]), MEMORY_FIGURES, Figures(**GOOD, is_graded=False)],

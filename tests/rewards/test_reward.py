@@ -143,6 +143,10 @@ async def test_without_a_reference_the_judge_fails_only_where_its_grade_is_neede
         assert [r and r.total for r in scored.rewards] == [total]
         assert [f and f.kind for f in scored.failures] == ["no_reference" if total is None else None]
         assert asked.needs_grades == (total is None)
+        assert not asked.is_graded  # what the environment pays counts as well
+    assert Reward(judge=ExactMatch(), terms=build_terms(CORRECT)).is_graded
+    beside = EnvironmentTerm("calls", weight=-0.1, is_cost=True)
+    assert Reward(judge=ExactMatch(), terms={**build_terms(CORRECT), "calls": beside}).is_graded
 
 
 @pytest.mark.parametrize(

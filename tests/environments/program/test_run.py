@@ -31,7 +31,9 @@ def test_a_run_is_evaluated_resumed_and_replayed(desk: Path, capsys: pytest.Capt
     assert [step["program/branches"] for step in steps] == [2.0] * 3
     assert [step["program/continued_share"] for step in steps] == [0.5] * 3
     assert all(step["policy/logprob_gap_max"] <= 1e-4 and step["agent/length"] > 0 for step in steps)
-    assert set(json.loads((run / "eval.json").read_text())["figures"]["columns"]) >= {"requests", "continued_share"}
+    figures = json.loads((run / "eval.json").read_text())["figures"]
+    assert set(figures["columns"]) >= {"requests", "continued_share"}
+    assert figures["quality"] == "reward"
     assert main(["resume", "run", "run.max_steps=4"]) == 2
     assert capsys.readouterr().err.endswith(f"name it on this command line: {HERE}\n")
     assert main(["resume", "run", "run.max_steps=4", HERE]) == 0
@@ -40,3 +42,11 @@ def test_a_run_is_evaluated_resumed_and_replayed(desk: Path, capsys: pytest.Capt
     assert "start it again: --tools live" in capsys.readouterr().err
     assert main(["replay", "run", "--all", "--tools", "live", "--file", "eval-end-greedy", HERE]) == 0
     assert "no divergence" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_answers_that_a_judge_grades_are_compared_by_its_grade(desk: Path) -> None:
+    run = trained(HERE, "reward=correctness", "run.max_steps=1", "run.final_eval=true", "run.eval.tasks=2", run="run")
+    result = json.loads((run / "eval.json").read_text())
+    assert (result["figures"]["quality"], result["figures"]["is_graded"]) == ("correctness", True)
+    assert {"correctness", "requests", "reward"} <= set(result["greedy"]["trained"])
