@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train train-llm test test-slow test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes soak-programs attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
+.PHONY: help train train-llm test test-slow test-published test-browser test-docs-long docs pictures stranger test-vllm soak soak-episodes soak-programs attack fuzz fuzz-http half-billion check lint format clean bubblewrap chromium
 .PHONY: bench bench-peer bench-ours bench-learning bench-floor bench-growth bench-determinism bench-durability bench-memory bench-pipeline bench-programs bench-retrieval bench-gpu
 # What is measured must not run beside anything else.
 .NOTPARALLEL:
@@ -34,6 +34,11 @@ test: lint bubblewrap ## Lint, types and the fast tests: what a commit needs, fi
 
 test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, kills, more generated examples, the clock; half an hour
 	$(PYTEST) -n 3 --dist worksteal --durations=20 --hypothesis-profile=thorough -m "(slow or clock or hypothesis) and $(HERE)" $(ARGS)
+
+test-published: .venv/ready-published .bench/verifiers/ready bubblewrap ## Agents and environments that others have published, as they are; what the other tests skip
+	AGENTGRPO_VERIFIERS_PYTHON=$(CURDIR)/.bench/verifiers/bin/python $(PYTEST) -n 3 --dist worksteal --durations=10 -m "$(HERE)" \
+	  tests/environments/program tests/environments/published tests/environments/openenv tests/environments/verifiers \
+	  'tests/test_docs.py::test_every_block_runs[openenv]' 'tests/test_docs.py::test_every_block_runs[published-environments]' $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
 	$(PYTEST) -rP -m browser tests/reports/view $(ARGS)
@@ -159,6 +164,10 @@ chromium:
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+.venv/ready-published: .venv/ready-dev
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]'
+	@touch $@
+
 .venv/ready-browser: .venv/ready-dev
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $@
@@ -170,6 +179,12 @@ chromium:
 .bench/peer/ready: scripts/bench/peer.txt
 	$(PYTHON) -m venv .bench/peer || { $(PYTHON) -m venv --clear --without-pip .bench/peer && $(PYTHON) -m pip --python .bench/peer/bin/python install --quiet pip; }
 	.bench/peer/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+# verifiers asks for older packages than others here; staros-stardata is an environment that somebody has published.
+.bench/verifiers/ready: pyproject.toml
+	$(PYTHON) -m venv .bench/verifiers || { $(PYTHON) -m venv --clear --without-pip .bench/verifiers && $(PYTHON) -m pip --python .bench/verifiers/bin/python install --quiet pip; }
+	.bench/verifiers/bin/python -m pip install --quiet 'verifiers>=0.1.14,<0.2' staros-stardata==0.1.1
 	@touch $@
 
 .bench/vllm/ready: scripts/vllm/requirements.txt scripts/vllm/name.py

@@ -93,3 +93,19 @@ def test_constraints_pin_what_the_project_needs() -> None:
     names = {re.split(r"[\[<>=]", requirement)[0] for requirement in needed}
     assert names - {name.lower().replace("_", "-") for name in pins} == set()
     assert [v for v in pins.values() if not re.fullmatch(r"[0-9][0-9a-z.]*", v)] == []  # no local builds, no paths
+
+
+def test_every_extra_that_is_named_exists_and_every_pip_finds_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
+    # pip 23.2, which Python 3.11 brings along, does not find an extra with an underscore
+    assert [name for name in extras if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name)] == []
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("agentgrpo/**/*.md"), *ROOT.glob("agentgrpo/**/*.py")]
+    named = {
+        extra
+        for text in texts
+        for listed in re.findall(r"agentgrpo\[([a-z0-9_,-]+)\]", text.read_text(encoding="utf-8"))
+        for extra in listed.split(",")
+    }
+    assert len(named) > 8
+    assert named <= extras

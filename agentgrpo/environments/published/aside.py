@@ -67,10 +67,12 @@ def _end_all(workers: Sequence[Workers]) -> None:
         one.end_now()
 
 
-def refuse_missing(package: str, *, extra: str) -> None:
-    """Raise ConfigError where `package` is not installed; it is not imported."""
+def refuse_missing(package: str) -> None:
+    """Raise ConfigError where `package`, by whose name its environment goes, is not installed; it is not imported."""
     if find_spec(package) is None:
-        raise extra_missing(ImportError(name=package), what=f"environment={extra}", extra=extra)
+        # the name of an extra has no underscore: pip 23.2, which Python 3.11 brings along, installs nothing then
+        extra = package.replace("_", "-")
+        raise extra_missing(ImportError(name=package), what=f"environment={package}", extra=extra)
 
 
 def refusal(where: str, error: Refused) -> ConfigError:

@@ -46,7 +46,7 @@ class GameEnvironments(EnvironmentDefaults):
     """In which games are played, each with many."""
 
     def __post_init__(self) -> None:
-        refuse_missing(self.name, extra=self.name)
+        refuse_missing(self.name)
         _ = self.games
 
     @property

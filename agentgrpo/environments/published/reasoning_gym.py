@@ -80,7 +80,7 @@ class ReasoningGymTasks:
         dev_tasks: Count = 100,
         test_tasks: Count = 500,
     ) -> None:
-        refuse_missing("reasoning_gym", extra="reasoning_gym")
+        refuse_missing("reasoning_gym")
         specs = self._specs = specs_of(dataset, settings or {}, level)
         sizes = {"train": train_tasks, "dev": dev_tasks, "test": test_tasks}
         asked: set[str] = set()
@@ -210,7 +210,7 @@ class ReasoningGymEnvironments(EnvironmentDefaults):
     """That score."""
 
     def __post_init__(self) -> None:
-        refuse_missing("reasoning_gym", extra="reasoning_gym")
+        refuse_missing("reasoning_gym")
         _ = self.specs
 
     @cached_property

@@ -76,6 +76,7 @@ async def test_what_hangs_is_ended_and_holds_up_nobody(aside: Make) -> None:
 
 def test_a_package_that_is_missing() -> None:
     with pytest.raises(
-        ConfigError, match=r"environment=nowhere needs .* \(no_such_package\): pip install 'agentgrpo\["
+        ConfigError,
+        match=r"environment=no_such_package needs .* \(no_such_package\): pip install 'agentgrpo\[no-such-package\]'",
     ):
-        refuse_missing("no_such_package", extra="nowhere")
+        refuse_missing("no_such_package")
