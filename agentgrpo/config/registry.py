@@ -167,8 +167,8 @@ REGISTRY: Mapping[str, Mapping[str, str] | str] = {
     "term": "agentgrpo.rewards.registry:TERMS",
     "algorithm": dict.fromkeys(
         (
-            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo", "rloo"),
-            *("search_r1", "mem_alpha", "sft", "raft"),
+            *("grpo", "grpo_token_mean", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "luspo", "vespo"),
+            *("rloo", "max_rl", "search_r1", "mem_alpha", "sft", "raft"),
         ),
         "agentgrpo.grpo.algorithm:Algorithm",
     ),

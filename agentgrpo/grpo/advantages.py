@@ -105,6 +105,20 @@ def leave_one_out(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[
     return [_informative(g.totals, formula) for g in groups]
 
 
+def max_rl(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
+    """(r - mean) / (mean + eps), both of the group: a task that is solved once in n attempts weighs some n times as
+    much as one that is nearly always solved. MaxRL, arXiv 2602.02710: with rewards of 0 and 1 it is an unbiased gradient
+    of the log-likelihood of success, to the order of the group's size.
+
+    For rewards that are not negative. A group whose mean is not above 0 has zeros: nothing in it was a success."""
+
+    def formula(rewards: list[float]) -> list[float]:
+        mean = _mean(rewards)
+        return [(r - mean) / (mean + eps) if mean > 0 else 0.0 for r in rewards]
+
+    return [_informative(g.totals, formula) for g in groups]
+
+
 def per_term(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
     """The group z-scores of each reward term, added up, over their population std in the whole step + eps.
 
@@ -169,6 +183,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "group_mean": group_mean,
     "batch_zscore": batch_zscore,
     "leave_one_out": leave_one_out,
+    "max_rl": max_rl,
     "per_term": per_term,
     "none": none,
     "accepted": accepted,

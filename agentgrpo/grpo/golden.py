@@ -235,6 +235,7 @@ def advantages(name: str, eps: float) -> list[list[float]]:
         "group_mean": lambda r, g: r - fmean(g),
         "batch_zscore": lambda r, g: (r - fmean(g)) / (pstdev(everything) + eps),
         "leave_one_out": lambda r, g: r - (math.fsum(g) - r) / (len(g) - 1),
+        "max_rl": lambda r, g: (r - fmean(g)) / (fmean(g) + eps),
         "none": lambda r, g: r,
     }[name]
     return [[formula(r, group) for r in group] for group in REWARDS]

@@ -299,6 +299,11 @@ def leave_one_out(groups: Groups, eps: float) -> list[list[float]]:
     return [[r - _mean([x for j, x in enumerate(g) if j != i]) for i, r in enumerate(g)] for g in groups]
 
 
+def max_rl(groups: Groups, eps: float) -> list[list[float]]:
+    """MaxRL, arXiv 2602.02710: centred, over the mean."""
+    return [[r / (_mean(g) + eps) - _mean(g) / (_mean(g) + eps) for r in g] for g in groups]
+
+
 def per_term(groups: Sequence[Sequence[Mapping[str, float]]], eps: float) -> list[list[float]]:
     """GDPO, arXiv 2601.05242, equations 4 to 6: each reward's z-score in its group, summed, normalised in the batch."""
     names = list(groups[0][0])

@@ -50,6 +50,14 @@ def test_leave_one_out_compares_with_the_others() -> None:
     assert leave_one_out([0.0, 1.0, 5.0]) == [0.0 - 3.0, 1.0 - 2.5, 5.0 - 0.5]
 
 
+def test_max_rl_divides_by_the_mean() -> None:
+    # one success of four: mean 1/4, so 3 for the success and -1 for each failure
+    assert of_group("max_rl", [0.0, 1.0, 0.0, None, 0.0], eps=0.0) == [-1.0, 3.0, -1.0, None, -1.0]
+    assert of_group("max_rl", [1.0, 1.0, 1.0, 0.0], eps=0.0) == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1.0])
+    assert of_group("max_rl", [0.0, 1.0], eps=0.5) == [-0.5, 0.5]
+    assert of_group("max_rl", [-1.0, 0.5]) == of_group("max_rl", [-1.0, 1.0]) == [0.0, 0.0]
+
+
 def test_an_unscored_reward_stays_none_and_counts_nowhere() -> None:
     assert group_mean([None, 0.0, None, 4.0]) == [None, -2.0, None, 2.0]
     assert leave_one_out([0.0, None, 4.0]) == [-4.0, None, 4.0]
@@ -86,7 +94,7 @@ def test_a_reward_that_is_not_finite_is_refused(name: str, bad: float) -> None:
             of_group(name, group)
 
 
-@with_a_baseline
+@pytest.mark.parametrize("name", [n for n in ADVANTAGES if n not in ("none", "accepted", "max_rl")])
 @quickly
 @given(group=rewards, shift=st.floats(-5, 5))
 def test_a_shift_of_all_rewards_changes_nothing(name: str, group: list[float], shift: float) -> None:

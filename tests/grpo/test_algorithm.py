@@ -81,6 +81,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kl": "k1",
         "kl_in": "reward",
     },
+    "max_rl": {"advantage": "max_rl", "aggregation": "token_mean", "kl_coef": 0.0},
     "search_r1": {"aggregation": "token_mean", "kl_coef": 0.001, "entropy_coef": 0.001},
     "mem_alpha": {
         "credit": "branch",

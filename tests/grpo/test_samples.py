@@ -86,6 +86,7 @@ def test_what_teaches_nothing_depends_on_the_advantage() -> None:
         "group_mean": [False, True, True, True, True],
         "batch_zscore": [False, True, True, True, True],
         "leave_one_out": [False, True, True, True, True],
+        "max_rl": [False, True, True, True, True],
         "per_term": [False, False, True, True, True],
         "none": [False, False, False, False, True],
         "accepted": [False, True, True, True, True],
