@@ -55,7 +55,10 @@ def test_max_rl_divides_by_the_mean() -> None:
     assert of_group("max_rl", [0.0, 1.0, 0.0, None, 0.0], eps=0.0) == [-1.0, 3.0, -1.0, None, -1.0]
     assert of_group("max_rl", [1.0, 1.0, 1.0, 0.0], eps=0.0) == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1.0])
     assert of_group("max_rl", [0.0, 1.0], eps=0.5) == [-0.5, 0.5]
-    assert of_group("max_rl", [-1.0, 0.5]) == of_group("max_rl", [-1.0, 1.0]) == [0.0, 0.0]
+    # rewards below 0 bring the mean to -1/4 and 1/100: it divides as 1/2 and 1/4, the means with the best one alone
+    assert of_group("max_rl", [-1.5, 1.0], eps=0.0) == [-2.5, 2.5]
+    assert of_group("max_rl", [-0.48, 1.0, -0.48, 0.0], eps=0.0) == pytest.approx([-1.96, 3.96, -1.96, -0.04])
+    assert of_group("max_rl", [-1.0, 0.0, -0.3]) == [0.0, 0.0, 0.0]
 
 
 def test_an_unscored_reward_stays_none_and_counts_nowhere() -> None:
