@@ -106,9 +106,9 @@ def leave_one_out(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[
 
 
 def max_rl(groups: Sequence[GroupRewards], *, eps: float = 1e-6) -> list[list[float | None]]:
-    """(r - mean) / (mean + eps), both of the group: a task that is solved once in n attempts weighs n times as much as
-    one that is nearly always solved. MaxRL, arXiv 2602.02710: with rewards of 0 and 1 it is an unbiased gradient of the
-    log-likelihood of success, to the order of the group's size.
+    """(r - mean) / (mean + eps), both of the group: a success weighs the more the rarer it is, n - 1 where it is the
+    only one of n. MaxRL, arXiv 2602.02710: with rewards of 0 and 1 it is an unbiased gradient of the log-likelihood of
+    success, to the order of the group's size.
 
     Rewards below 0, which the paper has none of, may bring the mean to 0 and below: it divides as if it were that of a
     group with the best reward alone, best / n, at least. A group without a reward above 0 has no success: zeros."""
