@@ -5,7 +5,7 @@ OMP_NUM_THREADS=1 python scripts/bench/programs.py
 An episode asks three times in a conversation that grows, and sleeps for a second in all. As a function (httpx, in this
 process) and as a command (a Python of its own, the standard library alone). The engine alone: the same calls, made by
 coroutines that sleep as long, without endpoint, session and records. Weights are random; contexts and sampled tokens
-are the same in all three. Taking turns, A B C A B C; the functions go first, and the engine alone repeats their calls.
+are the same in all three. Taking turns, A B C A B C.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ from agentgrpo.rollout.loop import PolicyRunner
 SMOLLM2 = Work("smollm2", hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152, words=8192)
 SHAPES = {work.name: work for work in (TINY, SMALL, SMOLLM2)}
 TURNS, OWN_S, MOST_TOKENS, MOST_CONTEXT, SLOTS = 3, 1.0, 32, 1024, 64
-FORMS = ("function", "engine alone", "command")
-WARM_UP = 8
-"""Episodes."""
+FORMS = ("engine alone", "function", "command")
 Calls = dict[str, list[tuple[tuple[int, ...], SamplingParams, SeedKey]]]
 """Task -> what was asked for it, in order."""
 
@@ -127,15 +125,14 @@ class Bench:
         ]
         self.calls: Calls = {}
 
-    async def run(self, form: str, number: int, most: int | None = None) -> Found:
-        """All episodes at once, or `most` of them; the engine remembers nothing of the run before."""
+    async def run(self, form: str, number: int) -> Found:
+        """All episodes at once; the engine remembers nothing of the run before."""
         await self.engine.load_weights(number)
         self.engine.calls, self.engine.sampled = defaultdict(list), {}
         began, used = time.perf_counter(), cpu_seconds()
-        await asyncio.gather(*map(self._alone if form == "engine alone" else self._program(form), self.tasks[:most]))
+        await asyncio.gather(*map(self._alone if form == "engine alone" else self._program(form), self.tasks))
         found = Found(time.perf_counter() - began, cpu_seconds() - used, self.engine.sampled)
-        if form == "function":
-            self.calls = self.engine.calls
+        self.calls = self.calls or self.engine.calls
         return found
 
     def _program(self, form: str) -> Callable[[Task], Any]:
@@ -155,10 +152,10 @@ def cpu_seconds() -> float:
 
 
 async def measured(bench: Bench, rounds: int) -> dict[str, list[Found]]:
-    """`rounds` of each form, after a few episodes that warm up."""
-    await bench.run("function", 0, WARM_UP)
+    """`rounds` of each form, after one that warms up and says what is asked."""
+    warm = await bench.run("function", 0)
     found = [{form: await bench.run(form, number + 1) for form in FORMS} for number in range(rounds)]
-    if any(each.sampled != found[0]["function"].sampled for one in found for each in one.values()):
+    if any(each.sampled != warm.sampled for one in found for each in one.values()):
         conditions.fail("two forms did different work", 1)
     for runner in bench.runners.values():
         await runner.environment.close()
@@ -169,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--episodes", type=int, default=500, help="at once")
-    parser.add_argument("--rounds", type=int, default=3, help="of each form")
+    parser.add_argument("--rounds", type=int, default=3, help="after one that warms up")
     args = parser.parse_args()
     conditions.require_positive(episodes=args.episodes, rounds=args.rounds)
     torch.set_num_threads(1)
