@@ -14,11 +14,17 @@ SPACE = 10**9
 """Seeds of a split, at most; the three lie within the 32 bits that numpy takes."""
 
 
+BLOCK = 10**5
+"""From one task.seed to the next: those of smaller sets share no task."""
+
+
 def seeds_of(seed: int, sizes: Mapping[str, int]) -> dict[str, range]:
     """Those of each split, whatever `seed` of another run is: train, dev and test never share one."""
-    if not 0 <= seed <= SPACE - max(sizes.values()):
-        raise ConfigError(f"task.seed={seed}; 0 to {SPACE - max(sizes.values())} are allowed")
-    return {name: range(at * SPACE + seed, at * SPACE + seed + sizes[name]) for at, name in enumerate(SPLITS)}
+    most = (SPACE - max(sizes.values())) // BLOCK
+    if not 0 <= seed <= most:
+        raise ConfigError(f"task.seed={seed}; 0 to {most} are allowed")
+    starts = {name: at * SPACE + seed * BLOCK for at, name in enumerate(SPLITS)}
+    return {name: range(start, start + sizes[name]) for name, start in starts.items()}
 
 
 def names_of(given: str | Sequence[str], setting: str) -> tuple[str, ...]:

@@ -6,28 +6,29 @@ import pytest
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.tasks.base import SPLITS
-from agentgrpo.tasks.seeds import SPACE, Seeds, seeds_of
+from agentgrpo.tasks.seeds import BLOCK, SPACE, Seeds, seeds_of
 
 
-def test_no_seed_is_in_two_splits_of_any_run() -> None:
+def test_no_seed_is_in_two_splits_or_two_runs() -> None:
     sizes = {"train": 30, "dev": 10, "test": 20}
-    found = [seeds_of(seed, sizes) for seed in (0, 15, SPACE - 30)]
+    found = [seeds_of(seed, sizes) for seed in (0, 1, SPACE // BLOCK - 1)]
     of = {split: {number for one in found for number in one[split]} for split in SPLITS}
-    assert {split: len(numbers) for split, numbers in of.items()} == {"train": 75, "dev": 30, "test": 55}
+    assert {split: len(numbers) for split, numbers in of.items()} == {"train": 90, "dev": 30, "test": 60}
     assert not of["train"] & of["test"]
     assert not of["train"] & of["dev"]
     assert not of["dev"] & of["test"]
     assert max(of["test"]) < 2**32
-    with pytest.raises(ConfigError, match=r"task\.seed=-1; 0 to"):
-        seeds_of(-1, sizes)
+    for seed in (-1, SPACE // BLOCK):
+        with pytest.raises(ConfigError, match=rf"task\.seed={seed}; 0 to 9999 are allowed"):
+            seeds_of(seed, sizes)
 
 
 def test_games_are_dealt_in_turn() -> None:
     tasks = Seeds(kinds=("A-v0", "B-v0"), seed=3, train_tasks=3, dev_tasks=1, test_tasks=2)
     assert [task.metadata for task in tasks.split("train")] == [
-        {"kind": "A-v0", "seed": 3},
-        {"kind": "B-v0", "seed": 4},
-        {"kind": "A-v0", "seed": 5},
+        {"kind": "A-v0", "seed": 3 * BLOCK},
+        {"kind": "B-v0", "seed": 3 * BLOCK + 1},
+        {"kind": "A-v0", "seed": 3 * BLOCK + 2},
     ]
     assert len({task.id for split in SPLITS for task in tasks.split(split)}) == 6
     assert tasks.fingerprint != Seeds(kinds="A-v0", seed=3, train_tasks=3, dev_tasks=1, test_tasks=2).fingerprint

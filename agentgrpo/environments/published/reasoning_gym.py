@@ -6,12 +6,13 @@ question -> turn -> the text in its last <answer>...</answer>, or all of it -> s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
-from itertools import cycle, islice
+from itertools import cycle, islice, zip_longest
 from typing import Any
 
 from agentgrpo.config.values import Count, CountOrZero, Positive
@@ -28,6 +29,8 @@ from agentgrpo.tasks.generated import hash_of
 from agentgrpo.tasks.seeds import SPACE, names_of, seeds_of
 
 _WORKER = "agentgrpo.environments.published.reasoning_gym_worker"
+_DRAWS = 20
+"""Of demonstrations, each as many as are wanted."""
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 SYSTEM_PROMPT = (
     "Given a problem, your task is to answer the question by thinking step-by-step in a clear and specific manner.\n"
@@ -60,8 +63,8 @@ def specs_of(
 
 class ReasoningGymTasks:
     """Implements tasks.base.MixedDataset and DemonstratedDataset: entries of one data set, or of several dealt in turn.
-    A question that is asked in test or dev is left out of training. Demonstrations are entries of seeds of their own,
-    answered at once as the data set itself does.
+    A question that is asked in test or dev is left out of training and of demonstrations. These are entries of seeds of
+    their own, answered at once as the data set itself does.
 
     `Task.metadata`: kind, which is the data set; seed, size and index of the entry. Raises ConfigError; DataError where
     no question is left."""
@@ -119,13 +122,30 @@ class ReasoningGymTasks:
 
     @property
     def demonstration_fingerprint(self) -> str:
-        return hash_of(list(self._specs.values()), version("reasoning-gym"))
+        return hash_of(list(self._specs.values()), version("reasoning-gym"), sorted(self._held_out))
+
+    @property
+    def _held_out(self) -> set[str]:
+        return {task.question for split in ("dev", "test") for task in self._splits[split]}
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[Shown]:
         with _worker() as worker:
             for index in range(count):
-                seed = len(SPLITS) * SPACE + index * tasks_per_world
-                yield Shown(_drawn(worker, self._specs, "shown", seed, tasks_per_world))
+                yield Shown(self._shown(worker, index, count, tasks_per_world))
+
+    def _shown(self, worker: Aside, index: int, count: int, number: int) -> list[Task]:
+        """Of each data set its share, drawn again for what is held out; fewer where hardly any question is left."""
+        held_out, shares = self._held_out, Counter(islice(cycle(self._specs), number))
+        found: dict[str, list[Task]] = {name: [] for name in shares}
+        for draw in range(_DRAWS):
+            seed = len(SPLITS) * SPACE + (draw * count + index) * number
+            for task in _drawn(worker, self._specs, "shown", seed, number):
+                of = found[task.metadata["kind"]]
+                if task.question not in held_out and len(of) < shares[task.metadata["kind"]]:
+                    of.append(task)
+            if all(len(of) == shares[name] for name, of in found.items()):
+                break
+        return [task for tasks in zip_longest(*found.values()) for task in tasks if task is not None]
 
 
 class Answering:

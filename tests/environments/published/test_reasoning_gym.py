@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -42,6 +43,22 @@ def test_no_question_is_in_two_splits(tasks: ReasoningGymTasks) -> None:
     task = tasks.split("train")[0]
     assert task.metadata["kind"] == "chain_sum"
     assert len(task.references) == 1
+
+
+def test_what_is_shown_is_not_held_out() -> None:
+    """One animal's legs, of 185 questions: every second one that is drawn is asked in dev or test."""
+    legs = {"min_animals": 1, "max_animals": 1, "min_instances": 1, "max_instances": 5}
+    settings = {"leg_counting": legs, "chain_sum": EASY}
+    sizes = {"train_tasks": 20, "dev_tasks": 60, "test_tasks": 160}
+    tasks = ReasoningGymTasks(dataset=tuple(settings), settings=settings, **sizes)
+    held_out = {task.question for split in ("dev", "test") for task in tasks.split(split)}
+    worlds = [world.tasks for world in tasks.demonstration_worlds(2, 30)]
+    assert [Counter(task.metadata["kind"] for task in shown) for shown in worlds] == [
+        {"leg_counting": 15, "chain_sum": 15}
+    ] * 2
+    assert not held_out & {task.question for shown in worlds for task in shown}
+    fewer = ReasoningGymTasks(dataset=tuple(settings), settings=settings, **{**sizes, "test_tasks": 150})
+    assert fewer.demonstration_fingerprint != tasks.demonstration_fingerprint
 
 
 @pytest.mark.slow

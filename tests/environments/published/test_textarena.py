@@ -36,7 +36,7 @@ async def made() -> AsyncIterator[Make]:
 
 
 def task(game: str, seed: int) -> Task:
-    return Seeds(kinds=game, seed=seed, train_tasks=1, dev_tasks=1, test_tasks=1).split("train")[0]
+    return Seeds(kinds=game, train_tasks=seed + 1, dev_tasks=1, test_tasks=1).split("train")[seed]
 
 
 def said(episode: Episode) -> list[str]:
