@@ -42,7 +42,7 @@ from agentgrpo.rollout.loop import PolicyRunner
 
 SMOLLM2 = Work("smollm2", hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152, words=8192)
 SHAPES = {work.name: work for work in (TINY, SMALL, SMOLLM2)}
-TURNS, OWN_S, MOST_TOKENS, MOST_CONTEXT, SLOTS = 3, 1.0, 32, 1024, 64
+TURNS, OWN_S, MOST_CONTEXT, SLOTS = 3, 1.0, 1024, 64
 FORMS = ("engine alone", "function", "command")
 Calls = dict[str, list[tuple[tuple[int, ...], SamplingParams, SeedKey]]]
 """Task -> what was asked for it, in order."""
@@ -103,7 +103,7 @@ class Found:
 class Bench:
     """An engine, and the same episodes in several forms."""
 
-    def __init__(self, shape: Work, episodes: int, command: Path) -> None:
+    def __init__(self, shape: Work, episodes: int, max_tokens: int, command: Path) -> None:
         words = tokenizer(shape.words)
         self.engine = NotedEngine(
             model=model(shape).eval(), tokenizer=words, run_seed=0, slots=SLOTS, max_context=MOST_CONTEXT
@@ -123,6 +123,7 @@ class Bench:
             Task(id=str(i), messages=(Message(role="user", content=f"What is {i} and {i}?"),), references=())
             for i in range(episodes)
         ]
+        self.sampling = SamplingParams(max_tokens=max_tokens)
         self.calls: Calls = {}
 
     async def run(self, form: str, number: int) -> Found:
@@ -136,8 +137,8 @@ class Bench:
         return found
 
     def _program(self, form: str) -> Callable[[Task], Any]:
-        sampling = SamplingParams(max_tokens=MOST_TOKENS)
-        return lambda task: self.runners[form].run(task, sample_index=0, stream="train/0", sampling=sampling)
+        runner = self.runners[form]
+        return lambda task: runner.run(task, sample_index=0, stream="train/0", sampling=self.sampling)
 
     async def _alone(self, task: Task) -> None:
         for token_ids, sampling, key in self.calls[task.id]:
@@ -166,15 +167,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--episodes", type=int, default=500, help="at once")
+    parser.add_argument("--tokens", type=int, default=32, help="sampled for a request, at most")
     parser.add_argument("--rounds", type=int, default=3, help="after one that warms up")
     args = parser.parse_args()
-    conditions.require_positive(episodes=args.episodes, rounds=args.rounds)
+    conditions.require_positive(episodes=args.episodes, tokens=args.tokens, rounds=args.rounds)
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measured(Bench(SHAPES[args.shape], args.episodes, Path(folder, "agent.py")), args.rounds))
-    columns = ("form", "wall s", "CPU s", "sampled tokens per s", "of the engine alone")
-    shown = Table(*columns, title=f"{args.shape}: {args.episodes} episodes at once, {OWN_S:g} s of own work each")
+        bench = Bench(SHAPES[args.shape], args.episodes, args.tokens, Path(folder, "agent.py"))
+        found = asyncio.run(measured(bench, args.rounds))
+    asked = f"{args.episodes} episodes at once, each {TURNS} × {args.tokens} tokens and {OWN_S:g} s of own work"
+    shown = Table(
+        "form", "wall s", "CPU s", "sampled tokens per s", "of the engine alone", title=f"{args.shape}: {asked}"
+    )
     for form in FORMS:
         rates = [f.tokens_per_s for f in found[form]]
         share = median(a / b.tokens_per_s for a, b in zip(rates, found["engine alone"], strict=True))
