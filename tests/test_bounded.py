@@ -40,7 +40,7 @@ def test_the_text_comes_back_whole_and_the_child_leaves_nothing(children: list[i
     text = "é\ud800\n" * 100_000
     assert bounded(lambda: text, "x") == text
     assert [is_gone(child) for child in children] == [True]
-    assert len([*Path("/dev/fd").iterdir()]) == len(descriptors)
+    assert len([*Path("/dev/fd").iterdir()]) <= len(descriptors)
 
 
 def test_a_child_that_waits_for_what_nobody_lets_go_is_replaced(

@@ -22,7 +22,7 @@ from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import ConfigError, ToolError
 
 _SCRIPT = Path(__file__).with_name("worker.py")
-_TERM_S, _KILL_S = 0.3, 1.0
+_TERM_S, _KILL_S = 2.0, 1.0  # who is killed before it has ended its children leaves them
 _POLL_S = 0.002
 
 

@@ -63,7 +63,7 @@ async def test_equal_urls_on_their_way_are_fetched_once() -> None:
 
 async def test_a_page_that_takes_too_long_is_one_page() -> None:
     async with Web({"/slow": ENDLESS}, drip=True) as slow, Web({"/": page("y")}) as quick:
-        fetcher = pages(slow.port, quick.port, timeout_s=0.3)
+        fetcher = pages(slow.port, quick.port, timeout_s=2.0)
         rows = await fetcher.fetch([f"http://{PUBLIC}:{slow.port}/slow", f"http://{PUBLIC}:{quick.port}/"])
         assert [getattr(row, "kind", None) for row in rows] == ["timeout", None]
         await fetcher.close()

@@ -28,9 +28,10 @@ SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 @pytest.fixture(autouse=True)
 def handlers_are_restored() -> Iterator[None]:
-    before = [signal.getsignal(number) for number in SIGNALS], threading.active_count()
+    handlers, threads = [signal.getsignal(number) for number in SIGNALS], {*threading.enumerate()}
     yield
-    assert ([signal.getsignal(number) for number in SIGNALS], threading.active_count()) == before
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert {*threading.enumerate()} <= threads, "one of an earlier test may have ended meanwhile"
 
 
 def diagnostics(

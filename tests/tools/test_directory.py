@@ -224,7 +224,7 @@ def test_no_descriptor_is_left(lookup: str, places: tuple[Path, Path]) -> None:
         read(workspace, path)
         write(workspace, path, max_files=7)
         write(workspace, path, max_files=1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 # --- hostile paths and races

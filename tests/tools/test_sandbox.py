@@ -43,6 +43,14 @@ ATTACKS = (
 
 @pytest.fixture(scope="module")
 def sandbox() -> BubblewrapSandbox:
+    """For programs that end by themselves, however busy the machine is."""
+    if PROBLEM:
+        pytest.skip(PROBLEM)
+    return BubblewrapSandbox(SandboxLimits(timeout_s=20))
+
+
+@pytest.fixture(scope="module")
+def impatient() -> BubblewrapSandbox:
     if PROBLEM:
         pytest.skip(PROBLEM)
     return BubblewrapSandbox(SandboxLimits(timeout_s=0.5))
@@ -220,9 +228,9 @@ async def test_a_file_larger_than_the_memory_of_a_process_comes_back() -> None:
         ("import os; os.close(1); os.close(2)", End.EXITED, None),
     ],
 )
-async def test_how_a_program_ends(sandbox: BubblewrapSandbox, code: str, end: End, exit_code: int | None) -> None:
+async def test_how_a_program_ends(impatient: BubblewrapSandbox, code: str, end: End, exit_code: int | None) -> None:
     began = time.monotonic()
-    done = await sandbox.run(SandboxProgram(code=code))
+    done = await impatient.run(SandboxProgram(code=code))
     assert (done.end, exit_code is None or done.exit_code == exit_code) == (end, True)
     assert not late(began, 0.5 + 1)
 
@@ -299,7 +307,7 @@ def roots_in(parent: Path) -> list[Path]:
 
 @pytest.mark.parametrize("calls", [40, pytest.param(200, marks=pytest.mark.slow)])
 async def test_many_calls_with_faults_leave_nothing(
-    sandbox: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: int
+    impatient: BubblewrapSandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: int
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     unsafe = UnsafeSubprocess(SandboxLimits(timeout_s=0.5))
@@ -313,7 +321,7 @@ async def test_many_calls_with_faults_leave_nothing(
         "open('f', 'w').write('x' * 1000)",
         "import time; time.sleep(60)",
     )
-    for runner in (sandbox, unsafe):  # which has a folder for its folders from now on
+    for runner in (impatient, unsafe):  # which has a folder for its folders from now on
         await runner.run(SandboxProgram(code="print(1)"))
     before = left_behind()
     slots = asyncio.Semaphore(8)
@@ -321,7 +329,7 @@ async def test_many_calls_with_faults_leave_nothing(
     async def call(n: int) -> None:
         program = SandboxProgram(code=programs[n % 8], is_reported=n % 3 == 0)
         async with slots:
-            runner = unsafe if n % 8 in (2, 6, 7) and n % 3 == 1 else sandbox
+            runner = unsafe if n % 8 in (2, 6, 7) and n % 3 == 1 else impatient
             if n % 5 == 4:  # cancelled at any point, twice
                 task = asyncio.create_task(runner.run(program))
                 await asyncio.sleep(0.01 * (n % 7))
@@ -334,7 +342,7 @@ async def test_many_calls_with_faults_leave_nothing(
                 assert isinstance(await runner.run(program), Finished)
 
     await asyncio.gather(*(call(n) for n in range(calls)))
-    assert left_behind() == before
+    assert all(now <= then for now, then in zip(left_behind(), before, strict=True))
     await unsafe.close()
     assert roots_in(tmp_path) == []
 
@@ -489,7 +497,7 @@ async def test_a_program_that_cannot_be_bounded_does_not_begin(
     before = left_behind()
     with pytest.raises(ToolError, match=r"did not start: it cannot be bounded: .*No space left on device"):
         await sandbox.run(SandboxProgram(code="print(1)"))
-    assert left_behind() == before
+    assert all(now <= then for now, then in zip(left_behind(), before, strict=True))
 
 
 @needs_bubblewrap
