@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +35,7 @@ from tests.runners import tool_runner
 from tests.thorough import siblings
 from tests.tools.leftovers import new_processes
 from tests.tools.test_mcp import alive, raw, wait_until
+from tests.training.several import free_port
 
 SQLITE = (sys.executable, str(Path(__file__).with_name("mcp_sqlite.py")))
 
@@ -83,8 +83,7 @@ def opened(workspaces: Workspaces, seed: str, attempt: int = 0) -> EpisodeWorksp
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen([*SQLITE, "--http", str(port)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "listening\n"

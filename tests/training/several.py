@@ -6,10 +6,11 @@ import faulthandler
 import multiprocessing
 import os
 import pickle
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from typing import Any
@@ -28,10 +29,11 @@ CONTEXT.set_forkserver_preload(list(PRELOADED))
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """Below those that the system gives to whoever asks for any: nobody else gets it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _run(launch: Launch, timeout_s: float, queue: SimpleQueue[bytes], work: Callable[..., Any], args: Any) -> None:

@@ -166,7 +166,7 @@ def is_at_odds(world: ProcessGroup, how: str) -> None:
     ],
 )
 def test_an_error_of_one_process_and_other_turns_end_all(how: str, expected: str) -> None:
-    first, second = on(2, is_at_odds, how, timeout_s=TIMEOUT_S)
+    first, second = on(2, is_at_odds, how, timeout_s=3 * TIMEOUT_S)
     assert str(first) == expected + ENDS
     assert str(second) == ("no such file" if how == "error" else expected + ENDS)
 
