@@ -12,8 +12,6 @@ from agentgrpo.tasks.generated import hash_of
 
 SPACE = 10**9
 """Seeds of a split, at most; the three lie within the 32 bits that numpy takes."""
-
-
 BLOCK = 10**5
 """From one task.seed to the next: those of smaller sets share no task."""
 
