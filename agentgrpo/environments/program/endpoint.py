@@ -42,7 +42,8 @@ from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.retrieval.server.running import IDLE_S, listening, patient, url_of
 
 HOST = "127.0.0.1"
-LIMITS = RequestLimits(body_bytes=8 * 2**20)
+LIMITS = RequestLimits(body_bytes=8 * 2**20, head_s=300.0, body_s=300.0)
+"""Patient: programs and engine share a machine, so that 500 who begin at once wait for longer than 10 s."""
 MODEL = "policy"
 GRACE_S = 0.2
 
