@@ -25,7 +25,7 @@ from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.functions import FunctionTool
 from tests.thorough import late, siblings
 from tests.tools import samples
-from tests.tools.leftovers import has_ended, new_processes
+from tests.tools.leftovers import alive, new_processes
 from tests.tools.places import Place
 
 PLACE = Place(Path("/nowhere"))
@@ -147,7 +147,7 @@ async def test_a_kill_from_outside_is_nobodys_fault(which: str, tmp_path: Path) 
         [worker] = keeper.children()
         (keeper if which == "keeper" else worker).kill()
         assert await call == ToolResult.ok("2")
-        assert [*map(has_ended, (keeper, worker))] == [True, True]
+        assert [alive(process.pid) for process in (keeper, worker)] == [False, False]
 
 
 async def test_a_process_that_ends_while_it_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_process_that_died_meanwhile_is_replaced() -> None:
     async with opened(samples.who, processes=1) as tool:
         pid = int((await tool.call({}, PLACE)).text.split()[0])
         os.kill(pid, signal.SIGKILL)
-        assert await until(lambda: all(map(has_ended, new_processes()))), "not yet known"
+        assert await until(lambda: not any(alive(process.pid) for process in new_processes())), "not yet known"
         again, calls = (await tool.call({}, PLACE)).text.split()
         assert (int(again) != pid, calls) == (True, "1")
 

@@ -24,6 +24,7 @@ from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import Tool, ToolResult, Toolset
 from agentgrpo.tools.mcp.toolset import Mcp, _found
 from tests.thorough import late, siblings
+from tests.tools.leftovers import alive
 
 HERE = Path(__file__).parent
 SMALL = (sys.executable, str(HERE / "mcp_server.py"))
@@ -63,13 +64,6 @@ def test_a_program_beside_this_interpreter_is_found(tmp_path: Path, monkeypatch:
     (tmp_path / "no-program").touch(mode=0o644)
     given = ["agentgrpo-time-server", "sh", "no-program", "nowhere"]
     assert [_found(name) for name in given] == [str(tmp_path / given[0]), *given[1:]]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:

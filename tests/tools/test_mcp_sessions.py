@@ -33,8 +33,8 @@ from tests.environments.scripted import tokenizer
 from tests.environments.tools.scripted import Saying, answer, call, say
 from tests.runners import tool_runner
 from tests.thorough import siblings
-from tests.tools.leftovers import new_processes
-from tests.tools.test_mcp import alive, raw, wait_until
+from tests.tools.leftovers import alive, new_processes
+from tests.tools.test_mcp import raw, wait_until
 from tests.training.several import free_port
 
 SQLITE = (sys.executable, str(Path(__file__).with_name("mcp_sqlite.py")))

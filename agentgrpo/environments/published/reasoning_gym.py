@@ -140,10 +140,10 @@ class ReasoningGymTasks:
         for draw in range(_DRAWS):
             seed = len(SPLITS) * SPACE + (draw * count + index) * number
             for task in _drawn(worker, self._specs, "shown", seed, number):
-                of = found[task.metadata["kind"]]
-                if task.question not in held_out and len(of) < shares[task.metadata["kind"]]:
-                    of.append(task)
-            if all(len(of) == shares[name] for name, of in found.items()):
+                kind = task.metadata["kind"]
+                if task.question not in held_out and len(found[kind]) < shares[kind]:
+                    found[kind].append(task)
+            if all(len(tasks) == shares[kind] for kind, tasks in found.items()):
                 break
         return [task for tasks in zip_longest(*found.values()) for task in tasks if task is not None]
 

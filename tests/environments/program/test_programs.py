@@ -23,7 +23,7 @@ from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests
 from tests.builders import task
 from tests.environments.program.played import END, RENDERER, Client, SpellingEngine, environments, play, user
 from tests.tools.bubblewrap import needs_bubblewrap
-from tests.tools.leftovers import has_ended
+from tests.tools.leftovers import alive
 
 ASK = """
 import json, os, sys, urllib.request
@@ -185,11 +185,11 @@ async def test_all_that_a_program_has_started_ends_with_it_daemons_too(written: 
     made = environments(command)
     playing = asyncio.ensure_future(play(made, engine()))
     pids = json.loads(await asyncio.to_thread(waited_for, noted))
-    family = [psutil.Process(pid) for pid in pids]
+    assert [psutil.pid_exists(pid) for pid in pids] == [True] * 3
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    assert [process for process in family if not has_ended(process)] == []
+    assert [pid for pid in pids if alive(pid)] == []
     await made.close()
 
 
