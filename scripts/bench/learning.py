@@ -35,7 +35,10 @@ from agentgrpo.core.durable import write_atomic
 
 FOLDER = TOP / ".bench" / "learning"
 SIDES = ("ours", "TRL")
-TASK = ("experiment=smollm2", "task.asked=[left,more]", "reward=correctness")
+TASK = (
+    *("experiment=smollm2", "task.shown=[both,both,fewer,fewer,rows,rows,none]", "task.asked=[left,more]"),
+    "reward=correctness",
+)
 EQUAL = (
     "algorithm.advantage=group_mean",
     "optimizer.lr=5e-5",
