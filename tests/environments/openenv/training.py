@@ -10,7 +10,7 @@ SERVED = Path(__file__).with_name("served.py")
 
 
 def command(kind: str, sessions: int = 64) -> str:
-    return f"environment.command='python {SERVED} {kind} {{port}} {sessions}'"
+    return f"environment.command='python \"{SERVED}\" {kind} {{port}} {sessions}'"
 
 
 def trained(*settings: str, run: str = "run", steps: int = 2) -> Path:
