@@ -2,7 +2,7 @@
 
     python scripts/bench/learning.py --seeds 3 --steps 14
 
-SmolLM2-135M after the cold start of experiment=smollm2, problems of two operations, a calculator. For every seed ours
+SmolLM2-135M after a cold start with problems of one operation, problems of two, a calculator. For every seed ours
 runs first (`agentgrpo train`), then TRL's GRPOTrainer with `tools=[calculator]`, from the same weights, over the tasks
 that ours has drawn, with the settings of ours (peer_learning.py). TRL has glibc told to keep big blocks, with which it
 is quicker. A seed that has ended is not run again: .bench/learning has a file of steps per side and seed, the figure
@@ -36,7 +36,9 @@ from agentgrpo.core.durable import write_atomic
 FOLDER = TOP / ".bench" / "learning"
 SIDES = ("ours", "TRL")
 TASK = (
-    *("experiment=smollm2", "task.shown=[both,both,fewer,fewer,rows,rows,none]", "task.asked=[left,more]"),
+    "experiment=smollm2",
+    "task.shown=[both,both,fewer,fewer,rows,rows,none]",
+    "task.asked=[left,more]",
     "reward=correctness",
 )
 EQUAL = (
