@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from agentgrpo.core.concurrency import Batcher, Limiter, PerLoop
+from agentgrpo.core.concurrency import Batcher, Limiter, PerLoop, on_idle_loop
 from agentgrpo.core.errors import ConfigError
 
 Calls = list[tuple[str, list[str]]]
@@ -287,3 +287,37 @@ def test_a_batcher_serves_consecutive_loops_even_after_one_died_with_questions_o
     asyncio.run(die())
     assert [asyncio.run(live()), asyncio.run(live())] == [["A", "B"], ["A", "B"]]
     assert calls == [("g", ["a", "b"])] * 2
+
+
+# --- a loop on which nothing computes
+
+
+async def test_the_idle_loop_gives_back_what_is_returned_and_raised() -> None:
+    async def answer(value: int) -> int:
+        await asyncio.sleep(0)
+        if value < 0:
+            raise ValueError(f"{value} is negative")
+        return value + 1
+
+    assert await asyncio.gather(*(on_idle_loop(answer(i)) for i in range(20))) == [*range(1, 21)]
+    with pytest.raises(ValueError, match="-3 is negative"):
+        await on_idle_loop(answer(-3))
+
+
+async def test_a_cancelled_caller_of_the_idle_loop_waits_for_the_end() -> None:
+    told, here, began = list[str](), asyncio.get_running_loop(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            here.call_soon_threadsafe(began.set)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            told.append("ended")
+
+    call = asyncio.create_task(on_idle_loop(work()))
+    await began.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert told == ["ended"]

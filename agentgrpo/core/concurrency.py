@@ -8,10 +8,12 @@ A cancelled caller never disturbs the others: it takes no slot, and a call is st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from agentgrpo.core.errors import ConfigError
@@ -223,3 +225,43 @@ def uncounted() -> Iterator[None]:
     finally:
         with suppress(RuntimeError):  # this task has outlived what was limited
             limit.reschedule(ends + loop.time() - began)
+
+
+async def on_idle_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What `coroutine` returns or raises, run on an event loop in a thread of its own.
+
+    An engine in this process computes on the caller's loop, tenths of a second at a time. A hundred exchanges with a
+    process, one after the other, would each wait that long for their turn. A cancelled caller cancels the coroutine,
+    and returns when that has ended."""
+    here, there = asyncio.get_running_loop(), _idle_loop()
+    ended: asyncio.Future[asyncio.Task[T]] = here.create_future()
+    tasks: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        tasks.append(there.create_task(coroutine))
+        tasks[0].add_done_callback(deliver)
+
+    def deliver(task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # the caller is told, if there still is one
+        with suppress(RuntimeError):  # its loop is closed
+            here.call_soon_threadsafe(settle, task)
+
+    def settle(task: asyncio.Task[T]) -> None:
+        if not ended.done():
+            ended.set_result(task)
+
+    there.call_soon_threadsafe(start, context=Context())
+    try:
+        return (await asyncio.shield(ended)).result()
+    except asyncio.CancelledError:
+        there.call_soon_threadsafe(lambda: tasks[0].cancel())
+        await ended
+        raise
+
+
+@cache
+def _idle_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="agentgrpo-idle-loop", daemon=True).start()
+    return loop

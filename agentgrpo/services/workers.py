@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.concurrency import Limiter, on_idle_loop
 from agentgrpo.core.errors import ConfigError, ToolError
 
 _SCRIPT = Path(__file__).with_name("worker.py")
@@ -51,14 +51,18 @@ class Workers:
         self._all: set[_Worker] = set()
         self._endings: set[asyncio.Task[None]] = set()
 
-    async def call(self, request: Mapping[str, Any]) -> Mapping[str, str]:
-        """The function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it returns.
-        Raises WorkerCrashed; ToolError where there is no process to be had.
+    async def call(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Mapping[str, str]:
+        """The function's reply {"text"} or {"error", "detail"}. A cancelled call has ended its process when it returns,
+        and so has one that takes longer than `timeout_s`, waiting for a process left out. Raises WorkerCrashed;
+        TimeoutError; ToolError where there is no process to be had.
 
         A process that falls (_Fell) may have been ill-fated: somebody else killed it, earlier calls had filled it. The
         call is made once more, in a new one; if that falls too, it is the call's doing: a policy that can make a
         process fall must not be able to take the failure for nobody's."""
-        async with self._limiter:
+        return await on_idle_loop(self._call(request, timeout_s))
+
+    async def _call(self, request: Mapping[str, Any], timeout_s: float | None) -> Mapping[str, str]:
+        async with self._limiter, asyncio.timeout(timeout_s):
             with suppress(_Fell):
                 return await self._ask(self._take(), request)
             try:

@@ -12,7 +12,6 @@ from typing import Any
 from weakref import finalize
 from zlib import crc32
 
-from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.retrieval.lazy import extra_missing
 from agentgrpo.services.workers import WorkerCrashed, Workers
@@ -32,22 +31,20 @@ class Aside:
         what: for messages. timeout_s: of one call, past which its process is ended."""
         self._what, self._timeout_s = what, timeout_s
         limits = {"recycle_after": _RECYCLE_AFTER, "max_chars": _MAX_CHARS, "memory_mb": _MEMORY_MB}
-        self._shards = [(Limiter(1), Workers(function, processes=1, **limits)) for _ in range(processes)]
-        finalize(self, _end_all, [workers for _, workers in self._shards])
+        self._shards = [Workers(function, processes=1, **limits) for _ in range(processes)]
+        finalize(self, _end_all, self._shards)
 
     async def call(self, arguments: Mapping[str, Any], *, key: str = "") -> Any:
         """Raises Refused; EnvironmentFailure where it takes too long or its process falls."""
-        limiter, workers = self._shards[crc32(key.encode()) % len(self._shards)]
+        workers = self._shards[crc32(key.encode()) % len(self._shards)]
         request = {"seed": key, "arguments": dict(arguments), "workspace": None}
-        async with limiter:  # what waits for its process is not late
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    reply = await workers.call(request)
-            except TimeoutError as e:
-                late = f"{self._what} took longer than {self._timeout_s:g} s and was ended; raise environment.timeout_s"
-                raise EnvironmentFailure(late, kind="timeout") from e
-            except WorkerCrashed as e:
-                raise EnvironmentFailure(f"{self._what}: {e}", kind="crash") from e
+        try:
+            reply = await workers.call(request, timeout_s=self._timeout_s)
+        except TimeoutError as e:
+            late = f"{self._what} took longer than {self._timeout_s:g} s and was ended; raise environment.timeout_s"
+            raise EnvironmentFailure(late, kind="timeout") from e
+        except WorkerCrashed as e:
+            raise EnvironmentFailure(f"{self._what}: {e}", kind="crash") from e
         if "error" in reply:
             raise Refused(reply["error"])
         return json.loads(reply["text"])
@@ -59,7 +56,7 @@ class Aside:
 
     def close(self) -> None:
         """Ends its processes; so does losing the last reference to it."""
-        _end_all([workers for _, workers in self._shards])
+        _end_all(self._shards)
 
 
 def _end_all(workers: Sequence[Workers]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -72,6 +73,19 @@ async def test_what_hangs_is_ended_and_holds_up_nobody(aside: Make) -> None:
     ) as late:
         await hanging
     assert late.value.kind == "timeout"
+
+
+async def test_calls_do_not_wait_for_what_computes_on_the_loop(aside: Make) -> None:
+    """One after the other in one process, while every turn of the loop takes 50 ms, as an engine's steps do."""
+    turns, call = 0, aside("draws").call
+    await call({"times": 1})  # the process is up
+    calls = asyncio.gather(*(call({"times": 1}, key=str(i)) for i in range(100)))
+    while not calls.done():
+        time.sleep(0.05)  # noqa: ASYNC251 - that is what is tested
+        turns += 1
+        await asyncio.sleep(0)
+    assert len({tuple(drawn) for drawn in await calls}) == 100
+    assert turns < 50  # each of them would take one or two
 
 
 def test_a_package_that_is_missing() -> None:
