@@ -1,7 +1,7 @@
 """Processes that run one function, kept for the next call, killed with all they have started when a call is cancelled.
 
-The processes are new programs, not forks of this one, so that threads and GPU state of the trainer do not matter; they
-know no event loop, so they outlive the one they were started on.
+The processes are new programs, not forks of this one, so that threads and GPU state of the trainer do not matter. They
+are spoken to on a loop of its own (`on_idle_loop`), so they outlive the callers' event loops.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Workers:
         return reply
 
     async def close(self) -> None:
-        """Ends every process, also those that a closed event loop has left."""
+        """Ends every process."""
         self.end_now()
 
     def end_now(self) -> None:
-        """As `close`, without an event loop."""
+        """As `close`, for whoever cannot await it."""
         self._idle.clear()
         for worker in list(self._all):
             worker.end_now()
