@@ -31,6 +31,7 @@ from pathlib import Path
 
 import psutil
 
+from agentgrpo.core.concurrency import on_idle_loop
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
@@ -261,6 +262,7 @@ def main() -> int:
     logging.disable(logging.ERROR)  # calls left behind are among what is tested
     with tempfile.TemporaryDirectory() as parent:
         soak = Soak(Path(parent), options.seed)
+        asyncio.run(on_idle_loop(asyncio.sleep(0)))  # its thread is the process's, and stays
         before = held()
         left = asyncio.run(soaked(soak, options.episodes))
     gc.collect()

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from agentgrpo.core.concurrency import on_idle_loop
 from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.services import worker
 from agentgrpo.tools.base import ToolResult
@@ -240,6 +241,7 @@ async def test_a_process_that_died_meanwhile_is_replaced() -> None:
 @pytest.mark.clock
 async def test_a_cancelled_call_leaves_nothing() -> None:
     mark = uuid.uuid4().hex
+    await on_idle_loop(asyncio.sleep(0))  # its thread is the process's, and stays
     before = threading.active_count(), descriptors()
     async with opened(samples.hang_with_daemon) as tool:
         calls = [asyncio.create_task(tool.call({"mark": mark}, PLACE)) for _ in range(2)]
