@@ -11,8 +11,6 @@ Where prompts and observations are to be computed in the same step, they follow 
     sharded       models are sampled from through a copy with whole weights: nothing is different
     bits          of a row depend on how many keys the longest row has: not with deterministic=true
     memory        stays, as do the recordings, as long as the engine is open
-
-Not yet run on a GPU; see graphs.py.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from agentgrpo.engines.schedule import Step, WorkUnit
 
 # --- Device work that is recorded once and replayed: one launch instead of hundreds.
 #
-# Not yet run on a GPU: all else of recorded decoding runs on a CPU as well, capture and replay below do not.
+# All else of recorded decoding runs on a CPU as well; capture and replay below do not.
 
 Key = tuple[int, int]
 """(rows, length)."""
@@ -80,7 +78,8 @@ class CudaGraphs:
                 self._refused = True
                 self.forget()
                 warnings.warn(
-                    f"a decode step of {key[0]} rows and {key[1]} keys could not be recorded as a CUDA graph ({e}); "
+                    f"a decode step of {key[0]} rows and {key[1]} keys could not be recorded as a CUDA graph "
+                    f"({_first_line(e)}); "
                     "decoding goes on without; engine.cuda_graphs=false says so from the start",
                     RuntimeWarning,
                     stacklevel=2,
@@ -109,6 +108,13 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         return graph
+
+
+def _first_line(error: BaseException) -> str:
+    """Of what went wrong first: ending the capture fails, too, and CUDA adds advice."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]
 
 
 # --- Caches side by side at a fixed address: the keys and values that a recorded decode step reads and writes.

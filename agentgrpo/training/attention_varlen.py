@@ -2,14 +2,15 @@
 
 The packed sequence is a row of pieces (prompts, rows' own tokens), and each piece is a sequence of queries as it lies
 there. Its keys are itself, after its prompt if it has one; the kernel aligns the last query with the last key. Where
-torch has no such kernel (before 2.10), `attention_blocks` does the same with padding.
+torch has no such kernel (before 2.11), `attend_in_blocks` does the same with padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +19,13 @@ from agentgrpo.grpo.packing import PackedRow
 
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch < 2.10
-    varlen_attn = None  # type: ignore[assignment]
 
+    _TAKES = frozenset(signature(varlen_attn).parameters)
+except ImportError:  # torch < 2.10
+    _TAKES = frozenset()
+
+IS_THERE = {"scale", "window_size"} <= _TAKES
+"""From torch 2.11 on."""
 CAUSAL = (-1, 0)
 """The kernel's window: all keys before, none after."""
 
@@ -38,7 +43,7 @@ class VarlenPieces(NamedTuple):
 def suits(tensor: Tensor) -> bool:
     """Whether this is the kernel for tensors like this one."""
     is_half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return varlen_attn is not None and is_half and tensor.device.type == "cuda"
+    return IS_THERE and is_half and tensor.device.type == "cuda"
 
 
 def pieces_of(rows: Sequence[PackedRow], device: torch.device) -> VarlenPieces:
@@ -65,6 +70,8 @@ def pieces_of(rows: Sequence[PackedRow], device: torch.device) -> VarlenPieces:
 def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: VarlenPieces, scale: float | None) -> Tensor:
     """query [1, H, T, D], key and value [1, Hkv, T, D] -> [1, T, H, D]."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    # torch 2.11 does not ask: there the kernel goes by the numbers of heads
+    grouped: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _TAKES else {}
     out = varlen_attn(
         q.contiguous(),
         k.index_select(0, pieces.key_tokens),
@@ -75,7 +82,7 @@ def attend_in_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: VarlenPi
         pieces.most_keys,
         scale=scale,
         window_size=CAUSAL,
-        enable_gqa=query.shape[1] != key.shape[1],
+        **grouped,
     )
     assert isinstance(out, Tensor), "no auxiliary output was asked for"
     return out[None]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from transformers.utils import import_utils
 
 from agentgrpo.engines.recorded import Key, RecordedDecoding
 
@@ -100,4 +101,5 @@ class Watched:
 
 def record_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers looks at values, to save work, but not while a stream is captured."""
-    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: Tapes.capturing)
+    on_cuda = import_utils.is_cuda_stream_capturing
+    monkeypatch.setattr(import_utils, "is_cuda_stream_capturing", lambda: Tapes.capturing or on_cuda())

@@ -77,7 +77,7 @@ def reference_varlen(
     *,
     scale: float,
     window_size: tuple[int, int],
-    enable_gqa: bool,
+    enable_gqa: bool = True,
 ) -> torch.Tensor:
     """What torch documents of `varlen_attn`, which runs on CUDA only: sequence by sequence, the causal diagonal ending
     in the bottom right corner."""
@@ -166,11 +166,14 @@ def test_the_last_layer_and_no_other_is_narrowed(length: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_variable_length_kernel_computes_what_the_reference_does(seed: int) -> None:
     rows, n = random_rows(seed)
-    q, k, v = (x.detach().repeat(1, 1, 1, 8) for x in qkv(n, 4, 2))
-    expected = attend_varlen(rows, q, k, v)
+    inputs = [x.detach().repeat(1, 1, 1, 8).requires_grad_() for x in qkv(n, 4, 2)]
+    expected = attend_varlen(rows, *inputs)
     pieces = pieces_of(rows, torch.device("cuda"))
-    found = attend_in_pieces(*(x.to("cuda", torch.bfloat16) for x in (q, k, v)), pieces, 0.3)
-    torch.testing.assert_close(found.cpu().double(), expected, rtol=0.05, atol=0.05)
+    found = attend_in_pieces(*(x.to("cuda", torch.bfloat16) for x in inputs), pieces, 0.3).cpu().double()
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    direction = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(x, inputs, direction) for x in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.1)
 
 
 def test_a_row_never_sees_another_rows_own_tokens() -> None:

@@ -13,7 +13,7 @@ from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.preflight.doctor.masks import training_samples
-from agentgrpo.training.canary import TOLERANCE, refuse_stale_weights
+from agentgrpo.training.canary import TOLERANCE, allowed_gap, refuse_stale_weights
 from agentgrpo.training.precision import autocast
 
 SAMPLES = 16
@@ -80,7 +80,8 @@ async def look_at_weights(case: Case, found: CheckNotes) -> None:
     _trainable(case)
     built = case.built
     tags = await refuse_stale_weights(built.engine, built.policy, built.canary_ids, -1)
-    found.facts |= {"gap": tags["policy/canary_gap"], "allowed": TOLERANCE, "tokens": len(built.canary_ids)}
+    allowed = allowed_gap(built.policy)
+    found.facts |= {"gap": tags["policy/canary_gap"], "allowed": allowed, "tokens": len(built.canary_ids)}
 
 
 async def look_at_determinism(case: Case, found: CheckNotes) -> None:
