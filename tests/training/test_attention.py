@@ -102,6 +102,21 @@ def attend_varlen(rows: list[PackedRow], *qkv: torch.Tensor) -> torch.Tensor:
         return attend_in_pieces(*qkv, pieces_of(rows, CPU), 0.3)
 
 
+def test_the_kernel_of_torch_2_11_is_not_told_of_grouped_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, n = random_rows(0)
+    inputs = [x.detach() for x in qkv(n, 4, 2)]
+    expected, told = attend_varlen(rows, *inputs), []
+
+    def of_2_11(*args: torch.Tensor, scale: float, window_size: tuple[int, int]) -> torch.Tensor:
+        told.append(window_size)
+        return reference_varlen(*args, scale=scale, window_size=window_size)
+
+    monkeypatch.setattr(attention_varlen, "varlen_attn", of_2_11)
+    monkeypatch.setattr(attention_varlen, "_TAKES", frozenset({"scale", "window_size"}))
+    torch.testing.assert_close(attend_in_pieces(*inputs, pieces_of(rows, CPU), 0.3), expected)
+    assert told == [attention_varlen.CAUSAL]
+
+
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("function", [attend, attend_products, attend_blocks, attend_varlen])
