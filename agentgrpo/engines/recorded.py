@@ -79,8 +79,7 @@ class CudaGraphs:
                 self.forget()
                 warnings.warn(
                     f"a decode step of {key[0]} rows and {key[1]} keys could not be recorded as a CUDA graph "
-                    f"({_first_line(e)}); "
-                    "decoding goes on without; engine.cuda_graphs=false says so from the start",
+                    f"({_first_line(e)}); decoding goes on without; engine.cuda_graphs=false says so from the start",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -19,12 +19,11 @@ from agentgrpo.grpo.packing import PackedRow
 
 try:
     from torch.nn.attention.varlen import varlen_attn
-
-    _TAKES = frozenset(signature(varlen_attn).parameters)
 except ImportError:  # torch < 2.10
-    _TAKES = frozenset()
+    varlen_attn = None  # type: ignore[assignment]
 
-IS_THERE = {"scale", "window_size"} <= _TAKES
+_TAKES = frozenset(signature(varlen_attn).parameters if varlen_attn is not None else ())
+_IS_THERE = {"scale", "window_size"} <= _TAKES
 """From torch 2.11 on."""
 CAUSAL = (-1, 0)
 """The kernel's window: all keys before, none after."""
@@ -43,7 +42,7 @@ class VarlenPieces(NamedTuple):
 def suits(tensor: Tensor) -> bool:
     """Whether this is the kernel for tensors like this one."""
     is_half = tensor.dtype in (torch.bfloat16, torch.float16)
-    return IS_THERE and is_half and tensor.device.type == "cuda"
+    return _IS_THERE and is_half and tensor.device.type == "cuda"
 
 
 def pieces_of(rows: Sequence[PackedRow], device: torch.device) -> VarlenPieces:

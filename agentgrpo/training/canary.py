@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeGuard
 
-import torch
-
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.engines.base import Engine
@@ -35,7 +33,7 @@ def is_pooled(engine: Engine) -> TypeGuard[Pooled]:
 
 def allowed_gap(policy: Policy) -> float:
     """Nats between two that hold the weights of `policy`."""
-    return TOLERANCE if policy.model.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
+    return HALF_TOLERANCE if policy.is_half else TOLERANCE
 
 
 async def have_sample(engine: Engine, policy: Policy, token_ids: Sequence[int], step: int) -> None:
@@ -57,7 +55,8 @@ async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequen
         num_prompt_tokens=1,
         policy_version=max(step, 0),
     )
-    ((_, expected),), allowed = policy.logprobs([sample]), allowed_gap(policy)
+    ((_, expected),) = policy.logprobs([sample])
+    allowed = allowed_gap(policy)
     if is_pooled(engine):
         gap = await engine.check(token_ids, expected.tolist(), allowed)
     else:

@@ -141,6 +141,11 @@ class Policy:
         """The dtype of log-probabilities and losses: the weights' own, at least float32."""
         return torch.promote_types(self.model.dtype, torch.float32)
 
+    @property
+    def is_half(self) -> bool:
+        """Whether the weights are in half precision."""
+        return bool(self.model.dtype != self.dtype)
+
     def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
         """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device. recompute:
         keep less for the backward pass (training.policy)."""
@@ -233,7 +238,7 @@ class Policy:
             ids = torch.tensor([sample.token_ids], device=self.device)
             own = self.model(input_ids=ids, use_cache=False).logits[0, 2:-1].to(self.dtype).log_softmax(-1)
             plain = own.gather(1, ids[0, 3:, None])[:, 0]
-            tolerance = 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
+            tolerance = 0.2 if self.is_half else 1e-3
             if not torch.allclose(packed, plain, rtol=tolerance, atol=tolerance):
                 raise ConfigError(
                     f"model type {self.model.config.model_type!r}: its logits are not its output embeddings applied to "
