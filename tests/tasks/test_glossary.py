@@ -88,10 +88,10 @@ async def done(by: ToolDemonstrator, task: Task, tool: SearchTool) -> tuple[str 
 
 
 def chained(folder: Path) -> Path:
-    """A noun of each kind is itself a kind: nounaa is a kinda, and thingaa a nounaa."""
+    """A noun of each kind is itself a kind, of three: nounaa is a kinda, and thingaaa, thingaab, thingaac are nounaa."""
     lines = [
-        synset(5000 + i, [f"thing{a}{b}"], f"a part of what is called {a} and {b}", 1000 + i)
-        for i, (a, b) in enumerate((a, b) for a in LETTERS[:6] for b in LETTERS)
+        synset(5000 + i, [f"thing{a}{b}{c}"], f"a part of what is called {a} and {b} and {c}", 1000 + i // 3)
+        for i, (a, b, c) in enumerate((a, b, c) for a in LETTERS[:6] for b in LETTERS for c in LETTERS[:3])
     ]
     with (folder / "data.noun").open("a") as file:
         file.writelines(lines)
@@ -100,7 +100,7 @@ def chained(folder: Path) -> Path:
 
 async def test_the_kind_of_a_kind_is_asked_where_the_corpus_says_it(folder: Path) -> None:
     glossary = Glossary(path=str(chained(folder)), asked=["above"])
-    tool = SearchTool(retrievers=embedded(corpora=glossary.corpora(), mode="fused"), top_k=2)
+    tool = SearchTool(retrievers=embedded(corpora=glossary.corpora(), mode="fused"), top_k=1)
     nouns = {noun.word: noun.kind for noun in read_nouns(folder)}
     tasks = glossary.split("test")
     assert tasks

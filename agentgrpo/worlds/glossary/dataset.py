@@ -176,7 +176,7 @@ class GlossaryOracle:
         for _ in range({"word": 0, "above": 2}.get(kind, 1)):
             if word is not None:
                 observed = yield call("search", query=f"{word} is a kind of")
-                word = _read(rf"{word} is a kind of (\w+)", observed)
+                word = _read(rf"{word}: {word} is a kind of (\w+)", observed)
         return answer(word or "unknown")
 
 
@@ -186,11 +186,12 @@ def _read(row: str, observed: str) -> str | None:
 
 
 def _passages(nouns: Sequence[Noun]) -> tuple[Passage, ...]:
+    # Retrieval knows no word order: the title puts what X is before the things that are an X.
     return tuple(
         passage
         for noun in nouns
         for passage in (
             Passage(id=f"{noun.word}-word", title=noun.word, text=noun.meaning),
-            Passage(id=f"{noun.word}-kind", text=f"{noun.word} is a kind of {noun.kind}"),
+            Passage(id=f"{noun.word}-kind", title=noun.word, text=f"{noun.word} is a kind of {noun.kind}"),
         )
     )
