@@ -88,7 +88,7 @@ async def done(by: ToolDemonstrator, task: Task, tool: SearchTool) -> tuple[str 
 
 
 def chained(folder: Path) -> Path:
-    """A noun of each kind is itself a kind, of three: nounaa is a kinda, and thingaaa, thingaab, thingaac are nounaa."""
+    """Each noun is itself a kind, of three: nounaa is a kinda; thingaaa, thingaab and thingaac are each a nounaa."""
     lines = [
         synset(5000 + i, [f"thing{a}{b}{c}"], f"a part of what is called {a} and {b} and {c}", 1000 + i // 3)
         for i, (a, b, c) in enumerate((a, b, c) for a in LETTERS[:6] for b in LETTERS for c in LETTERS[:3])
