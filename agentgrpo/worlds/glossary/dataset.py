@@ -22,7 +22,7 @@ Kind = Literal["word", "kind", "above", "both"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _QUESTIONS: Mapping[Kind, str] = {
     "word": "Which word means: {meaning}?",
-    "kind": "What kind of thing is a {word}?",
+    "kind": "What is a {word}?",
     "above": "What kind of thing is the kind of a {word}?",
     "both": "What kind of thing is the word that means: {meaning}?",
 }
