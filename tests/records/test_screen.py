@@ -168,6 +168,11 @@ with Screen({mode!r}) as screen:
 """
 
 
+# A typed Ctrl-C is a signal only to those whose controlling terminal it is typed on. The terminal then drops what is on
+# its way to the reader: a signal sent by hand could be answered before, and the answer dropped.
+CONTROLLED = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+
+
 class Terminal:
     """`with Terminal(program) as terminal`: on a terminal of our own, what it has written, and how it ended."""
 
@@ -178,7 +183,12 @@ class Terminal:
         given = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **env}
         self.seen = b""
         self.child = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=kept | given
+            [sys.executable, "-c", CONTROLLED + program],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=kept | given,
+            start_new_session=True,
         )
         os.close(theirs)
 
@@ -214,8 +224,6 @@ def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
     with Terminal(READY.format(mode="auto").replace("sys.stdin.readline()", waits)) as terminal:
         terminal.until("ready")
         os.write(terminal.ours, b"\x03")  # as typed: the terminal makes the signal
-        if terminal.child.poll() is None:
-            terminal.child.send_signal(signal.SIGINT)  # it has no controlling terminal
         assert terminal.end() == -signal.SIGINT
         assert terminal.text.rindex(SHOW) > terminal.text.rindex(HIDE)
         assert "KeyboardInterrupt" in terminal.text
