@@ -55,13 +55,14 @@ class ShuffledReward(Reward):
 
 
 class NegatedReward(ShuffledReward):
-    """Every reward with the other sign: what is right is unlearnt."""
+    """Every reward with the other sign, and one more: what is right is unlearnt. `max_rl` learns nothing from a group
+    without a reward above 0."""
 
     async def score(self, group: EpisodeGroup) -> ScoredGroup:
         scored = await Reward.score(self, group)
         if len(scored.rewards) < 2:
             return scored
-        return replace(scored, rewards=tuple(r and replace(r, total=-r.total) for r in scored.rewards))
+        return replace(scored, rewards=tuple(r and replace(r, total=1.0 - r.total) for r in scored.rewards))
 
 
 class ForeignReward(ShuffledReward):
