@@ -65,6 +65,8 @@ def _range(values: Sequence[float]) -> str:
 
 
 def table(runs: list[Path]) -> str:
+    if unread := [run for run in runs if not (run / "eval.json").is_file()]:
+        sys.exit(f"{unread[0]} has no eval.json; give runs that were evaluated")
     results = {run: json.loads((run / "eval.json").read_text(encoding="utf-8")) for run in runs}
     figures = results[runs[0]]["figures"]
     if other := [str(run) for run, result in results.items() if result["figures"] != figures]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from scripts.learning_table import table
 
 FIGURES = {"quality": "correctness", "by_kind": {"correctness": "correctness", "search_rounds": "rounds"}}
@@ -33,3 +35,8 @@ def test_the_mean_and_the_range_of_runs(tmp_path: Path) -> None:
         "| mean of 2 (range) | greedy | 0.375 (0.250 to 0.500) → 0.750 (0.750 to 0.750) | +37.5 (+25.0 to +50.0) |  | "
         "62.5% (50.0% to 75.0%) |  |"
     )
+
+
+def test_a_run_without_evaluation_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"b has no eval\.json"):
+        table([run(tmp_path / "a", 0.5, 0.75, 0.6), tmp_path / "b"])
