@@ -206,5 +206,5 @@ def test_no_group_is_left_of_any_program(grouped: BubblewrapSandbox) -> None:
         await quick.close()
 
     asyncio.run(run())
-    assert grouped._groups is not None
-    assert [*grouped._groups.parent.glob(f"agentgrpo-{os.getpid()}-*")] == []
+    assert grouped._isolation._groups is not None
+    assert [*grouped._isolation._groups.parent.glob(f"agentgrpo-{os.getpid()}-*")] == []

@@ -22,6 +22,7 @@ from agentgrpo.tools.sandbox.base import End, Finished, SandboxLimits, SandboxPr
 from agentgrpo.tools.sandbox.bounds import NOTHING
 from agentgrpo.tools.sandbox.bubblewrap import NOBODY, BubblewrapSandbox, find_interpreter
 from agentgrpo.tools.sandbox.disk import Counting
+from agentgrpo.tools.sandbox.isolation import Home, Isolation
 from agentgrpo.tools.sandbox.process import files_of
 from agentgrpo.tools.sandbox.unsafe import UnsafeSubprocess
 from agentgrpo.tools.workspace import PREFIX, Workspaces
@@ -470,11 +471,19 @@ def test_a_bubblewrap_that_isolates_nothing_is_found_out(folder: Path) -> None:
         BubblewrapSandbox(SandboxLimits())
 
 
+class Breaking(Isolation):
+    def __init__(self, bwrap: Path) -> None:
+        self._bwrap, self._groups = str(bwrap), None
+
+    def argv(self, home: Home, seccomp: int) -> list[str]:
+        return [self._bwrap]
+
+
 async def test_a_sandbox_that_breaks_later_is_no_fault_of_the_program(folder: Path) -> None:
     sandbox = object.__new__(BubblewrapSandbox)
     a_bwrap(folder, "echo 'bwrap: no space left' >&2; exit 1")
-    sandbox._limits, sandbox._filter, sandbox._groups = SandboxLimits(), b"", None
-    sandbox._argv, sandbox._run_inside = [str(folder / "bwrap")], []
+    sandbox._limits, sandbox._filter, sandbox._run_inside = SandboxLimits(), b"", []
+    sandbox._isolation = Breaking(folder / "bwrap")
     with pytest.raises(ToolError, match="did not start: bwrap: no space left"):
         await sandbox.run(SandboxProgram(code="print(1)"))
 
@@ -493,7 +502,7 @@ async def test_a_program_that_cannot_be_bounded_does_not_begin(
 
         def remove(self, group: Path) -> None: ...
 
-    monkeypatch.setattr(sandbox, "_groups", Full())
+    monkeypatch.setattr(sandbox._isolation, "_groups", Full())
     before = left_behind()
     with pytest.raises(ToolError, match=r"did not start: it cannot be bounded: .*No space left on device"):
         await sandbox.run(SandboxProgram(code="print(1)"))
@@ -503,7 +512,7 @@ async def test_a_program_that_cannot_be_bounded_does_not_begin(
 @needs_bubblewrap
 def test_files_are_counted_by_a_disk_that_is_mounted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for who is not root."""
-    monkeypatch.setattr("agentgrpo.tools.sandbox.bubblewrap.ways", lambda: [Counting.MOUNTED])
+    monkeypatch.setattr("agentgrpo.tools.sandbox.isolation.ways", lambda: [Counting.MOUNTED])
     sandbox = BubblewrapSandbox(SandboxLimits())
     done = asyncio.run(sandbox.run(SandboxProgram(code="import os; print(os.statvfs('/tmp').f_files)")))
     assert done.output == b"4096\n"
@@ -511,7 +520,7 @@ def test_files_are_counted_by_a_disk_that_is_mounted_too(monkeypatch: pytest.Mon
 
 @needs_bubblewrap
 def test_where_files_cannot_be_counted_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgrpo.tools.sandbox.bubblewrap.ways", lambda: [Counting.NONE])
+    monkeypatch.setattr("agentgrpo.tools.sandbox.isolation.ways", lambda: [Counting.NONE])
     sandbox = BubblewrapSandbox(SandboxLimits(), is_grouped=False)
     assert [b.by for b in sandbox.bounds if b.what == "number of files"] == [NOTHING]
 

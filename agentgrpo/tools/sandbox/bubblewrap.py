@@ -1,14 +1,12 @@
-"""Programs behind bubblewrap: a user, file system, network, process table and host name of their own, made for one
-program and gone with it.
+"""Programs in an isolation of their own, made for one program and gone with it.
 
-    driver --setpriv: no longer root--> bwrap --namespaces, seccomp--> python: inside.py --rlimits--> the program
+    driver --isolation.py--> python: inside.py --rlimits--> the program
 
 Between the last two the driver admits it: into a control group, first to go where memory runs out, its files counted.
 
 What a program gets: Python's own library and the system's, read-only; a working directory in memory with copies of the
 files it is given; nothing that was there before and nothing that is there after. Files are copied in and out instead of
-bound, so that no path of the host, no link and no owner's right is ever at stake. It is a sandbox of namespaces on a
-shared kernel: an error of the kernel itself is out of its scope.
+bound, so that no path of the host, no link and no owner's right is ever at stake.
 """
 
 from __future__ import annotations
@@ -16,23 +14,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentgrpo.core.errors import ConfigError, ToolError
-from agentgrpo.tools.sandbox.base import MIB, Finished, SandboxLimits, SandboxProgram
-from agentgrpo.tools.sandbox.bounds import bounds_of, settings_of
-from agentgrpo.tools.sandbox.cgroup import Groups, NoGroups
-from agentgrpo.tools.sandbox.disk import PLACE, Counting, count_files, mounting, ways
+from agentgrpo.tools.sandbox.base import Finished, SandboxLimits, SandboxProgram
+from agentgrpo.tools.sandbox.bounds import bounds_of
+from agentgrpo.tools.sandbox.isolation import NEEDS, NOBODY, Home, Isolation, View
 from agentgrpo.tools.sandbox.process import INSIDE, START_S, Process, order
 from agentgrpo.tools.sandbox.seccomp import filter_for
+from agentgrpo.tools.sandbox.self_test import fault_in, self_test
 
 # --- Which Python runs the programs, and the least of this machine that it needs to start.
 
@@ -62,6 +60,10 @@ class Interpreter:
     """Folders within `shown` that are covered: what others have installed."""
     links: tuple[tuple[str, str], ...]
     """(target, path) of links that lead to what is shown."""
+
+    @property
+    def view(self) -> View:
+        return View(shown=self.shown, covered=self.hidden, links=self.links)
 
 
 def find_interpreter(path: str | None, uid: int | None) -> Interpreter:
@@ -127,89 +129,12 @@ def _is_open_to_all(path: Path) -> bool:
     return path.stat().st_mode & readable == readable and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)
 
 
-# --- A program that is run in a new sandbox before any other: it says "holds", or what does not.
-
-_PROGRAM = """
-import ctypes, os, socket, time
-libc = ctypes.CDLL(None, use_errno=True)
-with open("/proc/self/status") as file:
-    status = {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
-with open("/proc/net/dev") as file:
-    networks = {line.split(":")[0].strip() for line in file if ":" in line}
-
-def refused(act, *given):
-    try:
-        act(*given)
-    except OSError:
-        return True
-    return False
-
-def unshare_user():
-    if libc.unshare(0x10000000) != 0:
-        raise OSError
-
-def fork_all():
-    try:
-        while len(children) < 4 * PROCESSES:
-            children.append(os.fork())
-            if children[-1] == 0:
-                time.sleep(60)
-    finally:
-        for pid in children:
-            os.kill(pid, 9)
-
-def share_memory():
-    made = libc.shmget(0, 4096, 0o1600)
-    if made < 0:
-        raise OSError
-    libc.shmctl(made, 0, None)
-
-def limits_of(pid):
-    with open(f"/proc/{pid}/limits") as file:
-        return {line[:26].strip(): line[26:].split()[0] for line in file}
-
-children = []
-checks = {
-    "other processes can be seen": [p for p in os.listdir("/proc") if p.isdigit()] == ["1", "2"],
-    "the first process can be changed": all(refused(os.open, f"/proc/1/{n}", 0) for n in ("mem", "maps", "fd")),
-    "the first process is not bounded": limits_of(1)["Max address space"] == str(MEMORY),
-    "there are capabilities": int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0,
-    "system calls are not filtered": (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1"),
-    "there is an environment": set(os.environ) <= {"PYTHONHASHSEED", "PWD", "LC_CTYPE"},
-    "there is a network": networks <= {"lo"},
-    "sockets can be opened": refused(socket.socket) and refused(socket.socket, socket.AF_UNIX),
-    "memory can be shared": refused(share_memory) and refused(os.memfd_create, "m"),
-    "user namespaces can be made": refused(unshare_user),
-    "processes are not bounded": refused(fork_all) and len(children) < PROCESSES,
-    "files are not counted": os.statvfs("/tmp").f_files == FILES or not FILES,
-    "it does not go first when memory runs out": open("/proc/self/oom_score_adj").read().strip() == "1000",
-    "settings of processes can be written": refused(os.open, "/proc/self/oom_score_adj", os.O_WRONLY),
-    "it is root": os.getuid() != 0,
-    "there is more than Python": set(os.listdir("/")) <= TOP,
-    **{f"{path} can be written": refused(os.mkdir, f"{path}/x") for path in ("", "/usr", "/dev", "/proc", *SHOWN)},
-}
-print("; ".join(name for name, holds in checks.items() if not holds) or "holds")
-"""
-
-
-def self_test(shown: Iterable[str], links: Iterable[str], limits: SandboxLimits, *, is_counted: bool) -> str:
-    """The program for a sandbox that shows these paths, and has these links."""
-    top = {"proc", "dev", "tmp", *(path.split("/")[1] for path in (*shown, *links))}
-    facts = {
-        "TOP": top,
-        "SHOWN": sorted(shown),
-        "PROCESSES": limits.processes,
-        "MEMORY": limits.memory_mb * MIB,
-        "FILES": limits.max_files if is_counted else 0,
-    }
-    return "\n".join((*(f"{name} = {value!r}" for name, value in facts.items()), _PROGRAM))
-
-
-NOBODY = 65534
-"""Whose programs they are where the driver is root; who they are inside, whoever the driver is."""
 HOME = "/tmp/work"
-INSTEAD = "or, if every program may do what you may do, say tools.python.sandbox=unsafe_subprocess"
-T = TypeVar("T")
+_MISSING = (
+    "the python tool runs programs in bubblewrap, and there is no {name} here; install it (apt-get install {package}, "
+    "dnf install {package}), "
+)
+_INSTEAD = "or, if every program may do what you may do, say tools.python.sandbox=unsafe_subprocess"
 
 
 class BubblewrapSandbox:
@@ -217,47 +142,33 @@ class BubblewrapSandbox:
 
     def __init__(self, limits: SandboxLimits, *, python: str | None = None, is_grouped: bool = True) -> None:
         """`python` as in find_interpreter. is_grouped: with a control group for each program, where one can be had."""
-        is_root = os.geteuid() == 0
-        bwrap = _program("bwrap", "bubblewrap")
-        drop = [_program("setpriv", "util-linux"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-        interpreter = find_interpreter(python, NOBODY if is_root else None)
+        interpreter = find_interpreter(python, NOBODY if os.geteuid() == 0 else None)
         self._limits = limits
         self._filter = filter_for(os.uname().machine)
         self._run_inside = [interpreter.executable, "-s", "-S", "-B", "-c", INSIDE]
-        self._groups, self.no_groups = _groups(limits) if is_grouped else (None, "none was asked for")
-        links = [path for _, path in interpreter.links]
-        for self._counting in ways():
-            mounted = self._counting is Counting.MOUNTED
-            start = [*(drop if is_root else ()), *(mounting(limits) if mounted else ())]
-            self._argv = [*start, bwrap, *_isolation(interpreter, limits, is_mounted=mounted)]
-            is_counted = self._counting is not Counting.NONE
-            problem = self._tested(self_test(interpreter.shown, links, limits, is_counted=is_counted))
-            if problem is None:
-                break
+        self._isolation = Isolation(
+            interpreter.view,
+            limits,
+            flags=("--as-pid-1", "--clearenv", "--setenv", "PYTHONHASHSEED", "0"),
+            is_grouped=is_grouped,
+            missing=f"{_MISSING}{_INSTEAD}",
+        )
+        self.no_groups = self._isolation.no_groups
+        problem = self._isolation.settle(lambda: self._tested(interpreter.view))
         if problem is not None:
-            raise ConfigError(
-                f"the python tool's sandbox does not hold here: {problem}. It needs bubblewrap 0.8 or newer, and user "
-                "namespaces open to this user (user.max_user_namespaces, kernel.unprivileged_userns_clone, "
-                "kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile). Open them, "
-                f"{INSTEAD}"
-            )
-        self.bounds = tuple(bounds_of(limits, has_group=self._groups is not None, is_counted=is_counted))
+            raise ConfigError(f"the python tool's sandbox does not hold here: {problem}. {NEEDS}. Open them, {_INSTEAD}")
+        self.bounds = tuple(
+            bounds_of(limits, has_group=self._isolation.has_groups, is_counted=self._isolation.is_counted)
+        )
 
     async def run(self, program: SandboxProgram) -> Finished:
         return await self._run(program, self._limits)
 
     async def _run(self, program: SandboxProgram, limits: SandboxLimits) -> Finished:
-        group = self._groups.make() if self._groups else None
+        group = self._isolation.new_group()
 
         def argv(control: int, source: int, extra: int) -> list[str]:
-            return [*self._argv, "--seccomp", str(extra), "--", *self._run_inside, str(control), str(source)]
-
-        def admit(pid: int) -> None:
-            if self._groups and group:
-                self._groups.enter(group, pid)
-            Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
-            if self._counting is Counting.PICKED:
-                count_files(f"/proc/{pid}/root/tmp", limits.max_files)
+            return [*self._isolation.argv(Home(path=HOME), extra), *self._run_inside, str(control), str(source)]
 
         process = Process(
             argv,
@@ -265,65 +176,26 @@ class BubblewrapSandbox:
             limits=limits,
             extra=self._filter,
             is_wrapped=True,
-            admit=admit,
+            admit=partial(self._isolation.admit, group),
         )
         try:
             return await process.run()
         finally:
-            if self._groups and group:
-                self._groups.remove(group)
+            self._isolation.remove_group(group)
 
     async def close(self) -> None:
         """Nothing outlives a program."""
-        if self._groups:
-            self._groups.close()
+        self._isolation.close()
 
-    def _tested(self, program: str) -> str | None:
+    def _tested(self, view: View) -> str | None:
         """What does not hold. It takes the time it takes: a slow machine is none that fails."""
         limits = replace(self._limits, timeout_s=max(START_S, self._limits.timeout_s))
+        program = self_test(view, limits, is_counted=self._isolation.is_counted)
         try:
             done = in_a_loop_of_its_own(self._run(SandboxProgram(code=program, is_reported=True), limits))
         except ToolError as e:
             return str(e)
-        printed = (done.output or done.errors).decode("utf-8", "replace")
-        said = " ".join(printed.split()) or f"exit code {done.exit_code}"
-        return None if said == "holds" else said
-
-
-def _groups(limits: SandboxLimits) -> tuple[Groups | None, str]:
-    """Control groups, or why there are none."""
-    try:
-        return Groups(settings_of(limits)), ""
-    except NoGroups as e:
-        return None, str(e)
-
-
-def _isolation(interpreter: Interpreter, limits: SandboxLimits, *, is_mounted: bool) -> list[str]:
-    bound = [word for path in interpreter.shown for word in ("--ro-bind", path, path)]
-    covered = [word for path in interpreter.hidden for word in ("--tmpfs", path, "--remount-ro", path)]
-    linked = [word for target, path in interpreter.links for word in ("--symlink", target, path)]
-    disk = ["--bind", PLACE, "/tmp"] if is_mounted else ["--size", str(limits.disk_mb * MIB), "--tmpfs", "/tmp"]
-    return [
-        *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
-        *("--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--hostname", "sandbox", "--cap-drop", "ALL"),
-        *("--uid", str(NOBODY), "--gid", str(NOBODY)),
-        *(*disk, "--dir", HOME, "--chdir", HOME),
-        *bound,
-        *covered,
-        *linked,
-        *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
-        *("--remount-ro", "/"),
-    ]
-
-
-def _program(name: str, package: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise ConfigError(
-            f"the python tool runs programs in bubblewrap, and there is no {name} here; install it (apt-get install "
-            f"{package}, dnf install {package}), {INSTEAD}"
-        )
-    return path
+        return fault_in(done.output or done.errors, done.exit_code)
 
 
 def in_a_loop_of_its_own(work: Coroutine[Any, Any, T]) -> T:

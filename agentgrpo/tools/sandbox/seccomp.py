@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.tools.sandbox.calls import ALLOWED
+from agentgrpo.tools.sandbox.calls import ALLOWED, OF_COMMANDS
 
 
 class Architecture(NamedTuple):
     audit: int
     """AUDIT_ARCH_*: what the kernel says of a call."""
     column: int
-    """Of ALLOWED."""
+    """Of the tables in calls.py."""
     x32: bool
     """Numbers from 2^30 on are another table of the same calls."""
 
@@ -38,10 +38,12 @@ NEWEST = 467
 """The last system call this table has been checked against (Linux 6.15)."""
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
-AF_UNIX = 1
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 F_SETPIPE_SZ = 1031
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS and TIOCGWINSZ: is it a terminal, and how wide; FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
+TYPING = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX, which type into a terminal."""
 PRCTLS = (1, 2, 3, 4, 15, 16, 39, 0x53564D41)
 """PR_SET_PDEATHSIG, GET_PDEATHSIG, GET_DUMPABLE, SET_DUMPABLE, SET_NAME, GET_NAME, GET_NO_NEW_PRIVS, SET_VMA."""
 
@@ -51,11 +53,13 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; an argument is 8 bytes, the low half first
 
 
-def filter_for(machine: str) -> bytes:
-    """The filter for `uname -m`, an array of struct sock_filter. Raises ConfigError for an unknown machine."""
+def filter_for(machine: str, *, is_command: bool = False) -> bytes:
+    """The filter for `uname -m`, an array of struct sock_filter. is_command: for the command of an agent, which may
+    also open sockets of the network; a socket that connects to a path of this machine (AF_UNIX) nobody opens. Raises
+    ConfigError for an unknown machine."""
     if machine not in ARCHITECTURES:
         raise ConfigError(f"there is no system call filter for {machine}; there is one for {', '.join(ARCHITECTURES)}")
-    arch = ARCHITECTURES[machine]
+    arch, table = ARCHITECTURES[machine], OF_COMMANDS if is_command else ALLOWED
     program = [
         *_load(_AUDIT),
         *_unless(_EQUAL, arch.audit, KILL),
@@ -64,18 +68,12 @@ def filter_for(machine: str) -> bytes:
         *_when(_AT_LEAST, NEWEST + 1, ERRNO | ENOSYS),
         *_when(_EQUAL, CLONE3, ERRNO | ENOSYS),  # its flags lie in memory, where no filter can look
     ]
-    for name, argument, checks in (
-        ("clone", 0, (*_when(_ANY_BIT, NEW_NAMESPACES, ERRNO | EPERM), _return(ALLOW))),
-        ("socketpair", 0, _only((AF_UNIX,))),
-        ("fcntl", 1, (*_when(_EQUAL, F_SETPIPE_SZ, ERRNO | EPERM), _return(ALLOW))),
-        ("ioctl", 1, _only(IOCTLS)),
-        ("prctl", 0, _only(PRCTLS)),
-    ):
-        number = ALLOWED[name][arch.column]
+    for name, argument, checks in _COMMAND_ARGUMENTS if is_command else _ARGUMENTS_CHECKED:
+        number = table[name][arch.column]
         assert number is not None
         block = [*_load(_ARGUMENTS + 8 * argument), *checks]
         program += [_instruction(_EQUAL, number, 0, len(block)), *block]
-    for first, last in _ranges(numbers[arch.column] for numbers in ALLOWED.values()):
+    for first, last in _ranges(numbers[arch.column] for numbers in table.values()):
         program += [*_unless(_AT_LEAST, first, ERRNO | EPERM), *_unless(_AT_LEAST, last + 1, ALLOW)]
     return b"".join((*program, _return(ERRNO | EPERM)))
 
@@ -111,3 +109,18 @@ def _unless(test: int, value: int, action: int) -> tuple[bytes, bytes]:
 
 def _only(values: Iterable[int]) -> tuple[bytes, ...]:
     return (*(each for value in values for each in _when(_EQUAL, value, ALLOW)), _return(ERRNO | EPERM))
+
+
+def _but(values: Iterable[int]) -> tuple[bytes, ...]:
+    return (*(each for value in values for each in _when(_EQUAL, value, ERRNO | EPERM)), _return(ALLOW))
+
+
+# --- The calls whose arguments decide: (name, which argument, instructions).
+
+_BOTH = (
+    ("clone", 0, (*_when(_ANY_BIT, NEW_NAMESPACES, ERRNO | EPERM), _return(ALLOW))),
+    ("socketpair", 0, _only((AF_UNIX,))),
+    ("fcntl", 1, _but((F_SETPIPE_SZ,))),
+)
+_ARGUMENTS_CHECKED = (*_BOTH, ("ioctl", 1, _only(IOCTLS)), ("prctl", 0, _only(PRCTLS)))
+_COMMAND_ARGUMENTS = (*_BOTH, ("socket", 0, _only((AF_INET, AF_INET6))), ("ioctl", 1, _but(TYPING)))

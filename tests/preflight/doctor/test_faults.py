@@ -21,7 +21,7 @@ from agentgrpo.preflight.doctor.masks import training_samples
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.run import build
 from agentgrpo.services.cassette import Cassette
-from agentgrpo.tools.sandbox import bubblewrap
+from agentgrpo.tools.sandbox import isolation
 from agentgrpo.tools.sandbox.cgroup import Groups, NoGroups
 from tests.preflight.doctor import planted
 from tests.preflight.doctor.conftest import Diagnose, Toy, closed_port, write_rows
@@ -295,7 +295,7 @@ def test_what_bounds_programs_is_said_and_what_does_not(diagnose: Diagnose, monk
     def none(settings: object) -> Groups:
         raise NoGroups("there is no cgroup v2 at /here")
 
-    monkeypatch.setattr(bubblewrap, "Groups", none)
+    monkeypatch.setattr(isolation, "Groups", none)
     found = diagnose(*TOOL_AGENT, "tools=python", "tools.python.processes=4", only=("sandbox",))
     finding = found.check("sandbox")["findings"][0]
     assert re.fullmatch(
