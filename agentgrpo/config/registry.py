@@ -278,7 +278,7 @@ FUNCTIONS: Mapping[str, Mapping[str, str]] = {
 where there is none."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
-    "environment": frozenset({"prices", "call_prices", "describe_tools"}),
+    "environment": frozenset({"prices", "call_prices", "describe_tools", "run_files"}),
     "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
     "evidence": frozenset({"thesaurus"}),
     "reranker": frozenset({"thesaurus"}),

@@ -35,6 +35,7 @@ from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import EnvironmentFactory, Runner
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.memory.options import MemoryOptions, schema_of
+from agentgrpo.environments.program.view import files_named_in
 from agentgrpo.environments.search.calls import specs_of
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.judges.base import AnswerJudge
@@ -520,6 +521,7 @@ def build_environment(
         prices=inputs.run.eval.prices,
         call_prices=inputs.meter.budget.prices.by_kind,
         describe_tools=describes,
+        run_files=files_named_in(inputs.settings.tree, but=("command", "show")),
         **equipment,
     )
     figures = environment.figures

@@ -7,7 +7,8 @@ gone, however it went, it kills the worker and all that the worker has started, 
 the keeper (PR_SET_CHILD_SUBREAPER). When the worker dies, so does the rest; should the keeper die first, the kernel
 kills the worker (PR_SET_PDEATHSIG).
 
-Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`, which reads the file INPUT.
+Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`. Its input is the file INPUT,
+or the inherited descriptor of this number. Its process number is sent to the trainer before it begins.
 
 A message is 4 bytes of length, big-endian, and as many bytes of JSON. The package is not imported, which would take
 longer than most functions do: what becomes of a result is protocol.content_of, spelled out.
@@ -115,7 +116,11 @@ def _execute(keeper: int, source: str, *argv: str) -> None:
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getppid() == keeper:
-        os.dup2(os.open(source, os.O_RDONLY), 0)
+        with suppress(OSError):  # a trainer that is gone
+            os.write(0, b"%d\n" % os.getpid())
+        opened = int(source) if source.isdigit() else os.open(source, os.O_RDONLY)
+        os.dup2(opened, 0)
+        os.close(opened)
         os.execvp(argv[0], argv)
 
 

@@ -4,10 +4,10 @@
     POST /episodes/KEY/v1/responses            the same in another dialect
     POST /episodes/KEY/v1/messages             and in a third
     GET  /episodes/KEY/v1/models               the one model
-    POST /episodes/KEY/reward                  {"reward": 0.5, ...} or a number
+    POST /episodes/KEY/reward/TOKEN            {"reward": 0.5, ...} or a number
 
-It listens on this machine's loopback alone while an episode is open. A KEY is known to nobody but its program; behind
-the episode's end it leads nowhere. What a request samples for a client that is gone is stopped.
+It listens on this machine's loopback alone while an episode is open. A KEY is known to nobody but its program, and what
+the program starts; after the end of the episode it leads nowhere. Only a function gets the TOKEN. What a request samples for a client that is gone is stopped.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class _Door:
     sampling: SamplingParams
     ignored: Collection[str]
     on_reward: Callable[[object], None]
+    token: str
+    """Who posts a reward must know it."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """That the episode runs in: whose calls these are."""
     work: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -66,6 +68,13 @@ class _Door:
         for task in self.work:
             task.cancel()
         await asyncio.gather(*self.work, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeUrls:
+    base: str
+    """Ends with /v1."""
+    reward: str
 
 
 class ProgramEndpoint:
@@ -82,13 +91,15 @@ class ProgramEndpoint:
         sampling: SamplingParams,
         ignored: Collection[str],
         on_reward: Callable[[object], None],
-    ) -> AsyncIterator[str]:
-        """The base URL of an episode while it lasts, without /v1. on_reward: raises ValueError for what is no reward.
-        ignored: see exchange.ProgramDialect."""
-        server, key = self._servers.get(), secrets.token_urlsafe(24)
-        await server.enter(key, _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward))
+    ) -> AsyncIterator[EpisodeUrls]:
+        """The URLs of an episode while it lasts. on_reward: raises ValueError for a value that is no reward. ignored:
+        see exchange.ProgramDialect."""
+        server, key, token = self._servers.get(), secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        door = _Door(session=session, sampling=sampling, ignored=ignored, on_reward=on_reward, token=token)
+        await server.enter(key, door)
         try:
-            yield f"{server.url}/episodes/{key}"
+            url = f"{server.url}/episodes/{key}"
+            yield EpisodeUrls(base=f"{url}/v1", reward=f"{url}/reward/{token}")
         finally:
             await server.leave(key)
 
@@ -117,7 +128,7 @@ class _Server:
                 # Anthropic's client puts a /v1 of its own behind a base URL
                 Route(f"/episodes/{{key}}/v1/v1{MESSAGES.path}", self._asked(MESSAGES), methods=["POST"]),
                 Route("/episodes/{key}/v1/models", self._models, methods=["GET"]),
-                Route("/episodes/{key}/reward", self._posted(self._reward, CHAT), methods=["POST"]),
+                Route("/episodes/{key}/reward/{token}", self._posted(self._reward, CHAT), methods=["POST"]),
             ],
             exception_handlers={HTTPException: _nothing_there},
         )
@@ -185,8 +196,8 @@ class _Server:
         self, answer: Callable[[_Door, bytes], Awaitable[Response]], dialect: ProgramDialect
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            door = self._doors.get(request.path_params["key"])
-            if door is None:
+            door, token = self._doors.get(request.path_params["key"]), request.path_params.get("token")
+            if door is None or (token is not None and not secrets.compare_digest(token.encode(), door.token.encode())):
                 over = ChatRefused("no such episode, or it is over", status=404, code="episode_not_found")
                 return _error(over, dialect)
             try:

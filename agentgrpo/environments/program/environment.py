@@ -7,7 +7,9 @@ reward = what the program returns or prints + what it posts
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,19 +24,30 @@ from agentgrpo.environments.conversation import Conversation
 from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.own import columns_of
-from agentgrpo.environments.program.program import API_KEY, Call, CommandProgram, FunctionProgram, Program
+from agentgrpo.environments.program.program import (
+    API_KEY,
+    MAX_TAIL,
+    Call,
+    CommandProgram,
+    FunctionProgram,
+    Program,
+    ProgramFailed,
+)
 from agentgrpo.environments.program.sandbox import CommandSandbox
 from agentgrpo.environments.program.session import Session, SessionLimits
 from agentgrpo.environments.program.trained import TrainedBranches, Which
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.retrieval.lazy import extra_missing
 from agentgrpo.tools.hidden_tests.sandboxed import TESTS, HiddenTests
+from agentgrpo.tools.sandbox.base import SandboxLimits
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
 if TYPE_CHECKING:
     from agentgrpo.environments.program.endpoint import ProgramEndpoint
 
 REQUESTS = "requests"
+_DISK_MB, _MAX_FILES, _OPEN_FILES = 256, 65_536, 1024
+_LOG = logging.getLogger(__name__)
 _MEASURED = (
     *(REQUESTS, "refused_requests", "branches", "trained_branches", "continued_share"),
     *("unattributed_tokens", "failed_programs"),
@@ -103,6 +116,11 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
         return TrainedBranches(which=self.train, system=self.train_system, model=self.train_model)
 
     @property
+    def told(self) -> frozenset[str]:
+        """Columns by which a task is graded, and which the program is told all the same."""
+        return frozenset()
+
+    @property
     @abstractmethod
     def program(self) -> Program:
         """What runs for each attempt. Raises ConfigError where there is none."""
@@ -155,9 +173,28 @@ class ProgramEnvironments(EndpointEnvironments):
     """What is started for each attempt, in a directory of its own; null = function is called."""
     function: Callable[..., Any] | None = None
     """package.module:function, async, called for each attempt; null = command is started."""
+    tell: tuple[str, ...] = ()
+    """Columns of a task by which it is graded, and which the program is told all the same, such as references, answer
+    or tests. A program that hands them to the policy, or leaves them where the policy's commands can read them, teaches
+    it to copy."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that the command gets beside the usual ones, such as the key of a service."""
     sandbox: bool = False
-    """The command writes in its workspace alone, sees no process but its own, and reaches the endpoint and no other
-    network. Needs bubblewrap."""
+    """The command writes in its workspace alone, sees code and the paths in `show`, no process but its own, and reaches
+    the endpoint and no other server. Needs bubblewrap."""
+    show: tuple[str, ...] = ()
+    """Files and folders of this machine that the command may read in the sandbox, beside code and the system's."""
+    memory_mb: int = 4096
+    """Of each process in the sandbox; of all of them together with what they keep in memory as files, where the machine
+    has control groups."""
+    processes: int = 256
+    """Processes and threads in the sandbox."""
+    run_files: tuple[str, ...] = ()
+    """Paths that the configuration names elsewhere, which the sandbox covers: questions, models, runs."""
+
+    @property
+    def told(self) -> frozenset[str]:
+        return frozenset(self.tell)
 
     @cached_property
     def program(self) -> Program:
@@ -167,11 +204,43 @@ class ProgramEnvironments(EndpointEnvironments):
                 f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
             )
         if self.command is not None:
-            return CommandProgram(self.command, sandbox=CommandSandbox(self.endpoint.serve) if self.sandbox else None)
-        if self.sandbox:
-            raise ConfigError("environment.sandbox=true is for environment.command; a function runs in this process")
+            program = CommandProgram(self.command, variables=self.variables)
+            program.sandbox = self._new_sandbox(program) if self.sandbox else None
+            if not self.sandbox:
+                _LOG.warning(
+                    "environment.sandbox=false: whatever the command starts runs as user %d, with its files, its network "
+                    "and its processes; a policy that writes commands may read the questions with their answers, and "
+                    "write what the command reports. environment.sandbox=true keeps it from both",
+                    os.geteuid(),
+                )
+            return program
+        if self.sandbox or self.show or self.variables:
+            raise ConfigError(
+                "environment.sandbox, show and variables are for environment.command; a function runs in this process"
+            )
         assert self.function is not None
         return FunctionProgram(self.function)
+
+    def _new_sandbox(self, program: CommandProgram) -> CommandSandbox:
+        limits = SandboxLimits(
+            timeout_s=self.timeout_s,
+            memory_mb=self.memory_mb,
+            disk_mb=_DISK_MB,
+            max_files=_MAX_FILES,
+            processes=self.processes,
+            open_files=_OPEN_FILES,
+            max_output_bytes=MAX_TAIL,
+        )
+        place = self.workspaces.new_directory()
+        return CommandSandbox(
+            self.endpoint.serve, program.argv, place, limits, show=self.show, run_files=self.run_files
+        )
+
+    async def close(self) -> None:
+        program = self.program
+        if isinstance(program, CommandProgram) and program.sandbox is not None:
+            program.sandbox.close()
+        await super().close()
 
 
 class ProgramEnvironment:
@@ -201,6 +270,8 @@ class ProgramEnvironment:
             worth = 0.0 if session.limit is not None else options.failure_reward
             if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
                 raise
+            if isinstance(e, ProgramFailed):
+                self._note(e.reported)
             self._post(worth)
             metrics = {**session.metrics, "failed_programs": 1.0}
             return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
@@ -232,13 +303,18 @@ class ProgramEnvironment:
         """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
         options = self._options
         door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
-        async with door as url:
+        columns = {"id": task.id, **columns_of(task), **task.metadata}
+        grading = _grading(task, columns)
+        withheld = grading - options.told
+        async with door as urls:
             call = Call(
-                task={"id": task.id, **columns_of(task), **_shown(task)},
-                base_url=f"{url}/v1",
+                task={key: value for key, value in columns.items() if key not in withheld},
+                base_url=urls.base,
                 api_key=API_KEY,
                 workspace=self._workspace.path,
-                reward_url=f"{url}/reward",
+                reward_url=urls.reward,
+                withheld=tuple(sorted(withheld)),
+                secret=frozenset(grading),
             )
             running = asyncio.get_running_loop().create_task(options.program.run(call))
             session.on_failure = running.cancel
@@ -287,9 +363,11 @@ class ProgramEnvironment:
         return None if answer is None else str(answer)
 
 
-def _shown(task: Task) -> dict[str, Any]:
-    """What a program is told of a task's metadata: not the tests that it will be graded by."""
-    return {key: value for key, value in task.metadata.items() if key != TESTS}
+def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:
+    """Columns by which an attempt is graded: the references, whatever else repeats them, and the hidden tests."""
+    answers = (list(task.references), *task.references)
+    repeats = {key for key, value in columns.items() if value in answers and task.references}
+    return {"references", "answer", *repeats, *({TESTS} & columns.keys())}
 
 
 def _is_number(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -15,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
-from agentgrpo.environments.program.sandbox import CommandSandbox
+from agentgrpo.environments.program.sandbox import CREDENTIALS, CommandSandbox
 from agentgrpo.services import worker
 
 TASK_FILE = "task.json"
@@ -30,6 +31,9 @@ MAX_TAIL = 64 * 1024
 _SHOWN = 600
 _KILL_S, _POLL_S = 5.0, 0.002
 _CHUNK = 64 * 1024
+_MAX_WRITERS = 16
+"""Processes whose last words are kept, beside the command's."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,10 @@ class Call:
     workspace: Path
     """A directory of the attempt's own."""
     reward_url: str
+    withheld: tuple[str, ...] = ()
+    """Columns of the task that it is not told."""
+    secret: frozenset[str] = frozenset()
+    """Columns that are for the program alone: no file has them."""
 
     @property
     def port(self) -> int:
@@ -65,7 +73,7 @@ class FunctionProgram:
         """Raises ConfigError for parameters of other names."""
         self._function = function
         self._name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
-        known = tuple(Call.__dataclass_fields__)
+        known = ("task", "base_url", "api_key", "workspace", "reward_url")
         self._parameters = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
         self._takes_all = len(self._parameters) == 1 and self._parameters[0] not in known
         if not self._takes_all and (odd := [name for name in self._parameters if name not in known]):
@@ -88,11 +96,15 @@ class FunctionProgram:
 
 class CommandProgram:
     """`environment.command="python my_agent.py"`: started in the attempt's workspace, without a shell; ended with all
-    that it has started."""
+    that it has started.
 
-    def __init__(self, command: str, *, sandbox: CommandSandbox | None = None) -> None:
-        """Words that name a file here are that file wherever the program runs; python is the one that runs this. Raises
-        ConfigError where there is no such program."""
+    It reports on its standard output, a socket on which the kernel says which process has written. A line counts where
+    the command itself has written it: what its children write, at the policy's bidding perhaps, is no report."""
+
+    def __init__(self, command: str, *, variables: Sequence[str] = ()) -> None:
+        """Words that name a file here are that file wherever the program runs; python is the one that runs this.
+        variables: names of environment variables that it gets beside the usual ones. Raises ConfigError where there is
+        no such program, or no such variable."""
         try:
             words = shlex.split(command)
         except ValueError as e:
@@ -102,80 +114,151 @@ class CommandProgram:
                 f"environment.command={command}: there is no program {words[0] if words else ''!r}; give one on the "
                 "PATH, or the path to one"
             )
-        self._shown, self._sandbox = command, sandbox
+        if missing := [name for name in variables if name not in os.environ]:
+            raise ConfigError(f"environment.variables: {', '.join(missing)} is not set here; set it, or leave it out")
+        self._shown, self._variables = command, frozenset(variables)
+        self.sandbox: CommandSandbox | None = None
         found = [sys.executable if words[0] == "python" else str(shutil.which(words[0])), *words[1:]]
-        self._argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in found]
+        self.argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in found]
 
     async def run(self, call: Call) -> object:
-        (call.workspace / TASK_FILE).write_text(json.dumps(call.task, default=str), encoding="utf-8")
+        """Raises ProgramFailed."""
+        public = {key: value for key, value in call.task.items() if key not in call.secret}
+        (call.workspace / TASK_FILE).write_text(json.dumps(public, default=str), encoding="utf-8")
         async with AsyncExitStack() as held:
-            argv, inherited = self._argv, list[int]()
-            if self._sandbox is not None:
+            output = held.enter_context(Output())
+            argv, inherited = self.argv, list[int]()
+            if self.sandbox is not None:
                 ours, theirs = socket.socketpair()
                 held.enter_context(ours)
                 held.enter_context(theirs)
-                await held.enter_async_context(self._sandbox.serving(ours))
-                inherited = [theirs.fileno()]
-                argv = self._sandbox.argv(argv, call.workspace, call.port, theirs.fileno())
-            process = _Process(argv, call, inherited)
+                filter = self.sandbox.new_filter()
+                held.callback(os.close, filter)
+                self.sandbox.hand_over(call.workspace)
+                await held.enter_async_context(self.sandbox.serving(ours, output.is_by))
+                inherited = [theirs.fileno(), filter]
+                argv = self.sandbox.argv(argv, call.workspace, call.port, *inherited)
+            process = _Process(argv, self._environment(call), call.workspace, output, inherited)
+            writing = await process.tell(json.dumps(call.task, default=str).encode())
             try:
                 code = await process.ended()
             finally:
+                if writing.get_write_buffer_size():
+                    writing.abort()
                 await process.end()
-        output = process.output.content.decode("utf-8", "replace")
+        reported = _last_json(output.report)
         if code:
-            said = process.errors.content.decode("utf-8", "replace").strip()[-_SHOWN:]
-            raise EnvironmentFailure(f"{self._shown}: exit code {code}: {said or '(it said nothing)'}", kind="program")
-        return _last_json(output)
+            words = process.errors.content.decode("utf-8", "replace").strip()[-_SHOWN:]
+            failure = f"{self._shown}: exit code {code}: {words or '(it said nothing)'}{self._hint(call, words)}"
+            raise ProgramFailed(failure, reported)
+        if reported is None and _last_json(output.rest) is not None:
+            _LOG.warning(
+                "%s: a process that the command has started has printed a reward, which does not count: the command "
+                "itself must print it (exec the program that does, or echo its output)",
+                self._shown,
+            )
+        return reported
 
-
-class _Process:
-    """A command under a keeper (services.worker), which ends it with all that it has started, daemons too."""
-
-    def __init__(self, argv: list[str], call: Call, inherited: Sequence[int]) -> None:
-        """Raises EnvironmentFailure."""
+    def _environment(self, call: Call) -> dict[str, str]:
+        given = {name: value for name, value in os.environ.items() if _is_usual(name) or name in self._variables}
         environment = {
-            **os.environ,
+            **given,
             "OPENAI_BASE_URL": call.base_url,
             "OPENAI_API_KEY": call.api_key,
             "ANTHROPIC_BASE_URL": call.base_url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": call.api_key,
-            "AGENTGRPO_REWARD_URL": call.reward_url,
             "AGENTGRPO_TASK": str(call.workspace / TASK_FILE),
             "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"])),
             "PYTHONHASHSEED": "0",  # or its sets would have another order every time
         }
         environment["no_proxy"] = environment["NO_PROXY"]
+        if self.sandbox is not None:
+            environment |= {"HOME": str(call.workspace), "TMPDIR": "/tmp"}
+        return environment
+
+    def _hint(self, call: Call, words: str) -> str:
+        """The settings by which the command would get what its last words name."""
+        last = words.rpartition("\n")[2]
+        kept = [n for n in os.environ if not _is_usual(n) and n not in self._variables and len(n) > 3 and n in last]
+        if kept:
+            return f"; {kept[0]} is set here and is not handed on, unless environment.variables=[{kept[0]}]"
+        if name := next((name for name in call.withheld if f"KeyError: '{name}'" in last), None):
+            return f"; {name} is not told, unless environment.tell=[{name}]"
+        if self.sandbox is not None and "No such file or directory" in last:
+            return "; in the sandbox it sees code, and the paths in environment.show=[PATH]"
+        return ""
+
+
+class ProgramFailed(EnvironmentFailure):
+    def __init__(self, message: str, reported: object = None) -> None:
+        """reported: what it had said of the episode by then."""
+        super().__init__(message, kind="program")
+        self.reported = reported
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.reported)
+
+
+_USUAL = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX "
+    "LD_LIBRARY_PATH SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_PATH NODE_EXTRA_CA_CERTS "
+    "JAVA_HOME TOKENIZERS_PARALLELISM OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS OPENBLAS_CORETYPE "
+    "OPENBLAS_L2_SIZE COVERAGE_PROCESS_START".split()
+)
+"""Environment variables that commands get: those by which programs are found and run, and no keys."""
+
+
+def _is_usual(name: str) -> bool:
+    return name in _USUAL or name.startswith("LC_")
+
+
+class _Process:
+    """A command under a keeper (services.worker), which ends it with all that it has started, daemons too."""
+
+    def __init__(
+        self, argv: list[str], environment: Mapping[str, str], folder: Path, output: Output, inherited: Sequence[int]
+    ) -> None:
+        """Raises EnvironmentFailure."""
         with ExitStack() as theirs:
             self._channel, control = socket.socketpair()
             theirs.enter_context(control)
             self._channel.setblocking(False)
-            ends = [os.pipe(), os.pipe()]
-            for _, end in ends:
+            source, self._input = os.pipe()
+            errors, errors_end = os.pipe()
+            for end in (source, errors_end):
                 theirs.callback(os.close, end)
             try:
                 self._keeper = subprocess.Popen(
-                    [sys.executable, "-P", worker.__file__, str(os.getpid()), str(call.workspace / TASK_FILE), *argv],
+                    [sys.executable, "-P", worker.__file__, str(os.getpid()), str(source), *argv],
                     stdin=control.fileno(),
-                    stdout=ends[0][1],
-                    stderr=ends[1][1],
-                    cwd=call.workspace,
-                    env=environment,
-                    pass_fds=inherited,
+                    stdout=output.theirs,
+                    stderr=errors_end,
+                    cwd=folder,
+                    env=dict(environment),
+                    pass_fds=(source, *inherited),
                     start_new_session=True,
                 )
             except OSError as e:
                 self._channel.close()
-                for end, _ in ends:
-                    os.close(end)
+                os.close(self._input)
+                os.close(errors)
                 raise EnvironmentFailure(f"no process can be started: {e.strerror}", kind="program") from e
-        self.output, self.errors = Tail(ends[0][0]), Tail(ends[1][0])
+        self.output, self.errors = output, Tail(errors)
         self._ending: asyncio.Task[None] | None = None
+
+    async def tell(self, text: bytes) -> asyncio.WriteTransport:
+        """Write its input, as it reads it."""
+        loop, pipe = asyncio.get_running_loop(), os.fdopen(self._input, "wb", buffering=0)
+        transport, _ = await loop.connect_write_pipe(asyncio.Protocol, pipe)
+        transport.write(text)
+        transport.close()
+        return transport
 
     async def ended(self) -> int:
         """Its exit code; 128 + n where signal n killed it. The keeper ends last, and its end of the socket with it."""
         with suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_recv(self._channel, 1)
+            while word := await asyncio.get_running_loop().sock_recv(self._channel, 32):
+                self.output.may_be_by(int(word))
         for tail in (self.output, self.errors):
             tail.drain()
         return self._keeper.wait()
@@ -196,7 +279,6 @@ class _Process:
             self._keeper.kill()
             self._keeper.wait()
             self._channel.close()
-            self.output.close()
             self.errors.close()
 
 
@@ -233,6 +315,75 @@ class Tail:
             self._is_open = False
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
+
+
+class Output:
+    """The standard output of a command, and which process wrote it: a socket whose credentials the kernel vouches for
+    (SO_PASSCRED of unix(7)). A child can neither open it anew, as it could a pipe, nor write as its parent. `with` it."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._ours.setblocking(False)
+        self._ends: dict[int, bytearray] = {}
+        self._author: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._ours, self._read)
+
+    @property
+    def theirs(self) -> int:
+        """The descriptor that the command writes to."""
+        return self._theirs.fileno()
+
+    def is_by(self, pid: int) -> None:
+        """The command is this process."""
+        self._author = pid
+
+    def may_be_by(self, pid: int) -> None:
+        """The command is this process, unless `is_by` says otherwise: in the sandbox it is a child of this one."""
+        if self._author is None:
+            self._author = pid
+
+    @property
+    def report(self) -> str:
+        """The end of what the command itself has written."""
+        return self._ends.get(self._author or 0, b"").decode("utf-8", "replace")
+
+    @property
+    def rest(self) -> str:
+        """The end of what other processes have written."""
+        return "\n".join(end.decode("utf-8", "replace") for pid, end in self._ends.items() if pid != self._author)
+
+    def _read(self) -> bool:
+        """Whether there may be more at once."""
+        try:
+            chunk, notes, _, _ = self._ours.recvmsg(_CHUNK, socket.CMSG_SPACE(CREDENTIALS.size))
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._loop.remove_reader(self._ours)
+            return False
+        pid = CREDENTIALS.unpack(notes[0][2])[0]
+        end = self._ends.pop(pid, bytearray())
+        end += chunk
+        del end[:-MAX_TAIL]
+        self._ends[pid] = end  # the newest last
+        if len(self._ends) > _MAX_WRITERS:
+            del self._ends[next(other for other in self._ends if other != self._author)]
+        return True
+
+    def drain(self) -> None:
+        """What is there already; whoever wrote it has ended."""
+        while self._read():
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._ours)
+        self._ours.close()
+        self._theirs.close()
 
 
 def _last_json(output: str) -> object:

@@ -1,96 +1,224 @@
-"""A command behind bubblewrap: it writes in its workspace alone, sees no process but its own, and reaches the endpoint
-and no other network.
+"""A command in the sandbox: it writes in its workspace alone, reads code and what the user shows it, sees no process but
+its own, and reaches the endpoint and no other server.
 
-    keeper --> bwrap: namespaces --> door: opens a socket at the endpoint's address, sends it out, becomes the command
+    keeper --> isolation.py --> door: opens a socket at the endpoint's address, sends it out, becomes the command
 
 Its network is one of its own, in which the endpoint's address is free. The socket that is opened there is served by the
-endpoint out here, so its URL stays as it is. It is not the sandbox of the python tool: an agent needs its libraries and
-files, so it reads all that this user can read, and neither its memory nor its processes are bounded.
+endpoint out here, so its URL stays as it is. The command's program is a copy that can be executed and not read: the
+kernel then lets none of its children look into its memory.
 """
 
 from __future__ import annotations
 
+import array
 import asyncio
+import json
+import os
+import resource
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.environments.program.view import binary_of, view_of
+from agentgrpo.tools.sandbox.base import MIB, SandboxLimits
+from agentgrpo.tools.sandbox.bounds import bounds_of_command
+from agentgrpo.tools.sandbox.isolation import NEEDS, NOBODY, Home, Isolation
+from agentgrpo.tools.sandbox.seccomp import filter_for
+from agentgrpo.tools.sandbox.self_test import fault_in, self_test
 
 Serve: TypeAlias = Callable[[socket.socket], AbstractAsyncContextManager[None]]
 """The endpoint serves a socket too, while this lasts."""
+START_S = 60.0
+CREDENTIALS = struct.Struct("3i")
+"""struct ucred: process, user, group."""
+_INSTEAD = "or leave environment.sandbox out"
+_MISSING = (
+    "environment.sandbox=true runs the command in bubblewrap, and there is no {name} here; install it (apt-get install "
+    "{package}), "
+)
 
 _DOOR = """
-import os, socket, sys
+import json, os, resource, socket, sys
 channel = socket.socket(fileno=int(sys.argv[1]))
 with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as opened:
     socket.send_fds(channel, [b"D"], [opened.fileno()])
-channel.recv(1)
-channel.close()
-os.execvp(sys.argv[3], sys.argv[3:])
+if channel.recv(1) != b"G":
+    os._exit(1)
+for which, most in json.loads(sys.argv[3]):
+    resource.setrlimit(which, (most, most))
+os.closerange(3, 1024)
+os.execvp(sys.argv[4], sys.argv[4:])
 """
 
 
 class CommandSandbox:
-    def __init__(self, serve: Serve) -> None:
-        """Raises ConfigError where it cannot hold."""
-        self._serve = serve
-        bwrap = shutil.which("bwrap")
-        if bwrap is None:
-            raise ConfigError(
-                "environment.sandbox=true runs the command in bubblewrap, and there is no bwrap here; install it "
-                "(apt-get install bubblewrap), or leave the sandbox out"
-            )
-        self._bwrap = bwrap
-        tried = subprocess.run([*self._isolated(Path("/")), sys.executable, "-S", "-c", ""], capture_output=True)
-        if tried.returncode:
-            said = tried.stderr.decode("utf-8", "replace").strip()[-300:]
-            raise ConfigError(
-                f"environment.sandbox=true does not hold here: {said}; it needs user namespaces that are open to this "
-                "user, or leave the sandbox out"
-            )
+    """Of one command. Runs a program at once that tests it."""
 
-    def argv(self, argv: Sequence[str], workspace: Path, port: int, control: int) -> list[str]:
-        """control: a descriptor that it inherits, the other end of what `serving` is given."""
-        door = [sys.executable, "-I", "-S", "-c", _DOOR, str(control), str(port)]
-        return [*self._isolated(workspace), *door, *argv]
+    def __init__(
+        self,
+        serve: Serve,
+        argv: Sequence[str],
+        place: Path,
+        limits: SandboxLimits,
+        *,
+        show: Sequence[str] = (),
+        run_files: Sequence[str] = (),
+    ) -> None:
+        """argv: the command. place: a folder for the copies of its programs. show, run_files: as in view.view_of. Raises
+        ConfigError where it cannot hold."""
+        self._serve, self._limits = serve, limits
+        self._filter = filter_for(os.uname().machine, is_command=True)
+        binaries = dict.fromkeys((os.path.realpath(sys.executable), binary_of(argv[0])))
+        copies = {path: _unreadable_copy(path, place, number) for number, path in enumerate(binaries)}
+        self._view = view_of(argv, show=show, run_files=run_files, replaced=copies)
+        self._isolation = Isolation(self._view, limits, shares_memory=True, missing=f"{_MISSING}{_INSTEAD}")
+        if self._isolation.is_root:
+            _refuse_closed([word for word in argv if Path(word).is_absolute() and Path(word).is_file()])
+        home = place / "test"
+        home.mkdir(mode=0o700)
+        fault = self._isolation.settle(lambda: self._tested(home))
+        if fault is not None:
+            raise ConfigError(f"environment.sandbox=true does not hold here: {fault}. {NEEDS}. Open them, {_INSTEAD}")
+        isolation = self._isolation
+        self.no_groups = isolation.no_groups
+        self.bounds = tuple(
+            bounds_of_command(limits, has_group=isolation.has_groups, is_counted=isolation.is_counted)
+        )
+
+    def argv(self, argv: Sequence[str], workspace: Path, port: int, control: int, filter: int) -> list[str]:
+        """control: a descriptor that it inherits, the other end of what `serving` is given. filter: another one, of
+        `new_filter`."""
+        limits = self._limits
+        bounds = {
+            resource.RLIMIT_DATA: limits.memory_mb * MIB,
+            resource.RLIMIT_NPROC: limits.processes,
+            resource.RLIMIT_NOFILE: limits.open_files,
+            resource.RLIMIT_CORE: 0,
+        }
+        door = [sys.executable, "-I", "-S", "-c", _DOOR, str(control), str(port), json.dumps([*bounds.items()])]
+        return [*self._isolation.argv(Home(path=str(workspace), is_bound=True), filter), *door, *argv]
+
+    def new_filter(self) -> int:
+        """A descriptor to read the system call filter from, once."""
+        filter = os.memfd_create("filter")
+        os.write(filter, self._filter)
+        os.lseek(filter, 0, os.SEEK_SET)
+        return filter
+
+    def hand_over(self, workspace: Path) -> None:
+        """The folder and the files in it belong to the user that the command runs as."""
+        if self._isolation.is_root:
+            for folder, _, files in os.walk(workspace):
+                for path in (Path(folder), *(Path(folder, name) for name in files)):
+                    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
     @asynccontextmanager
-    async def serving(self, channel: socket.socket) -> AsyncIterator[None]:
-        """While the command runs."""
-        handing = asyncio.get_running_loop().create_task(self._hand_over(channel))
+    async def serving(self, channel: socket.socket, begins: Callable[[int], None]) -> AsyncIterator[None]:
+        """While the command runs. begins: called with its process, before it begins."""
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        group = self._isolation.new_group()
+        handing = asyncio.get_running_loop().create_task(self._hand_over(channel, group, begins))
         try:
             yield
         finally:
             handing.cancel()
             await asyncio.wait((handing,))
+            self._isolation.remove_group(group)
         if not handing.cancelled():
             handing.result()
 
-    async def _hand_over(self, channel: socket.socket) -> None:
+    def close(self) -> None:
+        self._isolation.close()
+
+    async def _hand_over(self, channel: socket.socket, group: Path | None, begins: Callable[[int], None]) -> None:
         loop, is_here = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(channel, is_here.set)
         try:
             await is_here.wait()
         finally:
             loop.remove_reader(channel)
-        _, descriptors, *_ = socket.recv_fds(channel, 1, 1)
-        if not descriptors:
+        pid, opened = _received(channel)
+        if opened is None:
             return  # it has ended before it began: its exit code says why
-        async with self._serve(socket.socket(fileno=descriptors[0])):
+        async with self._serve(opened):
+            try:
+                self._isolation.admit(group, pid)
+            except OSError as e:
+                channel.shutdown(socket.SHUT_RDWR)
+                raise EnvironmentFailure(f"the command cannot be bounded: {e}", kind="sandbox") from e
+            begins(pid)
             channel.send(b"G")
             await asyncio.Event().wait()
 
-    def _isolated(self, workspace: Path) -> list[str]:
-        own = ["--bind", str(workspace), str(workspace), "--setenv", "TMPDIR", str(workspace)]
-        return [
-            *(self._bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
-            *(own if workspace != Path("/") else ()),
-            *("--chdir", str(workspace), "--"),
-        ]
+    def _tested(self, home: Path) -> str | None:
+        """What does not hold. It takes the time it takes: a slow machine is none that fails."""
+        self.hand_over(home)
+        isolation = self._isolation
+        code = self_test(self._view, self._limits, is_counted=isolation.is_counted, is_command=True)
+        group = isolation.new_group()
+        with ExitStack() as held:
+            ours, theirs = socket.socketpair()
+            filter = self.new_filter()
+            held.enter_context(ours)
+            held.callback(isolation.remove_group, group)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ours.settimeout(START_S)
+            command = self.argv([sys.executable, "-I", "-S", "-c", code], home, 0, theirs.fileno(), filter)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(), filter),
+            )
+            theirs.close()
+            os.close(filter)
+            try:
+                pid, opened = _received(ours)
+                if opened is not None:
+                    opened.close()
+                    isolation.admit(group, pid)
+                    ours.send(b"G")
+                printed, _ = process.communicate(timeout=START_S)
+            except (OSError, subprocess.TimeoutExpired) as e:
+                return f"its test did not end: {e}"
+            finally:
+                process.kill()
+                process.wait()
+        return fault_in(printed, process.returncode)
+
+
+def _received(channel: socket.socket) -> tuple[int, socket.socket | None]:
+    """The process at the door, as the kernel names it, and the socket that it has opened; None if it has ended."""
+    room = socket.CMSG_SPACE(CREDENTIALS.size) + socket.CMSG_SPACE(array.array("i").itemsize)
+    _, notes, _, _ = channel.recvmsg(1, room)
+    pid, opened = 0, None
+    for level, kind, data in notes:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid = CREDENTIALS.unpack(data)[0]
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            opened = socket.socket(fileno=array.array("i", data)[0])
+    return pid, opened
+
+
+def _unreadable_copy(path: str, place: Path, number: int) -> str:
+    copy = place / f"program-{number}"
+    shutil.copyfile(path, copy)
+    copy.chmod(0o111)
+    return str(copy)
+
+
+def _refuse_closed(files: Sequence[str]) -> None:
+    for path in files:
+        if not Path(path).stat().st_mode & 0o004:
+            raise ConfigError(
+                f"environment.sandbox=true: {path} can be read by its owner alone, and the command runs as another "
+                f"user; let all read it (chmod o+r {path})"
+            )

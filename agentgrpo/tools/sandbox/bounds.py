@@ -50,6 +50,25 @@ def bounds_of(limits: SandboxLimits, *, has_group: bool, is_counted: bool) -> It
     yield Bound(what="where the machine runs out of memory", by="kernel", most="programs go first (oom_score_adj 1000)")
 
 
+def bounds_of_command(limits: SandboxLimits, *, has_group: bool, is_counted: bool) -> Iterator[Bound]:
+    """What bounds the command of an agent, whose memory counts by what it has written to."""
+    memory, disk = limits.memory_mb, limits.disk_mb
+    total = f"{limits.processes} processes of {memory} MiB"
+    yield Bound(what="memory of a process", by="rlimit", most=f"{memory} MiB of data")
+    if has_group:
+        yield Bound(what="memory in all", by="cgroup", most=f"{memory + disk} MiB, files and buffers too")
+    else:
+        yield Bound(what="memory in all", by=NOTHING, most=total)
+    yield Bound(what="processes and threads", by="cgroup, rlimit" if has_group else "rlimit", most=f"{limits.processes}")
+    yield Bound(what="bytes in /tmp, and again in /dev/shm", by="tmpfs", most=f"{disk} MiB")
+    yield Bound(what="number of files in /tmp", by="tmpfs" if is_counted else NOTHING, most=f"{limits.max_files}")
+    yield Bound(what="bytes of files in the workspace", by=NOTHING, most="the free space of the temporary directory")
+    yield Bound(what="other servers and sockets", by="namespace, seccomp", most="none but the endpoint")
+    yield Bound(what="time", by="driver", most=f"{limits.timeout_s:g} s")
+    yield Bound(what="output", by="driver", most=f"its last {limits.max_output_bytes} bytes, and again of errors")
+    yield Bound(what="where the machine runs out of memory", by="kernel", most="commands go first (oom_score_adj 1000)")
+
+
 def _sum_mb(limits: SandboxLimits) -> int:
     return limits.processes * (limits.memory_mb + _buffers_mb(limits)) + limits.disk_mb
 

@@ -50,6 +50,12 @@ class View:
         """The names in the root folder, but for those that every sandbox has."""
         return {path.split("/")[1] for path in (*self.shown, *(path for _, path in self.links))}
 
+    @property
+    def folders_in_tmp(self) -> list[str]:
+        """Those that hold shown paths: nobody puts a file beside these, though /tmp is writable."""
+        inner = {p.parts[2] for p in map(Path, self.shown) if p.parts[1] == "tmp" and len(p.parts) > 3}
+        return sorted(f"/tmp/{name}" for name in inner)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
@@ -122,7 +128,9 @@ class Isolation:
             *("--hostname", "sandbox", "--cap-drop", "ALL", "--uid", str(NOBODY), "--gid", str(NOBODY)),
             *self._flags,
             *(("--bind", PLACE, "/tmp") if is_mounted else (*in_memory, "/tmp")),
+            *(word for folder in self._view.folders_in_tmp for word in ("--tmpfs", folder)),
             *(word for path in self._view.shown for word in ("--ro-bind", path, path)),
+            *(word for folder in self._view.folders_in_tmp for word in ("--remount-ro", folder)),
             *(word for path in self._view.covered for word in _cover(path)),
             *(word for path, source in self._view.replaced.items() for word in ("--ro-bind", source, path)),
             *(word for target, path in self._view.links for word in ("--symlink", target, path)),
@@ -163,9 +171,11 @@ class Isolation:
         gates = {path: gate for path in paths if (gate := _gate(Path(path))) is not None}
         if not gates:
             return []
+        folders = {str(p) for path, gate in gates.items() for p in Path(path).parents if p.is_relative_to(gate)}
+        made = [word for path in sorted(folders - {*gates.values()}) for word in ("--perms", "0755", "--dir", path)]
         bound = [w for p in gates for w in ("--bind" if p in writable else "--ro-bind", p, p)]
         emptied = [word for gate in sorted({*gates.values()}) for word in ("--tmpfs", gate)]
-        return [self._bwrap, "--dev-bind", "/", "/", "--die-with-parent", *emptied, *bound, "--"]
+        return [self._bwrap, "--dev-bind", "/", "/", "--die-with-parent", *emptied, *made, *bound, "--"]
 
 
 def _user_of(pid: int) -> int:
