@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,18 +30,18 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 
+from attacks.agents import OF_AN_AGENT, AgentSandbox  # noqa: E402
 from attacks.attempt import PRELUDE, Attack  # noqa: E402
 from attacks.catalogue import ATTACKS  # noqa: E402
 from attacks.scene import SECRET_NAME, Scene  # noqa: E402
 
 from agentgrpo.core.errors import ConfigError  # noqa: E402
-from agentgrpo.tools.python import keep_files, plain_text  # noqa: E402
+from agentgrpo.tools.directory import FileProblem  # noqa: E402
+from agentgrpo.tools.python import files_in, keep_files, plain_text  # noqa: E402
 from agentgrpo.tools.sandbox.base import SandboxLimits, SandboxProgram  # noqa: E402
-from agentgrpo.tools.sandbox.bubblewrap import (  # noqa: E402
-    NOBODY,
-    BubblewrapSandbox,
-    find_interpreter,
-)
+from agentgrpo.tools.sandbox.bubblewrap import BubblewrapSandbox, find_interpreter  # noqa: E402
+from agentgrpo.tools.sandbox.isolation import NOBODY  # noqa: E402
+from agentgrpo.tools.workspace import remove_tree  # noqa: E402
 
 ORDINARY = 61_183
 """A user that nobody is, for the driver that is not root."""
@@ -157,6 +157,21 @@ def contained(code: str, scene: Scene, sandbox: BubblewrapSandbox) -> Result:
     return result
 
 
+def contained_by_agent(code: str, scene: Scene, sandbox: AgentSandbox) -> Result:
+    """The same program as what a policy has written to an agent with a shell."""
+    left, said, seconds = sandbox.run(code)
+    home = Path(tempfile.mkdtemp(dir=scene.folder))
+    with suppress(FileProblem):
+        keep_files(home, {}, files_in(left, MUCH))  # as whoever grades them does
+    remove_tree(left)
+    result = _left_in(home)
+    result.output, result.errors = said["output"].encode("latin-1"), said["errors"].encode("latin-1")
+    result.text = plain_text(result.output)
+    result.is_late = seconds > DEADLINE_S + START_S
+    shutil.rmtree(home)
+    return result
+
+
 def drive(names: Sequence[str], verbose: bool) -> int:
     """All attacks against this very process as the driver; prints a line each."""
     is_root = os.geteuid() == 0
@@ -166,6 +181,7 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     has_groups = not grouped.no_groups
     interpreter = find_interpreter(None, NOBODY if is_root else None).executable
     scene = Scene(interpreter)
+    agent = AgentSandbox(interpreter, scene.folder, limit_s=DEADLINE_S)
     passed = failed = 0
     unshown: list[str] = []
     unbounded: list[str] = []
@@ -176,15 +192,17 @@ def drive(names: Sequence[str], verbose: bool) -> int:
             if attack.needs_group and not has_groups:
                 unbounded.append(attack.name)
                 continue
-            sandboxes = [each for each in (grouped if has_groups else None, bare_of_groups) if each]
-            verdict = one(attack, scene, sandboxes[:1] if attack.needs_group else sandboxes, interpreter)
-            if verdict == "not shown":
+            sandboxes = [grouped] if attack.needs_group else [*([grouped] if has_groups else []), bare_of_groups]
+            by_agent = [] if attack.name in OF_AN_AGENT else [agent]
+            verdicts = [*one(attack, scene, [*sandboxes, *by_agent], interpreter)]
+            if not verdicts:
                 unshown.append(attack.name)
-                continue
-            passed, failed = passed + (verdict == "contained"), failed + (verdict != "contained")
-            if verbose or verdict != "contained":
-                print(f"{who:5} {attack.name:28} {verdict}", flush=True)
+            for name, verdict in zip((attack.name, f"{attack.name}, by an agent"), verdicts, strict=False):
+                passed, failed = passed + (verdict == "contained"), failed + (verdict != "contained")
+                if verbose or verdict != "contained":
+                    print(f"{who:5} {name:42} {verdict}", flush=True)
     finally:
+        agent.close()
         scene.close()
         asyncio.run(grouped.close())
     if unbounded:
@@ -198,22 +216,32 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     return failed
 
 
-def one(attack: Attack, scene: Scene, sandboxes: Sequence[BubblewrapSandbox], interpreter: str) -> str:
-    """contained | not shown | what went wrong."""
+def one(
+    attack: Attack, scene: Scene, sandboxes: Sequence[BubblewrapSandbox | AgentSandbox], interpreter: str
+) -> Iterator[str]:
+    """contained | what went wrong, for the python tool and, if it is among `sandboxes`, for an agent; nothing for an
+    attack that does not succeed without a sandbox either."""
 
-    def code(*, is_bare: bool) -> str:
-        return f"F = {scene.facts_now(is_bare=is_bare)!r}\n{PRELUDE}\n{attack.code}\n"
+    def code(**facts: bool) -> str:
+        return f"F = {scene.facts_now(**facts)!r}\n{PRELUDE}\n{attack.code}\n"
 
     scene.reset()
     result = bare(code(is_bare=True), scene, interpreter)
     if not _harmed(attack, scene, result):
-        return "not shown"
+        return
+    verdict = "contained"
     for sandbox in sandboxes:
         scene.reset()
-        result = contained(code(is_bare=False), scene, sandbox)
+        if isinstance(sandbox, AgentSandbox):
+            yield verdict
+            verdict, result = "contained", contained_by_agent(code(is_agent=True), scene, sandbox)
+        else:
+            result = contained(code(), scene, sandbox)
         if _harmed(attack, scene, result) or result.is_late:
-            return f"NOT CONTAINED ({sandbox.no_groups or 'grouped'}): {result.text[:200]!r} {result.errors[-200:]!r}"
-    return "contained"
+            verdict = (
+                f"NOT CONTAINED ({sandbox.no_groups or 'grouped'}): {result.text[:200]!r} {result.errors[-200:]!r}"
+            )
+    yield verdict
 
 
 def _harmed(attack: Attack, scene: Scene, result: Result) -> bool:

@@ -116,6 +116,7 @@ def _execute(keeper: int, source: str, *argv: str) -> None:
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getppid() == keeper:
+        _go_first()
         with suppress(OSError):  # a trainer that is gone
             os.write(0, b"%d\n" % os.getpid())
         opened = int(source) if source.isdigit() else os.open(source, os.O_RDONLY)
@@ -135,8 +136,7 @@ def _serve(keeper: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):  # what the function prints is nobody's
         os.dup2(nothing, fd)
-    with suppress(OSError):  # where memory runs out, this process goes first
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    _go_first()
     hello = _receive(channel)
     _bound_memory(hello["memory"])
     sys.argv, sys.path[:] = [""], hello["path"]
@@ -173,6 +173,12 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
         detail = "".join(traceback.format_exception(e))[-_MAX_DETAIL_CHARS:]
         reply = {"error": _last_line(e), "detail": detail.encode("utf-8", "replace").decode("utf-8")}
         return {**reply, "memory": "short"} if isinstance(e, MemoryError) else reply
+
+
+def _go_first() -> None:
+    """Where memory runs out, this process and those that it starts are ended first."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _bound_memory(num_bytes: int) -> None:

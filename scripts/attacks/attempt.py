@@ -53,9 +53,9 @@ def read(path):
         return file.read(1 << 20)
 
 def first():
-    # The process that waits for this program: in the sandbox the first, else one made for the purpose.
+    # The process that waits for this program: in the sandbox the first, or the agent; else one made for the purpose.
     if not F["is_bare"]:
-        return 1
+        return os.getppid() if F["is_agent"] else 1
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)

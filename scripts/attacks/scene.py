@@ -67,8 +67,8 @@ class Scene:
     def leaked(self) -> int:
         return self._leaked
 
-    def facts_now(self, *, is_bare: bool) -> dict[str, object]:
-        return {**self.facts, "bait": self._bait.pid, "is_bare": is_bare}
+    def facts_now(self, *, is_bare: bool = False, is_agent: bool = False) -> dict[str, object]:
+        return {**self.facts, "bait": self._bait.pid, "is_bare": is_bare, "is_agent": is_agent}
 
     def reset(self) -> None:
         """As if nothing had happened."""

@@ -6,8 +6,9 @@
     GET  /episodes/KEY/v1/models               the one model
     POST /episodes/KEY/reward/TOKEN            {"reward": 0.5, ...} or a number
 
-It listens on this machine's loopback alone while an episode is open. A KEY is known to nobody but its program, and what
-the program starts; after the end of the episode it leads nowhere. Only a function gets the TOKEN. What a request samples for a client that is gone is stopped.
+It listens on this machine's loopback alone while an episode is open. A KEY is known to its program and to whatever the
+program starts; after the end of the episode it leads nowhere. The TOKEN is known to functions alone. What a request
+samples for a client that is gone is stopped.
 """
 
 from __future__ import annotations

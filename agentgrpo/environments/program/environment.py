@@ -26,27 +26,24 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.own import columns_of
 from agentgrpo.environments.program.program import (
     API_KEY,
-    MAX_TAIL,
     Call,
     CommandProgram,
     FunctionProgram,
     Program,
     ProgramFailed,
 )
-from agentgrpo.environments.program.sandbox import CommandSandbox
+from agentgrpo.environments.program.sandbox import CommandSandbox, limits_of_command
 from agentgrpo.environments.program.session import Session, SessionLimits
 from agentgrpo.environments.program.trained import TrainedBranches, Which
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.retrieval.lazy import extra_missing
 from agentgrpo.tools.hidden_tests.sandboxed import TESTS, HiddenTests
-from agentgrpo.tools.sandbox.base import SandboxLimits
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
 if TYPE_CHECKING:
     from agentgrpo.environments.program.endpoint import ProgramEndpoint
 
 REQUESTS = "requests"
-_DISK_MB, _MAX_FILES, _OPEN_FILES = 256, 65_536, 1024
 _LOG = logging.getLogger(__name__)
 _MEASURED = (
     *(REQUESTS, "refused_requests", "branches", "trained_branches", "continued_share"),
@@ -205,12 +202,20 @@ class ProgramEnvironments(EndpointEnvironments):
             )
         if self.command is not None:
             program = CommandProgram(self.command, variables=self.variables)
-            program.sandbox = self._new_sandbox(program) if self.sandbox else None
-            if not self.sandbox:
+            if self.sandbox:
+                program.sandbox = CommandSandbox(
+                    self.endpoint.serve,
+                    program.argv,
+                    self.workspaces.new_directory(),
+                    limits_of_command(self.timeout_s, self.memory_mb, self.processes),
+                    show=self.show,
+                    run_files=self.run_files,
+                )
+            else:
                 _LOG.warning(
-                    "environment.sandbox=false: whatever the command starts runs as user %d, with its files, its network "
-                    "and its processes; a policy that writes commands may read the questions with their answers, and "
-                    "write what the command reports. environment.sandbox=true keeps it from both",
+                    "environment.sandbox=false: whatever the command starts runs as user %d, with its files, its "
+                    "network and its processes; a policy that writes commands may read the questions with their "
+                    "answers, and write what the command reports. environment.sandbox=true keeps it from both",
                     os.geteuid(),
                 )
             return program
@@ -220,21 +225,6 @@ class ProgramEnvironments(EndpointEnvironments):
             )
         assert self.function is not None
         return FunctionProgram(self.function)
-
-    def _new_sandbox(self, program: CommandProgram) -> CommandSandbox:
-        limits = SandboxLimits(
-            timeout_s=self.timeout_s,
-            memory_mb=self.memory_mb,
-            disk_mb=_DISK_MB,
-            max_files=_MAX_FILES,
-            processes=self.processes,
-            open_files=_OPEN_FILES,
-            max_output_bytes=MAX_TAIL,
-        )
-        place = self.workspaces.new_directory()
-        return CommandSandbox(
-            self.endpoint.serve, program.argv, place, limits, show=self.show, run_files=self.run_files
-        )
 
     async def close(self) -> None:
         program = self.program

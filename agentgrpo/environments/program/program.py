@@ -20,14 +20,12 @@ from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
-from agentgrpo.environments.program.sandbox import CREDENTIALS, CommandSandbox
+from agentgrpo.environments.program.sandbox import CREDENTIALS, MAX_TAIL, CommandSandbox
 from agentgrpo.services import worker
 
 TASK_FILE = "task.json"
 API_KEY = "agentgrpo"
 """Endpoints ask for none; clients will not start without."""
-MAX_TAIL = 64 * 1024
-"""Bytes kept of what a program prints last."""
 _SHOWN = 600
 _KILL_S, _POLL_S = 5.0, 0.002
 _CHUNK = 64 * 1024
@@ -200,10 +198,37 @@ class ProgramFailed(EnvironmentFailure):
 
 
 _USUAL = frozenset(
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX "
-    "LD_LIBRARY_PATH SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_PATH NODE_EXTRA_CA_CERTS "
-    "JAVA_HOME TOKENIZERS_PARALLELISM OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS OPENBLAS_CORETYPE "
-    "OPENBLAS_L2_SIZE COVERAGE_PROCESS_START".split()
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TERM",
+        "TMPDIR",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "LD_LIBRARY_PATH",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "NODE_PATH",
+        "NODE_EXTRA_CA_CERTS",
+        "JAVA_HOME",
+        "TOKENIZERS_PARALLELISM",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+        "COVERAGE_PROCESS_START",
+    ]
 )
 """Environment variables that commands get: those by which programs are found and run, and no keys."""
 
@@ -319,7 +344,7 @@ class Tail:
 
 class Output:
     """The standard output of a command, and which process wrote it: a socket whose credentials the kernel vouches for
-    (SO_PASSCRED of unix(7)). A child can neither open it anew, as it could a pipe, nor write as its parent. `with` it."""
+    (SO_PASSCRED of unix(7)). A child can neither open it anew, as it could a pipe, nor write as its parent."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()

@@ -1,5 +1,5 @@
-"""A command in the sandbox: it writes in its workspace alone, reads code and what the user shows it, sees no process but
-its own, and reaches the endpoint and no other server.
+"""A command in the sandbox: it writes in its workspace alone, reads code and what the user shows it, sees no process
+but its own, and reaches the endpoint and no other server.
 
     keeper --> isolation.py --> door: opens a socket at the endpoint's address, sends it out, becomes the command
 
@@ -36,6 +36,8 @@ from agentgrpo.tools.sandbox.self_test import fault_in, self_test
 Serve: TypeAlias = Callable[[socket.socket], AbstractAsyncContextManager[None]]
 """The endpoint serves a socket too, while this lasts."""
 START_S = 60.0
+MAX_TAIL = 64 * 1024
+"""Bytes kept of what a command prints last."""
 CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
 _INSTEAD = "or leave environment.sandbox out"
@@ -58,6 +60,18 @@ os.execvp(sys.argv[4], sys.argv[4:])
 """
 
 
+def limits_of_command(timeout_s: float, memory_mb: int, processes: int) -> SandboxLimits:
+    return SandboxLimits(
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        disk_mb=256,
+        max_files=65_536,
+        processes=processes,
+        open_files=1024,
+        max_output_bytes=MAX_TAIL,
+    )
+
+
 class CommandSandbox:
     """Of one command. Runs a program at once that tests it."""
 
@@ -71,8 +85,8 @@ class CommandSandbox:
         show: Sequence[str] = (),
         run_files: Sequence[str] = (),
     ) -> None:
-        """argv: the command. place: a folder for the copies of its programs. show, run_files: as in view.view_of. Raises
-        ConfigError where it cannot hold."""
+        """argv: the command. place: a folder for the copies of its programs. show, run_files: as in view.view_of.
+        Raises ConfigError where it cannot hold."""
         self._serve, self._limits = serve, limits
         self._filter = filter_for(os.uname().machine, is_command=True)
         binaries = dict.fromkeys((os.path.realpath(sys.executable), binary_of(argv[0])))
@@ -88,9 +102,7 @@ class CommandSandbox:
             raise ConfigError(f"environment.sandbox=true does not hold here: {fault}. {NEEDS}. Open them, {_INSTEAD}")
         isolation = self._isolation
         self.no_groups = isolation.no_groups
-        self.bounds = tuple(
-            bounds_of_command(limits, has_group=isolation.has_groups, is_counted=isolation.is_counted)
-        )
+        self.bounds = tuple(bounds_of_command(limits, has_group=isolation.has_groups, is_counted=isolation.is_counted))
 
     def argv(self, argv: Sequence[str], workspace: Path, port: int, control: int, filter: int) -> list[str]:
         """control: a descriptor that it inherits, the other end of what `serving` is given. filter: another one, of

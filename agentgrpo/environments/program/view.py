@@ -1,7 +1,7 @@
 """The paths that the command of an agent sees in its sandbox: the system's programs, its interpreter, and code.
 
-Code is a Python file beside a script or on sys.path, and a folder that holds such files. Data beside it is not shown: the
-questions and their hidden tests often lie there. A user names further paths: environment.show=[PATH].
+Code is a Python file beside a script or on sys.path, and a folder that holds such files. Data beside it is not shown:
+the questions and their hidden tests often lie there. A user names further paths: environment.show=[PATH].
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def view_of(argv: Sequence[str], *, show: Sequence[str], run_files: Iterable[str
         if not Path(path).exists():
             raise ConfigError(f"environment.show: {path} is not there; name a file or folder of this machine")
     system = [path for path in _SYSTEM if Path(path).is_dir()]
-    links = [(os.readlink(path), path) for path in system if Path(path).is_symlink()]
+    links = [(str(Path(path).readlink()), path) for path in system if Path(path).is_symlink()]
     wanted = [
         *(path for path in system if not Path(path).is_symlink()),
         *(sys.prefix, sys.base_prefix, sys.exec_prefix),
         *_folders_of(argv[0]),
         *(path for folder in sys.path if folder and Path(folder).is_dir() for path in _code_in(folder, _CODE)),
         *(path for word in argv if Path(word).is_absolute() for path in _around(word)),
-        *(os.path.abspath(path) for path in show),
+        *(_absolute(path) for path in show),
     ]
     shown = _outermost(path for path in wanted if path != "/")
-    covered = {path for name in run_files for path in (os.path.abspath(name), os.path.realpath(name))}
-    covered -= {os.path.abspath(path) for path in show}
+    covered = {path for name in run_files for path in (_absolute(name), os.path.realpath(name))}
+    covered -= {_absolute(path) for path in show}
     return View(
         shown=shown,
         covered=tuple(sorted(path for path in covered if _is_within(path, shown) and path not in argv)),
@@ -54,7 +54,7 @@ def binary_of(command: str) -> str:
     """The program that the kernel starts for this file: itself, or the interpreter that a script names."""
     path = os.path.realpath(command)
     for _ in range(_MAX_INTERPRETERS):
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             line = file.readline(256)
         if not line.startswith(b"#!"):
             break
@@ -88,10 +88,10 @@ def _texts(node: Any, but: frozenset[str]) -> Iterator[str]:
 
 
 def _existing(text: str) -> list[str]:
-    path = os.path.expanduser(text)
+    path = str(Path(text).expanduser()) if text else ""
     if not 0 < len(path) < 4096 or "\0" in path or path in (".", "/"):
         return []
-    return [path] if os.path.lexists(path) else glob(path) if os.sep in path else []
+    return [path] if os.path.lexists(path) else glob(path) if os.sep in path else []  # noqa: PTH207, an absolute one too
 
 
 def _folders_of(executable: str) -> Iterator[str]:
@@ -121,15 +121,15 @@ def _code_in(folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        if entry.name.endswith(suffixes) and entry.is_file():
-            yield entry.path
-        elif entry.is_dir() and not entry.name.startswith(".") and _has_code(entry.path, suffixes):
+        if (entry.name.endswith(suffixes) and entry.is_file()) or (
+            entry.is_dir() and not entry.name.startswith(".") and _has_code(entry.path, suffixes)
+        ):
             yield entry.path
 
 
 def _has_code(folder: str, suffixes: tuple[str, ...]) -> bool:
     try:
-        return any(name.endswith(suffixes) for name in os.listdir(folder))
+        return any(path.name.endswith(suffixes) for path in Path(folder).iterdir())
     except OSError:
         return False
 
@@ -137,10 +137,15 @@ def _has_code(folder: str, suffixes: tuple[str, ...]) -> bool:
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
     """Without those that lie within others; a folder before what is in it."""
     shown: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in paths}, key=lambda p: (len(Path(p).parts), p)):
+    for path in sorted({_absolute(path) for path in paths}, key=lambda p: (len(Path(p).parts), p)):
         if not _is_within(path, shown):
             shown.append(path)
     return tuple(shown)
+
+
+def _absolute(path: str) -> str:
+    """Without links being followed: a path is shown where it is looked for."""
+    return os.path.abspath(path)  # noqa: PTH100
 
 
 def _is_within(path: str, folders: Iterable[str]) -> bool:

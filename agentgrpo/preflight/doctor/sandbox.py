@@ -1,18 +1,26 @@
-"""The sandbox of tools that run programs: tested as it tests itself, and by a program; what bounds programs here."""
+"""The sandbox of tools that run programs, and of an agent's command: tested as it tests itself, and by a program; what
+bounds programs here."""
 
 from __future__ import annotations
 
+import socket
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from agentgrpo.config.build import build_node, takes
 from agentgrpo.core.errors import AgentGrpoError
 from agentgrpo.core.types import Outcome, Task
+from agentgrpo.environments.program.program import CommandProgram
+from agentgrpo.environments.program.sandbox import CommandSandbox, limits_of_command
+from agentgrpo.environments.program.view import files_named_in
 from agentgrpo.preflight.doctor.case import Case, told
 from agentgrpo.preflight.doctor.finding import CheckNotes, Skipped
 from agentgrpo.tools.python import PythonTool
-from agentgrpo.tools.sandbox.bounds import NOTHING
+from agentgrpo.tools.sandbox.bounds import NOTHING, Bound
 from agentgrpo.tools.workspace import Workspaces
 
 _WHY = "programs that the policy writes would run where they can see and change what is yours, or not at all"
@@ -22,39 +30,74 @@ _WHY_BOUNDS = (
 
 
 async def look_at_sandbox(case: Case, found: CheckNotes) -> None:
-    """Of every tool that has one; it needs nothing else of the run."""
-    nodes = case.config["tools"] if takes("environment", case.config["environment"], "tools") else {}
+    """Of every tool that has one, and of the command; it needs nothing else of the run."""
+    environment = case.config["environment"]
+    nodes = case.config["tools"] if takes("environment", environment, "tools") else {}
     boxed: Mapping[str, Any] = {k: n for k, n in nodes.items() if takes("tool", n, "sandbox", name=k)}
-    if not boxed:
+    has_command = environment["name"] == "program" and environment.get("command") is not None
+    if not boxed and not has_command:
         raise Skipped("no tool runs programs")
     for name, node in boxed.items():
-        key = f"tools.{name}.sandbox"
-        if node.get("sandbox") == "unsafe_subprocess":
-            found.note(f"{key}=unsafe_subprocess: programs may do what you may do", why=_WHY, key=key)
-        began = time.perf_counter()
+        await _look_at_tool(name, node, found)
+    if has_command:
+        _look_at_command(case, environment, found)
+
+
+async def _look_at_tool(name: str, node: Mapping[str, Any], found: CheckNotes) -> None:
+    key = f"tools.{name}.sandbox"
+    if node.get("sandbox") == "unsafe_subprocess":
+        found.note(f"{key}=unsafe_subprocess: programs may do what you may do", why=_WHY, key=key)
+    began = time.perf_counter()
+    try:
+        tool = build_node("tool", {"name": name, **node})  # the sandbox tests itself when it is made
+    except AgentGrpoError as error:
+        found.problem(told(error), why=_WHY, key=key)
+        return
+    found.facts[name] = {"sandbox": node.get("sandbox")}
+    if isinstance(tool, PythonTool):
+        await _run(tool, key, found)
+        at_once = f"{tool.at_once} programs at a time; no control group does, as {tool.no_groups}"
+        _tell_bounds(tool.bounds, f"tools.{name}", f"tools.{name}.processes", at_once, found)
+    await tool.close()
+    found.facts[name]["seconds"] = round(time.perf_counter() - began, 3)
+
+
+def _look_at_command(case: Case, node: Mapping[str, Any], found: CheckNotes) -> None:
+    key = "environment.sandbox"
+    found.facts["environment"] = {"sandbox": node["sandbox"]}
+    if not node["sandbox"]:
+        found.note(
+            f"{key}=false: whatever the command starts may do what you may do, and report for the command",
+            why="a policy with a shell may read the answers, and pay itself",
+            key=key,
+        )
+        return
+    limits = limits_of_command(node["timeout_s"], node["memory_mb"], node["processes"])
+    run_files = files_named_in(case.config, but=("command", "show"))
+    with tempfile.TemporaryDirectory() as place:
         try:
-            tool = build_node("tool", {"name": name, **node})  # the sandbox tests itself when it is made
+            argv = CommandProgram(node["command"], variables=node["variables"]).argv
+            sandbox = CommandSandbox(_unserved, argv, Path(place), limits, show=node["show"], run_files=run_files)
         except AgentGrpoError as error:
             found.problem(told(error), why=_WHY, key=key)
-            continue
-        found.facts[name] = {"sandbox": node.get("sandbox")}
-        if isinstance(tool, PythonTool):
-            await _run(tool, key, found)
-            _tell_bounds(tool, name, found)
-        await tool.close()
-        found.facts[name]["seconds"] = round(time.perf_counter() - began, 3)
+            return
+        sandbox.close()
+    why_not = f"no control group does, as {sandbox.no_groups}"
+    _tell_bounds(sandbox.bounds, "environment", "environment.processes", why_not, found)
 
 
-def _tell_bounds(tool: PythonTool, name: str, found: CheckNotes) -> None:
-    found.facts[name]["bounds"] = [f"{bound.what}: {bound.most}, by {bound.by}" for bound in tool.bounds]
-    for bound in tool.bounds:
+@asynccontextmanager
+async def _unserved(opened: socket.socket) -> AsyncIterator[None]:
+    with opened:
+        yield
+
+
+def _tell_bounds(bounds: Iterable[Bound], name: str, key: str, more: str, found: CheckNotes) -> None:
+    bounds = list(bounds)
+    found.facts[name.removeprefix("tools.")]["bounds"] = [f"{b.what}: {b.most}, by {b.by}" for b in bounds]
+    for bound in bounds:
         if bound.by == NOTHING:
-            found.note(
-                f"nothing bounds the {bound.what} of tools.{name}: {bound.most}; {tool.at_once} programs at a time; "
-                f"no control group does, as {tool.no_groups}",
-                why=_WHY_BOUNDS,
-                key=f"tools.{name}.processes",
-            )
+            found.note(f"nothing bounds the {bound.what} of {name}: {bound.most}; {more}", why=_WHY_BOUNDS, key=key)
 
 
 async def _run(tool: PythonTool, key: str, found: CheckNotes) -> None:

@@ -59,7 +59,9 @@ def bounds_of_command(limits: SandboxLimits, *, has_group: bool, is_counted: boo
         yield Bound(what="memory in all", by="cgroup", most=f"{memory + disk} MiB, files and buffers too")
     else:
         yield Bound(what="memory in all", by=NOTHING, most=total)
-    yield Bound(what="processes and threads", by="cgroup, rlimit" if has_group else "rlimit", most=f"{limits.processes}")
+    yield Bound(
+        what="processes and threads", by="cgroup, rlimit" if has_group else "rlimit", most=f"{limits.processes}"
+    )
     yield Bound(what="bytes in /tmp, and again in /dev/shm", by="tmpfs", most=f"{disk} MiB")
     yield Bound(what="number of files in /tmp", by="tmpfs" if is_counted else NOTHING, most=f"{limits.max_files}")
     yield Bound(what="bytes of files in the workspace", by=NOTHING, most="the free space of the temporary directory")

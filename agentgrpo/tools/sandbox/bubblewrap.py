@@ -20,7 +20,6 @@ import sys
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,6 +128,7 @@ def _is_open_to_all(path: Path) -> bool:
     return path.stat().st_mode & readable == readable and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)
 
 
+T = TypeVar("T")
 HOME = "/tmp/work"
 _MISSING = (
     "the python tool runs programs in bubblewrap, and there is no {name} here; install it (apt-get install {package}, "
@@ -156,7 +156,9 @@ class BubblewrapSandbox:
         self.no_groups = self._isolation.no_groups
         problem = self._isolation.settle(lambda: self._tested(interpreter.view))
         if problem is not None:
-            raise ConfigError(f"the python tool's sandbox does not hold here: {problem}. {NEEDS}. Open them, {_INSTEAD}")
+            raise ConfigError(
+                f"the python tool's sandbox does not hold here: {problem}. {NEEDS}. Open them, {_INSTEAD}"
+            )
         self.bounds = tuple(
             bounds_of(limits, has_group=self._isolation.has_groups, is_counted=self._isolation.is_counted)
         )
@@ -170,13 +172,17 @@ class BubblewrapSandbox:
         def argv(control: int, source: int, extra: int) -> list[str]:
             return [*self._isolation.argv(Home(path=HOME), extra), *self._run_inside, str(control), str(source)]
 
+        def admit(pid: int) -> None:
+            self._isolation.admit(group, pid)
+            Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
+
         process = Process(
             argv,
             order=order(program, limits, HOME),
             limits=limits,
             extra=self._filter,
             is_wrapped=True,
-            admit=partial(self._isolation.admit, group),
+            admit=admit,
         )
         try:
             return await process.run()

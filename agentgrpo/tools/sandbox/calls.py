@@ -292,5 +292,5 @@ OF_COMMANDS: dict[str, tuple[int | None, int | None]] = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
 }
-"""ptrace, process_vm_readv and pidfd_getfd are not among them: by these a child reads what its parent knows. Neither are
+"""ptrace, process_vm_readv and pidfd_getfd are not among them: by these a child reads what its parent knows. Nor are
 mounts, namespaces, keyrings, io_uring, bpf and perf."""

@@ -1,6 +1,6 @@
-"""Where a program runs that nobody has read: a user, file system, network, process table and host name of its own.
+"""Where a program runs that nobody has read: a user, file system, network, process table and host of its own.
 
-    (root: bwrap --opens the way to the paths shown--> setpriv: no longer root) --> bwrap: namespaces, seccomp --> program
+    (root: bwrap --opens the way to shown paths--> setpriv: no longer root) --> bwrap: namespaces, seccomp --> program
 
 There is one isolation for the python tool, for hidden tests and for the commands of environment=program. They differ in
 the paths that they see, in the system calls that they may make, and in whether the memory of a process counts by
@@ -28,7 +28,8 @@ NOBODY = 65534
 """The user of programs whose driver is root; the user that every program sees itself as."""
 NEEDS = (
     "It needs bubblewrap 0.8 or newer, and user namespaces open to this user (user.max_user_namespaces, "
-    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile)"
+    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp "
+    "profile)"
 )
 
 
@@ -130,12 +131,12 @@ class Isolation:
             *(("--bind", PLACE, "/tmp") if is_mounted else (*in_memory, "/tmp")),
             *(word for folder in self._view.folders_in_tmp for word in ("--tmpfs", folder)),
             *(word for path in self._view.shown for word in ("--ro-bind", path, path)),
-            *(word for folder in self._view.folders_in_tmp for word in ("--remount-ro", folder)),
             *(word for path in self._view.covered for word in _cover(path)),
             *(word for path, source in self._view.replaced.items() for word in ("--ro-bind", source, path)),
             *(word for target, path in self._view.links for word in ("--symlink", target, path)),
             *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", *shared, "--remount-ro", "/dev"),
             *home.arguments,
+            *(word for folder in self._view.folders_in_tmp for word in ("--remount-ro", folder)),
             *("--remount-ro", "/", "--seccomp", str(seccomp), "--"),
         ]
 
@@ -150,7 +151,6 @@ class Isolation:
             raise PermissionError(errno.EPERM, "it is root")
         if self._groups and group:
             self._groups.enter(group, pid)
-        Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
         if self._counting is Counting.PICKED:
             count_files(f"/proc/{pid}/root/tmp", self._limits.max_files)
 

@@ -18,7 +18,8 @@ import pytest
 from agentgrpo.core.errors import ConfigError, DataError, EnvironmentFailure
 from agentgrpo.core.types import Exit
 from agentgrpo.environments.program.environment import ProgramEnvironments
-from agentgrpo.environments.program.program import MAX_TAIL, Tail
+from agentgrpo.environments.program.program import Tail
+from agentgrpo.environments.program.sandbox import MAX_TAIL
 from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests
 from tests.builders import task
 from tests.environments.program.played import END, RENDERER, Client, SpellingEngine, environments, play, user
