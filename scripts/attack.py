@@ -181,7 +181,7 @@ def drive(names: Sequence[str], verbose: bool) -> int:
     has_groups = not grouped.no_groups
     interpreter = find_interpreter(None, NOBODY if is_root else None).executable
     scene = Scene(interpreter)
-    agent = AgentSandbox(interpreter, scene.folder, limit_s=DEADLINE_S)
+    agent = AgentSandbox(interpreter, limit_s=DEADLINE_S)
     passed = failed = 0
     unshown: list[str] = []
     unbounded: list[str] = []

@@ -35,10 +35,12 @@ OF_AN_AGENT = frozenset(
     [
         # the system's public files and programs, and the code on sys.path, which is this checkout's
         *("etc_passwd", "shell", "repository"),
+        # programs that would become root, if the kernel did not ignore that here (no_new_privs)
+        "setuid_programs",
         # sockets and terminals of its own
         *("listen", "new_terminal", "terminal_set"),
         # memory of a process, which counts by what it has written to; files of its workspace, which is a real folder
-        *("memory", "memory_map", "memory_file", "first_process_unbounded"),
+        *("memory", "memory_map", "memory_file", "first_process_unbounded", "first_process_unlimited"),
         *("disk", "disk_in_parts", "disk_anywhere", "sparse_file", "inodes"),
         # calls that interpreters other than Python make
         *("own_filter", "own_rules_of_access", "memory_keys", "splice", "tee", "pages_into_pipe", "scheduling"),
@@ -53,9 +55,9 @@ OF_AN_AGENT = frozenset(
 class AgentSandbox:
     """`run` it, and `close` it."""
 
-    def __init__(self, interpreter: str, folder: Path, *, limit_s: float) -> None:
+    def __init__(self, interpreter: str, *, limit_s: float) -> None:
         """Raises ConfigError."""
-        self._limit_s, self._folder = limit_s, folder
+        self._limit_s = limit_s
         self._files = tempfile.TemporaryDirectory(prefix="agentgrpo-agent-")
         Path(self._files.name).chmod(0o755)
         place = Path(self._files.name, "place")
@@ -70,7 +72,7 @@ class AgentSandbox:
 
     def run(self, code: str) -> tuple[Path, Mapping[str, str], float]:
         """The folder that it leaves, what it printed, and the seconds from beginning to end."""
-        home = Path(tempfile.mkdtemp(dir=self._folder))
+        home = Path(tempfile.mkdtemp(prefix="agentgrpo-agent-"))
         port = 20_000 + secrets.randbelow(10_000)
         call = Call(
             task={"code": code, "limit_s": self._limit_s},
@@ -78,6 +80,7 @@ class AgentSandbox:
             api_key="none",
             workspace=home,
             reward_url="",
+            secret=frozenset({"code"}),  # which knows the scene's own secret
         )
         began = time.monotonic()
         try:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.tools.sandbox.calls import ALLOWED
+from agentgrpo.tools.sandbox.calls import ALLOWED, OF_COMMANDS
 from agentgrpo.tools.sandbox.seccomp import (
     ALLOW,
     ARCHITECTURES,
@@ -26,11 +26,11 @@ REFUSAL, ABSENT = ERRNO | EPERM, ERRNO | ENOSYS
 MACHINES = sorted(ARCHITECTURES)
 
 
-def decide(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+def decide(machine: str, number: int, *arguments: int, audit: int | None = None, is_command: bool = False) -> int:
     """What the kernel would do with a call: a classic BPF machine over struct seccomp_data."""
     audit = ARCHITECTURES[machine].audit if audit is None else audit
     data = struct.pack("=iIQ6Q", number, audit, 0, *arguments, *[0] * (6 - len(arguments)))
-    program = list(struct.iter_unpack("=HBBI", filter_for(machine)))
+    program = list(struct.iter_unpack("=HBBI", filter_for(machine, is_command=is_command)))
     accumulator = at = 0
     while True:
         code, if_true, if_false, value = program[at]
@@ -111,3 +111,22 @@ def test_arguments_decide(machine: str) -> None:
 def test_an_unknown_machine_has_no_filter() -> None:
     with pytest.raises(ConfigError, match=r"no system call filter for riscv64; there is one for x86_64, aarch64"):
         filter_for("riscv64")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_command_has_sockets_of_the_network_and_none_of_this_machine(machine: str) -> None:
+    column = ARCHITECTURES[machine].column
+
+    def decided(name: str, *arguments: int) -> int:
+        number = OF_COMMANDS[name][column]
+        assert number is not None
+        return decide(machine, number, *arguments, is_command=True)
+
+    assert [decided("socket", family) for family in (1, 2, 10, 16, 17, 40)] == [REFUSAL, ALLOW, ALLOW, *[REFUSAL] * 3]
+    assert (decided("socketpair", 1), decided("socketpair", 2)) == (ALLOW, REFUSAL)
+    assert [decided("ioctl", 0, request) for request in (0x5401, 0x5412, 0x541C)] == [ALLOW, REFUSAL, REFUSAL]
+    assert (decided("clone", 0x11), decided("clone", 0x10000011)) == (ALLOW, REFUSAL)
+    assert {*ALLOWED} < {*OF_COMMANDS}
+    listed = {numbers[column] for numbers in OF_COMMANDS.values()} - {None}
+    for number in set(range(NEWEST + 1)) - listed - {CLONE3}:
+        assert decide(machine, number, 1, is_command=True) == REFUSAL, number

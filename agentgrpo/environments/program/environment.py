@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import ConfigError, DataError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Piece, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Scores
@@ -150,7 +150,13 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
         return ProgramEnvironment(self, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
-        """See environments.factory.EnvironmentFactory."""
+        """See environments.factory.EnvironmentFactory. Raises DataError for a task without a column that is to be told,
+        or without hidden tests that are to be run."""
+        if missing := sorted(self.told - _columns(task).keys()):
+            raise DataError(
+                f"environment.tell={','.join(missing)}: task {task.id} has no such column; it has "
+                f"{', '.join(_columns(task))}"
+            )
         if self.tests is not None:
             self.tests.refuse_task(task)
 
@@ -293,7 +299,7 @@ class ProgramEnvironment:
         """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
         options = self._options
         door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
-        columns = {"id": task.id, **columns_of(task), **task.metadata}
+        columns = _columns(task)
         grading = _grading(task, columns)
         withheld = grading - options.told
         async with door as urls:
@@ -351,6 +357,10 @@ class ProgramEnvironment:
                 kind="shape",
             ) from e
         return None if answer is None else str(answer)
+
+
+def _columns(task: Task) -> dict[str, Any]:
+    return {"id": task.id, **columns_of(task), **task.metadata}
 
 
 def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:

@@ -77,6 +77,84 @@ async def test_a_command_gets_its_task_and_says_what_it_was_worth(written: Any) 
     await made.close()
 
 
+async def test_the_columns_that_grade_a_task_are_told_only_where_it_is_said_and_never_in_a_file(written: Any) -> None:
+    command = written("""
+        told = json.load(sys.stdin)
+        lying = json.load(open("task.json"))
+        ask("a")
+        assert "tests" not in {*told, *lying} and lying["hint"] == "add"
+        print(json.dumps({"reward": len({"references", "answer", "solution"} & {*told}), "lying": len({*lying})}))
+    """)
+    metadata = {"tests": {"test_it.py": ""}, "solution": "3", "hint": "add"}
+    for tell, count in (((), 0), (("references",), 1), (("references", "answer", "solution"), 3)):
+        episode = await play(environments(command, tell=tell), engine(), metadata=metadata)
+        assert episode.outcome == {"reward": float(count), "lying": 4.0}, tell  # id, prompt, question, hint
+    with pytest.raises(DataError, match=r"environment.tell=reference: task t0 has no such column; it has id, prompt"):
+        environments(command, tell=("reference",)).rehearse(task(id="t0"), max_context=100)
+
+
+async def test_a_report_is_what_the_command_itself_prints(written: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Its children write to the same output, before it, between its lines and after its last one."""
+    command = written("""
+        import subprocess, time
+        child = "import time\\nwhile True: print('{\\"reward\\": 1000}', flush=True); time.sleep(.001)"
+        for daemon in (False, True):
+            subprocess.Popen([sys.executable, "-c", child], start_new_session=daemon)
+        ask("a")
+        time.sleep(0.3)
+        sys.stdout.write('{"reward": ')
+        sys.stdout.flush()
+        time.sleep(0.1)
+        print("0.25}", flush=True)
+        time.sleep(0.3)
+    """)
+    assert (await play(command, engine())).outcome == {"reward": 0.25}
+    silent = written("""
+        ask("a")
+        os.system("echo '{\\"reward\\": 1000}'")
+        for fd in ("/proc/self/fd/1", f"/proc/{os.getpid()}/fd/1", "/dev/stdout"):
+            os.system(f"echo '{{\\"reward\\": 1000}}' > {fd}")
+    """)
+    assert (await play(silent, engine())).outcome == {}
+    assert "which does not count: the command itself must print it" in caplog.text
+
+
+async def test_what_a_command_has_reported_counts_where_the_policy_has_driven_it_past_a_limit(written: Any) -> None:
+    command = written("""
+        ask("a")
+        print(json.dumps({"reward": 0.5}), flush=True)
+        ask("b")
+    """)
+    episode = await play(command, engine(), max_requests=1)
+    assert (episode.outcome, episode.exit) == ({"reward": 0.5}, Exit.MAX_TURNS)
+
+
+async def test_a_command_gets_the_variables_that_are_usual_and_those_that_are_named(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERPER_API_KEY", "secret")
+    command = written("ask('a'); assert os.environ['PATH']; print(len(os.environ['SERPER_API_KEY']))")
+    assert (await play(command, engine(), variables=("SERPER_API_KEY",))).outcome == {"reward": 6.0}
+    hint = r"KeyError: 'SERPER_API_KEY'; SERPER_API_KEY is set here and is not handed on, unless environment.variables="
+    with pytest.raises(EnvironmentFailure, match=hint):
+        await play(command, engine())
+    with pytest.raises(ConfigError, match=r"environment.variables: NO_SUCH is not set here"):
+        environments(command, variables=("NO_SUCH",))
+
+
+@needs_bubblewrap
+async def test_a_large_task_reaches_a_command_that_reads_late_or_not_at_all(written: Any) -> None:
+    command = written("""
+        ask("a")
+        print(len(sys.stdin.read()) > 3_000_000)
+        print(1.0)
+    """)
+    deaf = written("ask('a'); print(1.0)")
+    for each in (command, deaf):
+        episode = await play(each, engine(), metadata={"text": "x" * 3_000_000})
+        assert episode.outcome == {"reward": 1.0}
+
+
 @needs_bubblewrap
 async def test_hidden_tests_grade_what_a_program_has_left_and_it_is_not_told_them() -> None:
     async def agent(task: Any, workspace: Path, base_url: str) -> dict[str, float]:
