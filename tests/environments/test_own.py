@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentgrpo.config.build import admit_user_code, build_node
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import BadValue, ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Turn
@@ -344,11 +344,11 @@ async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
     assert EnvironmentTerm("pace", weight=0.5)(episode, 0.0) == 3.0
     assert EnvironmentTerm("pace", weight=0.5).per_turn(episode) == [0.5, 1.0, 1.5]
     assert EnvironmentTerm("height", weight=2.0).per_turn(episode) == [0.0, 0.0, 0.0]
-    with pytest.raises(ConfigError, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
+    with pytest.raises(BadValue, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
         EnvironmentTerm("hight", weight=1.0)(episode, 0.0)
     assert FunctionTerm(lambda e: len(e.turns), weight=-0.5)(episode, 0.0) == -1.5
     assert FunctionTerm(lambda e: np.float32(0.5))(episode, 0.0) == 0.5
-    with pytest.raises(ConfigError, match=r"returned 'many'; a number is allowed"):
+    with pytest.raises(BadValue, match=r"<lambda> is 'many'; a number is allowed"):
         FunctionTerm(lambda e: "many")(episode, 0.0)  # type: ignore[arg-type, return-value]
     with pytest.raises(ConfigError, match=r"test_own:grade takes \(episode.*; it is called with an episode and n"):
         FunctionTerm(grade)  # type: ignore[arg-type]
