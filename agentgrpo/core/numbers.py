@@ -97,7 +97,7 @@ def _float(value: Any) -> float:
 
 
 def _name(given: object, what: str) -> str:
-    name = str.__str__(given) if issubclass(type(given), str) else ""  # type: ignore[arg-type]
+    name = str.__str__(given) if issubclass(type(given), str) else ""
     if len(name) > LONGEST or not _NAME.fullmatch(name):
         raise BadValue(
             f"{what} gave a metric {_shown(given)}; a name has 1 to {LONGEST} letters, digits, spaces and _.:@%+-, in "
@@ -109,5 +109,5 @@ def _name(given: object, what: str) -> str:
 def _shown(value: object) -> str:
     """In a few characters, and without asking it."""
     if issubclass(type(value), str):
-        return ascii(str.__str__(value)[:_SHOWN])  # type: ignore[arg-type]
+        return ascii(str.__str__(value)[:_SHOWN])
     return "None" if value is None else f"of type {visible(type(value).__name__)[:_SHOWN]}"

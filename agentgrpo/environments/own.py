@@ -17,17 +17,19 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import NoneType
 from typing import Any, TypeVar
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
-from agentgrpo.core.messages import content_of
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary
+from agentgrpo.core.messages import ToolReply, content_of
 from agentgrpo.core.numbers import named, number, refuse_taken, row
-from agentgrpo.core.types import Episode, Exit, Message, Task
+from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
 from agentgrpo.environments.tools.state import PRICE, ToolState, episode_metrics
+from agentgrpo.records.trajectories import foreign
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.functions import spec_of
 from agentgrpo.tools.toolbox import Toolbox
@@ -35,6 +37,17 @@ from agentgrpo.tools.toolbox import Toolbox
 T = TypeVar("T")
 REWARD = ("get_reward", "reward")
 """What says what an attempt was worth, a method or a number; the first that there is."""
+_ROWS = {
+    "messages": (Message, ToolReply),
+    "then": (Message, ToolReply),
+    "calls": (ToolRecord,),
+    "citations": (Citation,),
+    "notes": (Mapping,),
+    "shown": (str,),
+    "repeats": (int,),
+}
+_HELD = {"done": (Exit, NoneType), "answer": (str, NoneType), **_ROWS}
+"""Field of an Observation -> what it may hold; of _ROWS each of several."""
 NO_TOOLS = frozenset({"reset", "close", *REWARD})
 """Public methods that are the environment's own business."""
 TURNS = "turns"
@@ -181,7 +194,9 @@ class Guarded:
                 await _awaited(self._own.close())
 
     def _counted(self, said: Observation, ours: Mapping[str, float], method: str) -> Observation:
-        refuse_taken(said.metrics, TAKEN, f"{self._name}.{method}")
+        where = f"{self._name}.{method}"
+        _refuse_odd(said, where)
+        refuse_taken(said.metrics, TAKEN, where)
         return replace(said, metrics={**said.metrics, **ours})
 
 
@@ -236,9 +251,9 @@ class MethodTool:
         """An exception of the method is told to the policy, as a runtime error."""
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
+            return ToolResult.ok(content_of(value))
         except Exception as e:
             return ToolResult.failed(f"{type(e).__name__}: {e}")
-        return ToolResult.ok(content_of(value))
 
     async def close(self) -> None:
         """The object is the episode's."""
@@ -290,6 +305,26 @@ def opening_of(task: Task, said: object, where: str) -> list[Message]:
         f"{where}.reset returned a {type(said).__name__}; a text, messages, an Observation or None is allowed",
         kind="shape",
     )
+
+
+def _refuse_odd(said: Observation, where: str) -> None:
+    """Raise BadValue for the first field that holds what no field of its name does: an episode could not go on with it,
+    or not be recorded."""
+    for name, kinds in _HELD.items():
+        value = getattr(said, name)
+        if name in _ROWS and (isinstance(value, str) or not isinstance(value, Sequence)):
+            raise BadValue(f"{where}: {name} is a {type(value).__name__}; a list is allowed")
+        for one in value if name in _ROWS else [value]:
+            if not isinstance(one, kinds):
+                allowed = " or ".join(kind.__name__ for kind in kinds)
+                raise BadValue(f"{where}: {name} has a {type(one).__name__}; {allowed} is allowed")
+    for message in (*said.messages, *said.then):
+        if not isinstance(text := message.content if isinstance(message, Message) else message.text, str):
+            raise BadValue(f"{where}: a message says a {type(text).__name__}; a text is allowed")
+    try:
+        foreign([*said.notes, *((record.arguments, record.num_results) for record in said.calls)])
+    except DataError as e:
+        raise BadValue(f"{where}: notes or calls: {e}") from e
 
 
 def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:

@@ -41,7 +41,7 @@ PLACES: Mapping[str, tuple[list[str], str]] = {
     "term": ([f"environment={HERE}:Paid", *PAID, f"+reward.terms.mine.name={HERE}:term"], f"{HERE}:term is "),
     "judge": (
         [f"environment={HERE}:Paid", f"judge.name={HERE}:judged", "reward=correctness"],
-        "judger judged returned ",
+        "judger judged",
     ),
     "program": ([*PROGRAM, f"environment.function={HERE}:agent", *PAID], "the program said last: reward is "),
 }
