@@ -22,7 +22,7 @@ LONGEST = 128
 MOST = 1000
 """Names of one episode."""
 _SHOWN = 40
-_PART = r"\w[\w .:@%+-]*"
+_PART = r"\w(?:[\w .:@%+-]*[\w.:@%+-])?"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")
 
 

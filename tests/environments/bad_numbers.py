@@ -86,6 +86,7 @@ NAMES: Mapping[str, Any] = {
     "many": {f"n{i}": 1.0 for i in range(3000)},
     "number": {7: 1.0},
     "right to left": {"a\u202eb": 1.0},
+    "alike": {"reward ": 1.0},
     "surrogate": {"\ud800": 1.0},
     "turns": {"turns": -1e9},
     "exit": {"exit_answered": 7.0},
