@@ -36,8 +36,8 @@ PLACES: Mapping[str, tuple[list[str], str]] = {
     "reward": ([f"environment={HERE}:World", *PAID], "World.step: reward "),
     "metrics": ([f"environment={HERE}:World", "environment.where=metrics", *PAID], "World.step: m "),
     "score": ([f"environment={HERE}:World", "environment.where=score", *PAID], "World.score: m "),
-    "get_reward": ([f"environment={HERE}:Tools", *PAID], "Tools.get_reward is "),
-    "attribute": ([f"environment={HERE}:Attribute", *PAID], "Attribute.get_reward is "),
+    "get_reward": ([f"environment={HERE}:Tools", "environment.max_turns=1", *PAID], "Tools.get_reward is "),
+    "attribute": ([f"environment={HERE}:Attribute", "environment.max_turns=1", *PAID], "Attribute.get_reward is "),
     "term": ([f"environment={HERE}:Paid", *PAID, f"+reward.terms.mine.name={HERE}:term"], f"{HERE}:term is "),
     "judge": (
         [f"environment={HERE}:Paid", f"judge.name={HERE}:judged", "reward=correctness"],
@@ -58,7 +58,7 @@ def run(values: Sequence[str], *settings: str, name: str) -> dict[str, Trajector
     Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, *held_out)))
     given = ["experiment=none", "task.questions=q.jsonl", "model.path=model", "algorithm.advantage=none"]
     given += ["rollout.max_tokens=8", f"rollout.tasks_per_step={len(rows)}", "rollout.group_size=2", "guards=none"]
-    given += ["hardware.threads=1", "run.max_steps=2", "run.eval_every=0", "run.final_eval=false"]
+    given += ["hardware.threads=1", "run.max_steps=1", "run.eval_every=0", "run.final_eval=false"]
     given += ["run.screen=quiet", "run.log_with=[]", f"run.dir={name}"]
     assert main(["train", *given, *settings]) == 0
     return {r.id: r for r in read_trajectories(Path(name) / "trajectories" / "train-000000.jsonl")}
@@ -153,6 +153,7 @@ async def test_a_row_that_is_none_is_refused(row: Any, told: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_no_number_costs_the_attempt_that_said_it_and_no_other(desk: Path, place: str) -> None:
     settings, message = PLACES[place]

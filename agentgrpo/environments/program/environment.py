@@ -224,7 +224,9 @@ class ProgramEnvironment:
         except EnvironmentFailure as e:
             worth = 0.0 if session.limit is not None else options.failure_reward
             if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
-                raise self._explained(e) from e
+                if not self._refusal:
+                    raise
+                raise EnvironmentFailure(f"{e} (a reward was refused before: {self._refusal})", kind=e.kind) from e
             self._add(worth)
             metrics = self._measured(session, failed=True)
             return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
@@ -334,12 +336,6 @@ class ProgramEnvironment:
     def _measured(self, session: Session, *, failed: bool) -> Scores:
         refused = float(self._refused)
         return {**session.metrics, "failed_programs": float(failed), "refused_rewards": refused}
-
-    def _explained(self, failure: EnvironmentFailure) -> EnvironmentFailure:
-        """With the refusal that a program may have failed at."""
-        if not self._refusal:
-            return failure
-        return EnvironmentFailure(f"{failure} (a reward was refused before: {self._refusal})", kind=failure.kind)
 
 
 def _shown(task: Task) -> dict[str, Any]:
