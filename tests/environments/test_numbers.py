@@ -17,10 +17,14 @@ import torch
 from agentgrpo.cli.main import main
 from agentgrpo.core.errors import BadValue
 from agentgrpo.core.numbers import number
-from agentgrpo.core.types import Episode
+from agentgrpo.core.types import Episode, EpisodeGroup, RewardResult, ScoredGroup
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.rewards.own import FunctionTerm
+from agentgrpo.rewards.reward import Reward
 from agentgrpo.rollout.groups import run_episode
+from agentgrpo.rollout.metrics import rollout_metrics
 from tests.environments.bad_numbers import BAD, GOOD, NAMES, VALUES, Tools, World
 from tests.environments.program.conftest import desk
 from tests.environments.test_own import DONE, TASK, runner
@@ -150,6 +154,28 @@ async def test_a_row_that_is_none_is_refused(row: Any, told: str) -> None:
     failure = (await attempt(Rows, "")).failure
     assert failure is not None
     assert told in failure.message
+
+
+@pytest.mark.parametrize("name", ["tool_calls", "continued_share"])
+async def test_a_class_may_measure_by_a_name_that_others_have_with_more(name: str) -> None:
+    class Counting(World):
+        async def score(self, episode: Episode) -> Any:
+            return {name: 2.0}
+
+    episode = await attempt(Counting, "")
+    group = EpisodeGroup(task=episode.task, episodes=(episode,))
+    scored = ScoredGroup(group=group, rewards=(RewardResult(total=0.0, terms={}, dimensions={}, correctness=0.0),))
+    assert rollout_metrics([scored], [None], lambda e: 0.0)[f"agent/{name}"] == 2.0
+
+
+async def test_a_term_that_is_no_number_for_an_episode_leaves_that_one_unscored() -> None:
+    episodes = tuple([replace(await attempt(World, value), sample_index=i) for i, value in enumerate([""] * 3)])
+    terms = {"mine": FunctionTerm(lambda e: None if e.sample_index == 1 else np.float32(0.5))}  # type: ignore[arg-type, return-value]
+    scored = await Reward(judge=ExactMatch(), terms=terms).score(EpisodeGroup(task=TASK, episodes=episodes))
+    assert [r and r.total for r in scored.rewards] == [0.5, None, 0.5]
+    assert scored.failures[1] is not None
+    assert (scored.failures[1].kind, scored.failures[1].stage) == ("shape", "reward")
+    assert "task t, sample 1: reward term tests.environments.test_numbers:" in scored.failures[1].message
 
 
 @pytest.mark.slow
