@@ -18,6 +18,7 @@
     └── EpisodeError                   infrastructure failed during an episode: data, not a crash
         ├── EngineError
         ├── EnvironmentFailure
+        ├── BadValue (ValueError)      others' code gave a number, or a name of one, that cannot be taken
         ├── ToolError
         ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize,
         │                              over_budget (the episode's own limit: told to the policy)
@@ -121,6 +122,13 @@ class EngineError(EpisodeError):
 
 class EnvironmentFailure(EpisodeError):
     """An environment of the user's own raised an error."""
+
+
+class BadValue(EpisodeError, ValueError):
+    """Others' code gave a number, or a name of one, that cannot be taken (core.numbers)."""
+
+    def __init__(self, message: str, *, kind: str | None = "shape") -> None:
+        super().__init__(message, kind=kind)
 
 
 class ToolError(EpisodeError):

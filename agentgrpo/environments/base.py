@@ -16,7 +16,7 @@ from agentgrpo.core.messages import AnyCall, ToolReply, ToolSpec
 from agentgrpo.core.types import Citation, Episode, Exit, FinishReason, Message, Task, ToolRecord
 
 Scores: TypeAlias = Mapping[str, float | Sequence[float]]
-"""name -> a number of the episode, or one for each of its turns."""
+"""name -> a number of the episode, or one for each of its turns; core.numbers says which names and numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from numbers import Real
-from typing import Any, TypeVar, cast
+from functools import cached_property, partial
+from types import NoneType
+from typing import Any, TypeVar
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
-from agentgrpo.core.messages import content_of
-from agentgrpo.core.types import Episode, Message, Task
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary
+from agentgrpo.core.messages import ToolReply, content_of
+from agentgrpo.core.numbers import named, number, refuse_taken, row
+from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
-from agentgrpo.environments.tools.state import PRICE
+from agentgrpo.environments.tools.state import PRICE, ToolState, episode_metrics
+from agentgrpo.records.trajectories import foreign
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.functions import spec_of
 from agentgrpo.tools.toolbox import Toolbox
@@ -35,10 +37,23 @@ from agentgrpo.tools.toolbox import Toolbox
 T = TypeVar("T")
 REWARD = ("get_reward", "reward")
 """What says what an attempt was worth, a method or a number; the first that there is."""
+_ROWS = {
+    "messages": (Message, ToolReply),
+    "then": (Message, ToolReply),
+    "calls": (ToolRecord,),
+    "citations": (Citation,),
+    "notes": (Mapping,),
+    "shown": (str,),
+    "repeats": (int,),
+}
+_HELD = {"done": (Exit, NoneType), "answer": (str, NoneType), **_ROWS}
+"""Field of an Observation -> what it may hold; of _ROWS each of several."""
 NO_TOOLS = frozenset({"reset", "close", *REWARD})
 """Public methods that are the environment's own business."""
 TURNS = "turns"
 """The metric that every environment of a user's own has."""
+TAKEN = frozenset({TURNS, *(f"exit_{e.value}" for e in Exit)})
+"""Names that no class may give a metric of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,14 +107,19 @@ class OwnEnvironments(ToolEnvironments):
         """What `score` returns is known when it does."""
         return frozenset()
 
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names of what is measured around the class, which its score may not give."""
+        counted = () if answers_turns(self.kind) else episode_metrics(ToolState(), tools=self.toolbox.names)
+        return TAKEN.union(counted)
+
     def make(self, attempt: Attempt) -> Environment:
         with boundary(EnvironmentFailure, f"{self.name}, its constructor"):
             if issubclass(self.kind, ToolEnvironment):
-                return Guarded(self.kind(self, attempt, **self.arguments), self.name)
+                return Guarded(self.kind(self, attempt, **self.arguments), self.name, self.taken)
             own = self.kind(**self.arguments)
-        if answers_turns(self.kind):
-            return Guarded(own, self.name)
-        return Guarded(MethodEnvironment(self, attempt, own), self.name)
+        answers = own if answers_turns(self.kind) else MethodEnvironment(self, attempt, own)
+        return Guarded(answers, self.name, self.taken)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
@@ -136,35 +156,48 @@ def answers_turns(kind: type) -> bool:
 
 
 class Guarded:
-    """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted."""
+    """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted, its numbers
+    numbers, by names that nobody else has."""
 
-    def __init__(self, own: Any, name: str) -> None:
-        self._own, self._name = own, name
+    def __init__(self, own: Any, name: str, taken: Collection[str]) -> None:
+        self._own, self._name, self._taken = own, name, taken
 
     async def reset(self, task: Task) -> Observation:
         with boundary(EnvironmentFailure, f"{self._name}.reset"):
             said = await self._own.reset(task)
-        return said if isinstance(said, Observation) else Observation(messages=opening_of(task, said, self._name))
+            if isinstance(said, Observation):
+                return self._counted(said, {}, "reset")
+            return Observation(messages=opening_of(task, said, self._name))
 
     async def step(self, turn: Turn) -> Observation:
         with boundary(EnvironmentFailure, f"{self._name}.step"):
             said = await self._own.step(turn)
-        if isinstance(said, str):
-            said = Observation(messages=[Message(role="user", content=said)])
-        if not isinstance(said, Observation):
-            raise EnvironmentFailure(
-                f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
-            )
-        return replace(said, metrics={**said.metrics, TURNS: turn.index + 1})
+            if isinstance(said, str):
+                said = Observation(messages=[Message(role="user", content=said)])
+            if isinstance(said, Observation):
+                return self._counted(said, {TURNS: turn.index + 1}, "step")
+        raise EnvironmentFailure(
+            f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
+        )
 
     async def score(self, episode: Episode) -> Scores:
-        with boundary(EnvironmentFailure, f"{self._name}.score"):
-            return scores_of(await self._own.score(episode), self._name) if hasattr(self._own, "score") else {}
+        """A class that answers turns has paid for each, if it was nothing."""
+        paid = {} if isinstance(self._own, ToolEnvironment) else {"reward": 0.0}
+        where = f"{self._name}.score"
+        with boundary(EnvironmentFailure, where):
+            said = await self._own.score(episode) if hasattr(self._own, "score") else None
+            return {**paid, **scores_of(said, where, turns=len(episode.turns), taken=self._taken)}
 
     async def close(self) -> None:
         with boundary(EnvironmentFailure, f"{self._name}.close"):
             if hasattr(self._own, "close"):
                 await _awaited(self._own.close())
+
+    def _counted(self, said: Observation, ours: Mapping[str, float], method: str) -> Observation:
+        where = f"{self._name}.{method}"
+        _refuse_odd(said, where)
+        refuse_taken(said.metrics, TAKEN, where)
+        return replace(said, metrics={**said.metrics, **ours})
 
 
 class MethodEnvironment(ToolEnvironment):
@@ -172,7 +205,7 @@ class MethodEnvironment(ToolEnvironment):
 
     def __init__(self, options: OwnEnvironments, attempt: Attempt, own: Any) -> None:
         super().__init__(options, attempt)
-        self._methods, self._own, self._where = options.methods, own, options.name
+        self._methods, self._own, self._where, self._taken = options.methods, own, options.name, options.taken
         for tool in self._methods.values():
             tool.owners[id(self.workspace)] = own
 
@@ -183,9 +216,12 @@ class MethodEnvironment(ToolEnvironment):
         return self.opening(self.options.opened(opening_of(task, said, self._where)))
 
     async def score(self, episode: Episode) -> Scores:
-        worth = next((getattr(self._own, name) for name in REWARD if hasattr(self._own, name)), None)
-        own = scores_of(await _called(worth, {}) if callable(worth) else worth, self._where)
-        return {**await super().score(episode), **own}
+        name = next((name for name in REWARD if hasattr(self._own, name)), None)
+        worth = None if name is None else getattr(self._own, name)
+        said = await _called(worth, {}) if callable(worth) else worth
+        tested = await super().score(episode)
+        taken = self._taken | (tested.keys() - {"reward"})
+        return {**tested, **scores_of(said, f"{self._where}.{name}", turns=len(episode.turns), taken=taken)}
 
     async def close(self) -> None:
         for tool in self._methods.values():
@@ -215,9 +251,9 @@ class MethodTool:
         """An exception of the method is told to the policy, as a runtime error."""
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
+            return ToolResult.ok(content_of(value))
         except Exception as e:
             return ToolResult.failed(f"{type(e).__name__}: {e}")
-        return ToolResult.ok(content_of(value))
 
     async def close(self) -> None:
         """The object is the episode's."""
@@ -271,17 +307,35 @@ def opening_of(task: Task, said: object, where: str) -> list[Message]:
     )
 
 
-def scores_of(said: object, where: str) -> Scores:
-    """A number as {"reward": number}, a mapping as it is, None as nothing."""
+def _refuse_odd(said: Observation, where: str) -> None:
+    """Raise BadValue for the first field that holds what no field of its name does: an episode could not go on with it,
+    or not be recorded."""
+    for name, kinds in _HELD.items():
+        value = getattr(said, name)
+        if name in _ROWS and (isinstance(value, str) or not isinstance(value, Sequence)):
+            raise BadValue(f"{where}: {name} is a {type(value).__name__}; a list is allowed")
+        for one in value if name in _ROWS else [value]:
+            if not isinstance(one, kinds):
+                allowed = " or ".join(kind.__name__ for kind in kinds)
+                raise BadValue(f"{where}: {name} has a {type(one).__name__}; {allowed} is allowed")
+    for message in (*said.messages, *said.then):
+        if not isinstance(text := message.content if isinstance(message, Message) else message.text, str):
+            raise BadValue(f"{where}: a message says a {type(text).__name__}; a text is allowed")
+    try:
+        foreign([*said.notes, *((record.arguments, record.num_results) for record in said.calls)])
+    except DataError as e:
+        raise BadValue(f"{where}: notes or calls: {e}") from e
+
+
+def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:
+    """A number as {"reward": number}, numbers by name as they are, None as nothing. Raises BadValue."""
     if said is None:
         return {}
-    if isinstance(said, Real):
-        return {"reward": float(said)}
-    if isinstance(said, Mapping):
-        return cast(Scores, said)
-    raise EnvironmentFailure(
-        f"{where}: its score is a {type(said).__name__}; a number, or numbers by name, are allowed", kind="shape"
-    )
+    if not isinstance(said, Mapping):
+        return {"reward": number(said, where)}
+    scores = named(said, where, partial(row, most=turns))
+    refuse_taken(scores, taken, where)
+    return scores
 
 
 async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -7,17 +7,23 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from agentgrpo.core.numbers import named, number
 from agentgrpo.core.types import Episode, Passage, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """A parsed grade in [0, 1]. A judge that cannot grade raises JudgeError; it never returns 0 instead."""
+    """A parsed grade in [0, 1]. A judge that cannot grade raises JudgeError; it never returns 0 instead. BadValue is
+    raised for what is no number."""
 
     score: float
     detail: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict)
     """The grades that it is made of, by name, where there are several; and what was counted for it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", number(self.score, "the grade"))
+        object.__setattr__(self, "criteria", named(self.criteria, "the grade's criteria", number))
 
 
 class AnswerJudge(Protocol):
@@ -87,11 +93,16 @@ class QueryResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceGrade:
-    """score in [0, 1]; sufficient: enough to answer from."""
+    """score in [0, 1]; sufficient: enough to answer from. Raises BadValue for what is no number."""
 
     sufficient: bool
     score: float
     num_sufficient_queries: int
+
+    def __post_init__(self) -> None:
+        queries = number(self.num_sufficient_queries, "the grade of a round: num_sufficient_queries")
+        object.__setattr__(self, "score", number(self.score, "the grade of a round: score"))
+        object.__setattr__(self, "num_sufficient_queries", int(queries))
 
 
 class EvidenceJudge(Protocol):

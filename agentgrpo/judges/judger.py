@@ -24,8 +24,9 @@ from functools import partial
 from typing import Any
 
 from agentgrpo.core.concurrency import Limiter
-from agentgrpo.core.errors import ConfigError, JudgeError, boundary
+from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary
 from agentgrpo.core.messages import AgentMessage, content_of
+from agentgrpo.core.numbers import number
 from agentgrpo.core.types import Episode, Exit, Task, ToolCall
 from agentgrpo.judges.base import Grade
 
@@ -238,13 +239,20 @@ class JudgerJudge:
         postprocess = _method(self._judger, "postprocess")
         if postprocess is not None:
             result = await _settled(postprocess(case, result))
-        score = result.get("score") if isinstance(result, Mapping) else None
-        if isinstance(score, bool | int | float) and math.isfinite(score) and 0 <= score <= 1:
-            return Grade(score=float(score), detail=str(result.get("reason", "")))
+        if 0 <= (score := _score_of(result)) <= 1:
+            return Grade(score=score, detail=str(result.get("reason", "")))
         raise JudgeError(
             f"judger {self._name} returned {_short(result)}; a dict with a number from 0 to 1 under 'score' is needed",
             kind="bad_verdict",
         )
+
+
+def _score_of(result: Any) -> float:
+    """nan where it has none."""
+    try:
+        return number(result["score"], "score")
+    except (TypeError, LookupError, BadValue):
+        return math.nan
 
 
 def as_judge(given: Any) -> Any:

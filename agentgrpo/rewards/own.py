@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from numbers import Real
 
-from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.errors import BadValue, ConfigError, did_you_mean
+from agentgrpo.core.numbers import number
 from agentgrpo.core.types import Episode
 
 DIMENSION = "environment"
@@ -22,10 +22,10 @@ class EnvironmentTerm:
         self.metric, self._weight, self.is_cost = metric, weight, is_cost
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        """Raises ConfigError for a metric that the environment does not have."""
+        """Raises BadValue where the environment has not said the metric: of this episode, or of any."""
         if self.metric not in episode.metrics:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
-            raise ConfigError(
+            raise BadValue(
                 f"a reward term reads environment.{self.metric}, which the environment {episode.environment} neither "
                 f"measures nor scores; it has {known}; name one of these, or let the environment score it (get_reward, "
                 f"score).{did_you_mean(self.metric, episode.metrics)}"
@@ -56,7 +56,5 @@ class FunctionTerm:
             raise ConfigError(f"{self._where} takes {signature}; it is called with an episode and nothing else") from e
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        value: object = self._function(episode)
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise ConfigError(f"{self._where} returned {value!r}; a number is allowed")
-        return self._weight * float(value)
+        """Raises BadValue where the function returns no number."""
+        return self._weight * number(self._function(episode), self._where)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.errors import BadValue, ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.numbers import LARGEST, is_number
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
@@ -75,9 +76,10 @@ class Reward:
     async def score(self, group: EpisodeGroup) -> ScoredGroup:
         """Every episode's reward; the judge is asked once, about the answers there are.
 
-        None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), or
-        a total that is not finite; `failures` says why, except for the episode's own. A judge that has no reference to
-        compare with has failed only where its grade is needed. A term's exception is a bug and is raised.
+        None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), a
+        term that is no number, or a total that is not finite or too large for its square to be; `failures` says why,
+        except for the episode's own. A judge that has no reference to compare with has failed only where its grade is
+        needed. A term's exception is a bug and is raised.
         """
         judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
         grades: dict[int, Grade] = {}
@@ -92,11 +94,15 @@ class Reward:
         failures: list[Failure | None] = []
         for i, episode in enumerate(group.episodes):
             reason = failure if i in judged else None
-            scorable = episode.failure is None and reason is None
-            result = self._result(episode, grades.get(i, _NO_ANSWER)) if scorable else None
-            if result is not None and not all(map(math.isfinite, (result.total, *result.turns))):
-                where = f"task {group.task.id}, sample {episode.sample_index}"
-                message = f"{where}: the terms {dict(result.terms)} have no finite sum"
+            result: RewardResult | None = None
+            where = f"task {group.task.id}, sample {episode.sample_index}"
+            try:
+                if episode.failure is None and reason is None:
+                    result = self._result(episode, grades.get(i, _NO_ANSWER))
+            except BadValue as e:
+                reason = Failure(kind=e.kind, stage="reward", message=f"{where}: {e}")
+            if result is not None and not all(map(is_number, (result.total, *result.turns))):
+                message = f"{where}: the terms {dict(result.terms)} have no finite sum up to {LARGEST:g}"
                 result, reason = None, Failure(kind="non_finite_reward", stage="reward", message=message)
             rewards.append(result)
             failures.append(reason)
@@ -121,6 +127,10 @@ class Reward:
                     term(invented, 1.0)
                 except ConfigError:
                     raise
+                except BadValue as e:
+                    if isinstance(term, EnvironmentTerm):
+                        raise ConfigError(str(e)) from e
+                    break
                 except Exception:  # it needs more of an episode: the first real one will tell
                     break
 
@@ -144,7 +154,7 @@ class Reward:
     async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[Grade]:
         with boundary(JudgeError, "judge"):
             verdicts = await grade_episodes(self._judge, group.task, [group.episodes[i] for i in judged])
-        scores = [v.score for v in verdicts]
+            scores = [v.score if isinstance(v, Grade) else math.nan for v in verdicts]
         if len(scores) != len(judged) or not all(0 <= s <= 1 for s in scores):
             raise JudgeError(
                 f"task {group.task.id}: the judge gave {scores} for {len(judged)} answers; one grade in [0, 1] per "

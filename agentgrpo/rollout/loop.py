@@ -7,10 +7,13 @@ drive: open, sample, tell in conversations as a program asks -> score -> close
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
+from agentgrpo.core.errors import EnvironmentFailure, boundary
+from agentgrpo.core.numbers import named, number, row
 from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.base import Environment, Observation, Scores
@@ -85,7 +88,7 @@ class PolicyRunner:
                     record.conversation = conversation
                     record.leave()
             record.conversation = None
-        record.note(observation)
+        record.note(observation, "drive")
         record.end(observation)
 
     async def _take_turns(
@@ -93,7 +96,7 @@ class PolicyRunner:
     ) -> None:
         limits = self.environment.limits
         observation = await record.timed(environment.reset(of.task))
-        record.note(observation)
+        record.note(observation, "reset")
         conversation: Conversation | None = None
         while True:
             if conversation is None and observation.done is not None:
@@ -129,8 +132,8 @@ class PolicyRunner:
             if observation.is_last:
                 conversation.release()
             observation = await record.timed(environment.step(turn))
-            record.note(observation)
-            record.rewards.append(observation.reward)
+            record.note(observation, "step")
+            record.rewards.append(number(observation.reward, f"{record.name}.step: reward"))
         record.end(observation)
 
 
@@ -165,16 +168,12 @@ class _Record:
         finally:
             self.seconds["time_tools"] += time.perf_counter() - began
 
-    def note(self, observation: Observation) -> None:
-        """What is recorded whether or not the policy sees it."""
+    def note(self, observation: Observation, method: str) -> None:
+        """What is recorded whether or not the policy sees it. Raises BadValue. method: of the environment, which has
+        said it."""
         self.calls.extend(observation.calls)
         self.notes.extend(observation.notes)
-        for name, value in observation.metrics.items():
-            if isinstance(value, int | float):
-                self.metrics[name] = float(value)
-            else:
-                self.metrics_by_turn[name] = tuple(float(x) for x in value)
-                self.metrics[name] = _total(self.metrics_by_turn[name])
+        self._measure(observation.metrics, method)
 
     def end(self, observation: Observation) -> None:
         """The environment's last word."""
@@ -183,14 +182,25 @@ class _Record:
 
     def scored(self, of: Attempt, scores: Scores) -> Episode:
         """The episode with what the environment scored, which is a metric too, and with `reward`, what it paid in
-        all: for turns and at the end."""
-        self.note(Observation(metrics=scores))
-        outcome = {name: self.metrics_by_turn.get(name, self.metrics[name]) for name in scores}
+        all: for turns and at the end. Raises BadValue."""
+        outcome = self._measure(scores, "score")
         if any(self.rewards):
             at_the_end = self.metrics.get("reward", 0.0)
             self.metrics["reward"] = _total(tuple(self.rewards)) + at_the_end
             self.metrics_by_turn["reward"] = (*self.rewards[:-1], self.rewards[-1] + at_the_end)
         return replace(self.episode(of), outcome=outcome)
+
+    def _measure(self, given: Scores, method: str) -> Mapping[str, float | tuple[float, ...]]:
+        """The metrics among those that there are; the newest of a name counts."""
+        where = f"{self.name}.{method}"
+        with boundary(EnvironmentFailure, where):
+            measured = named(given, where, partial(row, most=self.turns), known=self.metrics)
+        for name, value in measured.items():
+            self.metrics_by_turn.pop(name, None)
+            if isinstance(value, tuple):
+                self.metrics_by_turn[name] = value
+            self.metrics[name] = _total(value) if isinstance(value, tuple) else value
+        return measured
 
     def leave(self) -> None:
         """The context, for a fresh one."""

@@ -11,6 +11,9 @@ from agentgrpo.rollout.scoring import Drop, episode_failures
 from agentgrpo.tasks.suite import member_of
 
 LEAST_EPISODES = 32
+_OF_TOOLS = frozenset({"tool_calls", "failed_calls"})
+_OF_PROGRAMS = frozenset({"branches", "trained_branches", "continued_share"})
+"""Metrics that an environment of a user's own may give too: one of them alone is its own."""
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -63,8 +66,8 @@ def rollout_metrics(
         costs = [cost_of(e) for e in episodes]
         tags |= {"cost/episode": fmean(costs), "cost/step": sum(costs)}
         tags |= _spread("tool_turns", [e.metrics.get("tool_turns", 0.0) for e in episodes])
-        tags |= _tool_tags([e.metrics for e in episodes if "tool_calls" in e.metrics])
-        tags |= _program_tags([e.metrics for e in episodes if "continued_share" in e.metrics])
+        tags |= _tool_tags([e.metrics for e in episodes if e.metrics.keys() >= _OF_TOOLS])
+        tags |= _program_tags([e.metrics for e in episodes if e.metrics.keys() >= _OF_PROGRAMS])
         sampled = [sum(b.num_sampled_tokens for b in e.branches) for e in episodes]
         trained = sum(b.num_trained_tokens for e in episodes for b in e.branches)
         tokens = sum(len(b.token_ids) for e in episodes for b in e.branches)
@@ -119,7 +122,7 @@ def _program_tags(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Whether what programs ask is one conversation that grows: branches per episode and how many of them are trained,
     share of requests that went on with one."""
     means = _means(rows)
-    return {f"program/{name}": means[name] for name in ("branches", "trained_branches", "continued_share") if rows}
+    return {f"program/{name}": means[name] for name in sorted(_OF_PROGRAMS) if rows}
 
 
 def rollout_clocks(scored: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentgrpo.config.build import admit_user_code, build_node
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import BadValue, ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Turn
@@ -295,6 +295,59 @@ async def test_what_step_returns_must_be_something_to_say() -> None:
         await renderer.run(TASK, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=8))
 
 
+SAID: Mapping[str, tuple[dict[str, Any], str]] = {
+    "done": ({"done": True}, "done has a bool; Exit or NoneType is allowed"),
+    "text of done": ({"done": "answered"}, "done has a str"),
+    "answer": ({"answer": 5}, "answer has a int; str or NoneType is allowed"),
+    "no messages": ({"messages": None}, "messages is a NoneType; a list is allowed"),
+    "text": ({"messages": "Go on."}, "messages is a str; a list is allowed"),
+    "dict": ({"messages": [{"role": "user", "content": "x"}]}, "messages has a dict; Message or ToolReply is allowed"),
+    "number": ({"messages": [Message(role="user", content=5)]}, "a message says a int"),  # type: ignore[arg-type]
+    "no metrics": ({"metrics": None}, "NoneType"),
+    "no calls": ({"calls": None}, "calls is a NoneType"),
+    "shown": ({"shown": [5]}, "shown has a int"),
+    "notes": ({"notes": [{"a": np.float32(1)}]}, "notes or calls: a trajectory cannot hold a float32"),
+}
+
+
+@pytest.mark.parametrize("field", SAID)
+async def test_an_observation_holds_what_its_fields_say_or_its_attempt_has_failed(field: str) -> None:
+    given, message = SAID[field]
+
+    class Odd(Stairs):
+        async def step(self, turn: Turn) -> Observation:
+            return Observation(**{"done": Exit.ANSWERED, "answer": "x", **given})
+
+    failure = (await episode_of(Odd, "a")).failure
+    assert failure is not None
+    assert ".Odd.step: " in failure.message
+    assert message in failure.message
+
+
+async def test_what_a_method_returns_and_no_text_can_say_is_told_to_the_policy() -> None:
+    class Long(Shop):
+        def add(self, item: str, count: int = 1) -> Any:
+            """Puts something into the basket.
+
+            Args:
+                item: what to buy
+                count: how many
+            """
+            return 10**5000
+
+    episode = await episode_of(Long, ADD, DONE)
+    assert episode.failure is None
+    assert episode.tool_records[0].outcome.value == "runtime_error"
+
+
+async def test_turns_that_were_paid_nothing_are_worth_nothing() -> None:
+    class Poor(Forgetful):
+        async def step(self, turn: Turn) -> Observation:
+            return Observation(done=Exit.ANSWERED, answer="x")
+
+    assert EnvironmentTerm("reward", weight=1.0)(await episode_of(Poor, "a"), 0.0) == 0.0
+
+
 def test_a_class_without_a_shape_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Shapeless has no public methods; allowed is a class whose typed methods"):
         own_environments(Shapeless)
@@ -344,11 +397,11 @@ async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
     assert EnvironmentTerm("pace", weight=0.5)(episode, 0.0) == 3.0
     assert EnvironmentTerm("pace", weight=0.5).per_turn(episode) == [0.5, 1.0, 1.5]
     assert EnvironmentTerm("height", weight=2.0).per_turn(episode) == [0.0, 0.0, 0.0]
-    with pytest.raises(ConfigError, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
+    with pytest.raises(BadValue, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
         EnvironmentTerm("hight", weight=1.0)(episode, 0.0)
     assert FunctionTerm(lambda e: len(e.turns), weight=-0.5)(episode, 0.0) == -1.5
     assert FunctionTerm(lambda e: np.float32(0.5))(episode, 0.0) == 0.5
-    with pytest.raises(ConfigError, match=r"returned 'many'; a number is allowed"):
+    with pytest.raises(BadValue, match=r"<lambda> is 'many'; a number is allowed"):
         FunctionTerm(lambda e: "many")(episode, 0.0)  # type: ignore[arg-type, return-value]
     with pytest.raises(ConfigError, match=r"test_own:grade takes \(episode.*; it is called with an episode and n"):
         FunctionTerm(grade)  # type: ignore[arg-type]

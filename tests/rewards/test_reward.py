@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 import pytest
 from hypothesis import given
@@ -176,7 +177,7 @@ async def test_a_judge_that_breaks_its_contract_scores_nothing(grades: list[floa
         group(episode(answer="a"), episode(answer="b"))
     )
     assert scored.rewards == (None, None)
-    assert [f and f.kind for f in scored.failures] == ["bad_verdict", "bad_verdict"]
+    assert [f and f.kind for f in scored.failures] == ["shape" if isnan(grades[-1]) else "bad_verdict"] * 2
 
 
 @dataclass

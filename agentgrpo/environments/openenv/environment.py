@@ -8,7 +8,6 @@ tools are on offer, or at `max_turns`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.numbers import number
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.core.untrusted import visible
 from agentgrpo.environments.base import Observation, Scores, Turn
@@ -255,10 +255,8 @@ class OpenEnvEnvironment:
     def _took(self, said: Reply) -> bool:
         """Whether that was the end."""
         self._num_steps += 1
-        paid = said.get("reward") or 0.0
-        if not isinstance(paid, int | float) or not math.isfinite(paid):
-            raise EnvironmentFailure(f"{self._options.server.shown}: the reward {paid!r} is no number", kind="shape")
-        self._paid += float(paid)
+        paid = said.get("reward")
+        self._paid += 0.0 if paid is None else number(paid, f"{self._options.server.shown}: reward")
         return bool(said.get("done"))
 
     def _metrics(self, turns: int) -> dict[str, float]:

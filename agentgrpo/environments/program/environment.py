@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentgrpo.core.errors import ConfigError, DataError, EnvironmentFailure
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary
+from agentgrpo.core.numbers import named, number, refuse_taken
 from agentgrpo.core.types import Episode, Exit, Piece, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Scores
@@ -37,7 +38,7 @@ from agentgrpo.environments.program.session import Session, SessionLimits
 from agentgrpo.environments.program.trained import TrainedBranches, Which
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.retrieval.lazy import extra_missing
-from agentgrpo.tools.hidden_tests.sandboxed import TESTS, HiddenTests
+from agentgrpo.tools.hidden_tests.sandboxed import TESTS, TESTS_FAILED, TESTS_PASSED, HiddenTests
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ REQUESTS = "requests"
 _LOG = logging.getLogger(__name__)
 _MEASURED = (
     *(REQUESTS, "refused_requests", "branches", "trained_branches", "continued_share"),
-    *("unattributed_tokens", "failed_programs"),
+    *("unattributed_tokens", "failed_programs", "refused_rewards"),
 )
+_MOST_NAMES = 100
+"""That a program reports."""
+_SLACK = 1e-9
+"""Of a sum that rounding has put out of its range."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +71,8 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
     is_driven = True
     pays_itself = True
     """Its tasks need no answers."""
+    takes_posts: ClassVar[bool] = True
+    """Its program may post rewards."""
     renderer: ToolRenderer
 
     timeout_s: float = 600.0
@@ -81,6 +88,10 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
     failure_reward: float | None = None
     """What an attempt is worth in which the program fails once the policy has answered, added to what it has posted:
     for agents that fail where a policy calls tools that there are not. null = an infrastructure failure."""
+    reward_range: tuple[float, float] | None = (-1.0, 1.0)
+    """Between which numbers the rewards that a program reports must add up; a post that leads out of it is refused, and
+    an attempt whose program ends out of it has failed. failure_reward and the share of hidden tests are added to that.
+    null = any number."""
     tests: HiddenTests | None = None
     """Runs the tests that each task brings along on the directory of the attempt; null = nobody does. The share that
     passes is added to what the attempt is worth."""
@@ -104,6 +115,11 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
                 raise ConfigError(f"environment.{name} {value}: {bound} or more is allowed; raise it")
         if not self.timeout_s > 0:
             raise ConfigError(f"environment.timeout_s {self.timeout_s}: more than 0 is allowed; raise it")
+        if self.reward_range is not None and not self.reward_range[0] < self.reward_range[1]:
+            raise ConfigError(
+                f"environment.reward_range={_shown_range(self.reward_range)}: two numbers are allowed, the smaller one "
+                "first"
+            )
         _ = self.program, self.endpoint, self.trained
         if self.tests is not None:
             _ = self.tests.sandbox  # which may not hold here
@@ -141,6 +157,12 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
             is_graded=False,
             spending=REQUESTS,
         )
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names of what is measured around the program, which it may not report."""
+        tested = () if self.tests is None else (TESTS_PASSED, TESTS_FAILED)
+        return frozenset({*_MEASURED, *tested, *(f"exit_{e.value}" for e in Exit)})
 
     @property
     def limits(self) -> TurnLimits:
@@ -248,6 +270,8 @@ class ProgramEnvironment:
             attempt.task, seed=attempt.seed, attempt=attempt.number
         )
         self._scores: dict[str, float] = {}
+        self._refused, self._refusal = 0, ""
+        """Rewards that were posted, and why the last one was refused."""
 
     async def drive(self, task: Task, new: Callable[[str], Conversation], *, sampling: SamplingParams) -> Observation:
         """See environments.conversation.Driven. Raises EnvironmentFailure, and what the engine has failed with."""
@@ -265,11 +289,13 @@ class ProgramEnvironment:
         except EnvironmentFailure as e:
             worth = 0.0 if session.limit is not None else options.failure_reward
             if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
-                raise
+                if not self._refusal:
+                    raise
+                raise EnvironmentFailure(f"{e} (a reward was refused before: {self._refusal})", kind=e.kind) from e
             if isinstance(e, ProgramFailed):
                 self._note(e.reported)
-            self._post(worth)
-            metrics = {**session.metrics, "failed_programs": 1.0}
+            self._add(worth)
+            metrics = self._measured(session, failed=True)
             return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
         if not session.metrics[REQUESTS]:
             raise EnvironmentFailure(
@@ -277,19 +303,20 @@ class ProgramEnvironment:
                 "to the base_url that its function is given",
                 kind="program",
             )
-        answer = self._note(said)
+        with boundary(EnvironmentFailure, "what the program said last"):
+            answer = self._note(said)
         return Observation(
             done=Exit.ANSWERED,
             answer=session.last if answer is None else answer,
-            metrics={**session.metrics, "failed_programs": 0.0},
+            metrics=self._measured(session, failed=False),
         )
 
     async def score(self, episode: Episode) -> Scores:
         if self._options.tests is None:
             return self._scores
         found = await self._options.tests.score(self._attempt.task, self._workspace.path, episode.answer)
-        self._post({"reward": found.share, **found.metrics})
-        return self._scores
+        self._add(found.share)
+        return self._scores | found.metrics
 
     async def close(self) -> None:
         """The workspace is removed."""
@@ -333,30 +360,54 @@ class ProgramEnvironment:
         return running.result()
 
     def _post(self, posted: object) -> None:
-        """Rewards add up; of any other number the newest counts. Raises ValueError."""
-        numbers = {"reward": posted} if _is_number(posted) else posted
-        if not isinstance(numbers, Mapping) or not all(_is_number(value) for value in numbers.values()):
-            raise ValueError('a number is needed, or numbers by name: {"reward": 1.0}')
-        for name, value in numbers.items():
-            before = self._scores.get(name, 0.0) if name == "reward" else 0.0
-            self._scores[str(name)] = before + float(value)
+        """What comes by HTTP, from the program or from whoever has its URL. Raises BadValue."""
+        try:
+            if not self._options.takes_posts:
+                raise BadValue(f"environment={self._options.name} takes none: its own process reports them")
+            self._report(posted, "what was posted")
+        except BadValue as e:
+            self._refused, self._refusal = self._refused + 1, str(e)
+            raise
 
     def _note(self, said: object) -> str | None:
-        """The reward of what the program said last; its answer, where it gives one. Raises EnvironmentFailure."""
+        """The reward of what the program said last; its answer, where it gives one. Raises BadValue."""
         if said is None:
             return None
         if isinstance(said, str):
             return said
         answer = said.get("answer") if isinstance(said, Mapping) else None
         numbers = {k: v for k, v in said.items() if k != "answer"} if isinstance(said, Mapping) else said
-        try:
-            self._post(numbers)
-        except ValueError as e:
-            raise EnvironmentFailure(
-                f"the program said {repr(said)[:200]}; a number, numbers by name with an answer, or nothing is allowed",
-                kind="shape",
-            ) from e
+        self._report(numbers, "what the program said last")
         return None if answer is None else str(answer)
+
+    def _report(self, said: object, what: str) -> None:
+        """Rewards add up; of any other number the newest counts. Raises BadValue, and then nothing of it counts."""
+        numbers = said if isinstance(said, Mapping) else {"reward": said}
+        scores = named(numbers, what, number, known=self._scores, most=_MOST_NAMES)
+        refuse_taken(scores, self._options.taken, what)
+        if "reward" in scores:
+            scores["reward"] += self._scores.get("reward", 0.0)
+            self._refuse_out_of_range(scores["reward"], what)
+        self._scores |= scores
+
+    def _refuse_out_of_range(self, reward: float, what: str) -> None:
+        allowed = self._options.reward_range
+        if allowed is None or allowed[0] - _SLACK <= reward <= allowed[1] + _SLACK:
+            return
+        wide = math.ceil(abs(reward))
+        wider = _shown_range((min(allowed[0], -wide), max(allowed[1], wide)))
+        raise BadValue(
+            f"{what} makes the reward {reward:g}, and environment.reward_range={_shown_range(allowed)}; scale the "
+            f"reward, or set environment.reward_range={wider}"
+        )
+
+    def _add(self, reward: float) -> None:
+        """To what the program has reported."""
+        self._scores["reward"] = self._scores.get("reward", 0.0) + reward
+
+    def _measured(self, session: Session, *, failed: bool) -> Scores:
+        refused = float(self._refused)
+        return {**session.metrics, "failed_programs": float(failed), "refused_rewards": refused}
 
 
 def _columns(task: Task) -> dict[str, Any]:
@@ -370,8 +421,9 @@ def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:
     return {"references", "answer", *repeats, *({TESTS} & columns.keys())}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _shown_range(bounds: tuple[float, float]) -> str:
+    """As a command line has it."""
+    return f"[{bounds[0]:g},{bounds[1]:g}]"
 
 
 _PATIENCE_S = 10.0

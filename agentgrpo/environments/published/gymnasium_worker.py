@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agentgrpo.core.numbers import number
 from agentgrpo.environments.published.playing import Seen
 from agentgrpo.environments.published.playing import play as played
 
@@ -49,9 +50,10 @@ class GymGame:
         if chosen is None:
             what = f"the actions are {self._said}" if self._names else f"{self._env.action_space} is taken"
             return _seen(f"That is no action: {what}.", is_invalid=True)
-        observation, reward, is_over, is_cut, info = self._env.step(chosen)
-        text = self._told(self._template, observation, info, float(reward))
-        return _seen(text, is_done=bool(is_over or is_cut), reward=float(reward))
+        observation, paid, is_over, is_cut, info = self._env.step(chosen)
+        reward = number(paid, f"{type(self._env.unwrapped).__name__}.step: reward")
+        text = self._told(self._template, observation, info, reward)
+        return _seen(text, is_done=bool(is_over or is_cut), reward=reward)
 
     @property
     def _said(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS, create_curriculum, has_curriculum
 
 from agentgrpo.core.errors import did_you_mean
+from agentgrpo.core.numbers import number
 
 _OURS = ("seed", "size")
 
@@ -30,10 +30,9 @@ def score(*, dataset: dict[str, Any], seed: int, size: int, index: int, question
     if entry["question"] != question:
         raise LookupError(f"{dataset['name']} asks something else for the same seed than when the run began")
     try:
-        value = float(made.score_answer(answer, entry))
+        return json.dumps([number(made.score_answer(answer, entry), dataset["name"]), True])
     except Exception:  # at an answer that it cannot read, which is the policy's
         return json.dumps([0.0, False])
-    return json.dumps([value, True] if math.isfinite(value) else [0.0, False])
 
 
 @lru_cache(4096)

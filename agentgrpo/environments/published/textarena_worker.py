@@ -13,6 +13,7 @@ from typing import Any
 import textarena as ta
 
 from agentgrpo.core.errors import did_you_mean
+from agentgrpo.core.numbers import number
 from agentgrpo.environments.published.playing import Seen
 from agentgrpo.environments.published.playing import play as played
 
@@ -91,7 +92,8 @@ class TextGame:
             self._is_done, _ = self._env.step(str(self._opponent(str(observation))))
         rewards = self._env.close()[0] if self._is_done else None
         paid = (rewards or {}).get(self._seat, 0.0)
-        reward = float(paid) if isinstance(paid, int | float) else 0.0  # some games put the reason in its place
+        is_reason = paid is None or isinstance(paid, str)  # some games put it in the place of a reward
+        reward = 0.0 if is_reason else number(paid, f"{type(self._base).__name__}: reward")
         return {"text": self._news(), "is_done": self._is_done, "reward": reward, "is_invalid": is_invalid}
 
     def _news(self) -> str:

@@ -16,7 +16,7 @@ from agentgrpo.environments.search.observations import Block, Line
 from agentgrpo.environments.search.options import SearchOptions
 from agentgrpo.environments.search.retrieval import QueryResult, Retrieval
 from agentgrpo.environments.search.state import OpenedPage, SearchState, effective_search_limit, on_plateau
-from agentgrpo.judges.base import QueryResults
+from agentgrpo.judges.base import EvidenceGrade, QueryResults
 from agentgrpo.services.budget import OVER_BUDGET
 from agentgrpo.services.page_parts import open_part
 
@@ -246,6 +246,8 @@ class ToolTurns:
             if isawaitable(judged):
                 with calling(Stage.TOOLS):
                     judged = await judged
+            if not isinstance(judged, EvidenceGrade):
+                raise TypeError(f"a {type(judged).__name__} came back; an EvidenceGrade is needed")
             verdict = judged
         state.counts[f"evidence_{'sufficient' if verdict.sufficient else 'insufficient'}_rounds"] += 1
         return state.judge(verdict)

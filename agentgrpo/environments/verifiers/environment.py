@@ -17,6 +17,7 @@ class VerifiersEnvironments(EndpointEnvironments):
     """Raises ConfigError for an interpreter that is not there."""
 
     name: ClassVar[str] = "verifiers"
+    takes_posts: ClassVar[bool] = False
 
     renderer: ToolRenderer
     id: str
@@ -27,6 +28,8 @@ class VerifiersEnvironments(EndpointEnvironments):
     """The interpreter that has verifiers and the package; null = the one that runs this."""
     start_timeout_s: float = 120.0
     """Until the process that holds it answers."""
+    reward_range: tuple[float, float] | None = None
+    """Between which numbers the rubric's reward must be; an attempt that it puts out of it has failed. null = any."""
 
     @cached_property
     def program(self) -> VerifiersProgram:

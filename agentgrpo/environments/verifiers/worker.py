@@ -56,7 +56,7 @@ class _Rollouts:
                 await asyncio.wait((playing, left), return_when=asyncio.FIRST_COMPLETED)
                 left.cancel()
                 if playing.done():
-                    writer.write(json.dumps(playing.result(), default=str).encode() + b"\n")
+                    writer.write(json.dumps(playing.result(), default=_plain).encode() + b"\n")
                     await writer.drain()
                 playing.cancel()
                 await asyncio.wait((playing,))
@@ -79,6 +79,11 @@ class _Rollouts:
         finally:
             if client is not None:
                 await client.close()
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or torch's as one of Python's."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def _last(completion: Any) -> str | None:

@@ -25,7 +25,7 @@ def judged_evidence(episodes: Iterable[Episode]) -> list[JudgedEvidence]:
     for episode in episodes:
         score, supported = episode.metrics.get("evidence_score_final"), was_supported(episode)
         if episode.failure is None and score is not None and supported is not None:
-            sufficient = episode.metrics["final_evidence_sufficient"] > 0
+            sufficient = episode.metrics.get("final_evidence_sufficient", 0.0) > 0
             found.append(JudgedEvidence(score, sufficient, supported))
     return found
 

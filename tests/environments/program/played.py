@@ -80,7 +80,7 @@ class SpellingEngine:
 
 def environments(program: Callable[..., Any] | str, **options: Any) -> ProgramEnvironments:
     given = {"command": program} if isinstance(program, str) else {"function": program}
-    return ProgramEnvironments(renderer=RENDERER, **given, **options)  # type: ignore[arg-type]
+    return ProgramEnvironments(renderer=RENDERER, **given, **{"reward_range": (-10.0, 10.0), **options})  # type: ignore[arg-type]
 
 
 async def play(

@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from agentgrpo.core.errors import ConfigError, DataError, EnvironmentFailure
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, EpisodeError
 from agentgrpo.core.types import Exit
 from agentgrpo.environments.program.environment import ProgramEnvironments
 from agentgrpo.environments.program.program import Tail
 from agentgrpo.environments.program.sandbox import MAX_TAIL
 from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests
 from tests.builders import task
+from tests.environments.bad_numbers import NAMES
 from tests.environments.program.played import END, RENDERER, Client, SpellingEngine, environments, play, user
 from tests.tools.bubblewrap import needs_bubblewrap
 from tests.tools.leftovers import alive
@@ -202,7 +203,7 @@ async def test_functions_are_called_by_the_names_of_their_parameters_or_with_one
         ("ask('a'); os.kill(os.getpid(), 9)", {}, r"exit code 137"),
         ("ask('a'); sys.exit('no luck')", {}, r"exit code 1: no luck"),
         ("pass", {}, r"asked the policy nothing"),
-        ("ask('a'); print(json.dumps({'reward': 'high'}))", {}, r"a number, numbers by name"),
+        ("ask('a'); print(json.dumps({'reward': 'high'}))", {}, r"reward is 'high'; a number is allowed"),
         (
             "ask('a'); base = os.environ['OPENAI_BASE_URL'].split('/'); base[4] = 'x' * 32; ask('a', '/'.join(base))",
             {},
@@ -214,7 +215,7 @@ async def test_a_program_that_fails_costs_its_own_attempt(
     written: Any, lines: str, options: dict[str, Any], message: str
 ) -> None:
     made = environments(written(lines), **options)
-    with pytest.raises(EnvironmentFailure, match=message):
+    with pytest.raises(EpisodeError, match=message):
         await play(made, engine())
     await made.close()
 
@@ -373,3 +374,86 @@ def test_what_is_no_program_is_said_in_one_line() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             ProgramEnvironments(renderer=RENDERER, **options)  # type: ignore[arg-type]
+
+
+# --- What a program may report.
+
+
+async def posting(*bodies: object, last: object = None, **options: Any) -> tuple[Any, list[tuple[int, str]]]:
+    """The episode of a program that posts these rewards and returns `last`, and how each was answered."""
+    answers: list[tuple[int, str]] = []
+
+    async def agent(base_url: str, reward_url: str) -> Any:
+        await Client(base_url).say([user("a")])
+        for body in bodies:
+            answer = await Client(reward_url).post(body, path="")
+            answers.append((answer.status_code, answer.json().get("error", {}).get("message", "")))
+        return last
+
+    return await play(agent, engine(), **options), answers
+
+
+async def test_rewards_out_of_their_range_are_refused_and_nothing_of_them_is_paid() -> None:
+    sums = (
+        "makes the reward {}, and environment.reward_range=[-1,1]; scale the reward, or set environment.reward_range={}"
+    )
+    episode, answers = await posting(
+        *(1000, {"reward": 0.75, "seen": 1}, {"reward": 0.5, "seen": 2}, -3, 0.25, {"reward": -0.5}, 1e308, True),
+        reward_range=(-1.0, 1.0),
+        last={"reward": 0.25, "calls": 2},
+    )
+    assert [status for status, _ in answers] == [400, 200, 400, 400, 200, 200, 400, 400]
+    assert sums.format(1000, "[-1000,1000]") in answers[0][1]
+    assert sums.format("1.25", "[-2,2]") in answers[2][1]
+    assert "reward is 1e+308; a number from -1e+12 to 1e+12 is allowed" in answers[6][1]
+    assert episode.outcome == {"reward": 0.75, "seen": 1.0, "calls": 2.0}
+    assert episode.metrics["refused_rewards"] == 5.0
+    with pytest.raises(
+        BadValue, match=r"said last makes the reward 2.5, and .*=\[-1,1\]; .* set environment.reward_range=\[-3,3\]"
+    ):
+        await posting(last=2.5, reward_range=(-1.0, 1.0))
+    with pytest.raises(BadValue, match=r"makes the reward 1.5, and .*=\[0,1\]"):
+        await posting(0.75, last={"reward": 0.75}, reward_range=(0.0, 1.0))
+    assert (await posting(0.1, 0.2, 0.7, last=0.1 - 0.1, reward_range=(0.0, 1.0)))[0].outcome["reward"] == 1.0
+    assert (await posting(1000, reward_range=None))[0].outcome == {"reward": 1000.0}
+
+
+async def test_a_program_that_falls_over_a_refusal_says_so() -> None:
+    async def agent(base_url: str, reward_url: str) -> None:
+        await Client(base_url).say([user("a")])
+        (await Client(reward_url).post(2.5, path="")).raise_for_status()
+
+    refused = r"400 Bad Request.* \(a reward was refused before: .*reward_range=\[-3,3\]\)"
+    with pytest.raises(EnvironmentFailure, match=f"(?s){refused}"):
+        await play(agent, engine(), reward_range=(-1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("turns", "number", "surrogate")])
+async def test_names_that_no_metric_has_are_refused(name: str) -> None:
+    episode, [(status, message)] = await posting({"reward": 0.5, **NAMES[name]})
+    assert (status, episode.outcome, episode.metrics["refused_rewards"]) == (400, {}, 1.0)
+    assert len(message) < 600
+    assert message.isprintable()
+
+
+async def test_what_is_measured_around_a_program_is_not_the_programs_to_say() -> None:
+    episode, answers = await posting({"requests": -5}, {"tests_passed": 1}, {"exit_answered": 0, "mine": 1})
+    assert [status for status, _ in answers] == [400, 200, 400]
+    assert (
+        "a metric requests, which the environment measures itself; call it something else than branches, "
+        in answers[0][1]
+    )
+    assert (episode.metrics["requests"], episode.metrics["exit_answered"]) == (1.0, 1.0)
+    assert episode.outcome == {"tests_passed": 1.0}
+    with pytest.raises(BadValue, match="what the program said last gave a metric failed_programs, which"):
+        await posting(last={"reward": 0.5, "failed_programs": 0})
+    many: list[object] = [{f"n{i}": 1 for i in range(start, start + 40)} for start in (0, 40, 80)]
+    episode, answers = await posting(*many)
+    assert [status for status, _ in answers] == [200, 200, 400]
+    assert len(episode.outcome) == 80
+
+
+def test_a_range_has_a_smaller_and_a_larger_number() -> None:
+    for bounds in ((1.0, -1.0), (1.0, 1.0), (float("nan"), 1.0)):
+        with pytest.raises(ConfigError, match=r"environment.reward_range=\[.*\]: two numbers are allowed, the smaller"):
+            environments(slow, reward_range=bounds)

@@ -21,7 +21,7 @@ async def agent(task: Any, base_url: str) -> dict[str, float]:
     messages += [await client.say(messages), user("Sure?")]
     said = await client.say(messages)
     other = await client.say([user(said["content"])])
-    return {"reward": len(set(said["content"])) / 10, "length": float(len(other["content"]))}
+    return {"reward": len(set(said["content"])) / 100, "length": float(len(other["content"]))}
 
 
 @pytest.mark.slow

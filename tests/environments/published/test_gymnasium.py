@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Task
 from agentgrpo.environments.published.gymnasium import GymnasiumEnvironments
 from agentgrpo.tasks.seeds import Seeds
@@ -102,3 +103,18 @@ def test_environments_that_cannot_begin(made: Make) -> None:
         with pytest.raises(ConfigError, match=message) as caught:
             made(**options).rehearse(task(str(options["id"])), max_context=2048)
         assert "\n" not in str(caught.value)
+
+
+async def test_what_is_paid_is_a_number_or_a_failure_that_says_what_it_was(made: Make) -> None:
+    from tests.environments.published.paying import SEEDS, Paying
+
+    environment = made(id="Paying", function=Paying)
+    of = task("Paying")
+    for name, seed in SEEDS.items():
+        at = replace(of, metadata={**of.metadata, "seed": seed})
+        if name.startswith("good"):
+            worth = 1.0 if name in ("good int64", "good numpy bool", "good bool") else 0.5
+            assert (await attempt(environment, at, ["1"])).metrics["reward"] == worth
+        else:
+            with pytest.raises(EnvironmentFailure, match=r"BadValue: Paying.step: reward is .*; a number .*is allowed"):
+                await attempt(environment, at, ["1"])
