@@ -87,7 +87,7 @@ class Reward:
                 grades = dict(zip(judged, await self._grade(group, judged), strict=True))
         except EpisodeError as e:
             if e.kind != "no_reference" or self.needs_grades:
-                failure = Failure(kind=e.kind, stage="judge", message=str(e))
+                failure = Failure(kind=e.kind, stage="judge", message=text_of(e))
         rewards: list[RewardResult | None] = []
         failures: list[Failure | None] = []
         for i, episode in enumerate(group.episodes):
