@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.core.errors import AgentGrpoError, DataError
+from agentgrpo.core.errors import AgentGrpoError, DataError, line_of
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -66,8 +66,7 @@ def damaged(where: object, kind: type[AgentGrpoError] = DataError) -> Iterator[N
     except AgentGrpoError:
         raise
     except Exception as e:  # of libraries, too
-        reason = next(iter(str(e).splitlines()), "")
-        raise kind(f"{where} is damaged: {type(e).__name__}: {reason}") from e
+        raise kind(f"{where} is damaged: {line_of(e)}") from e
 
 
 def read_json(text: str | bytes) -> Any:

@@ -20,7 +20,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, TypeVar, cast
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary, line_of
 from agentgrpo.core.messages import content_of
 from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
@@ -216,7 +216,7 @@ class MethodTool:
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
         except Exception as e:
-            return ToolResult.failed(f"{type(e).__name__}: {e}")
+            return ToolResult.failed(line_of(e))
         return ToolResult.ok(content_of(value))
 
     async def close(self) -> None:

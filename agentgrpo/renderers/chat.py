@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentgrpo.core.bounded import bounded
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, text_of
 from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers import describe
@@ -137,7 +137,7 @@ class ChatTemplate:
         except MemoryError:
             raise
         except Exception as e:  # templates refuse by raising whatever they like
-            return "", str(e)
+            return "", text_of(e)
         return str(text), None
 
     def _turn(self, i: int, message: Message, guarded: list[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.errors import ConfigError, EpisodeError, JudgeError, boundary, did_you_mean, text_of
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
