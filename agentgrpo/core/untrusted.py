@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from json.scanner import py_make_scanner
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ _KINDS = {
 }
 _FILES = (".json", ".jsonl", ".safetensors", ".yaml")
 _MOST_NODES = 100_000
+_MOST_VALUES = 2**20
 _DIGITS = 300
 
 
@@ -72,6 +74,22 @@ def damaged(where: object, kind: type[AgentGrpoError] = DataError) -> Iterator[N
 def read_json(text: str | bytes) -> Any:
     """The value. Raises ValueError for what is no JSON, also for a number that no float holds; RecursionError."""
     return json.loads(text, parse_int=_int)
+
+
+def read_body(body: bytes) -> Any:
+    """The value of what a client has sent, which may be large: read in a thread, it holds up no other. Raises
+    ValueError for what is no JSON, and for more values than any request has; RecursionError."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES} values")
+    return json.loads(body, cls=_InPython)
+
+
+class _InPython(json.JSONDecoder):
+    """The scanner in C, which json takes, lets no other thread run until all is read."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scan_once = py_make_scanner(self)
 
 
 def _int(digits: str) -> int:

@@ -230,6 +230,7 @@ class ChatRenderer:
             raise ConfigError(f"renderer {family.name}: this tokenizer has no chat template; choose react")
         self.family = family
         self._trusted = TrustedEncoder(tokenizer)
+        self.longest_token = self._trusted.longest_token
         self._outside = OutsideEncoder(tokenizer, control={*family.added, *family.ends, *family.marks})
         self._template = ChatTemplate(tokenizer=tokenizer, trusted=self._trusted, outside=self._outside)
         self._ends = tuple(added[text] for text in family.ends if text in added)

@@ -48,7 +48,7 @@ class Letters:
 
     stop_token_ids = (0,)
     stop_strings = ("~",)
-    in_turns = False
+    in_turns, longest_token = False, 1
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return ids("".join(m.content for m in messages) + "\n")
