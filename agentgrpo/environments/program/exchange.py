@@ -200,10 +200,9 @@ def stops(given: object, key: str) -> tuple[str, ...]:
     if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
         raise ChatRefused(f"{key} must be a text or a list of texts, none of them empty", param=key)
     if len(texts) > _MOST_STOPS or any(len(each) > _LONGEST_STOP for each in texts):
-        longest = max(map(len, texts))
         raise ChatRefused(
-            f"{key} has {len(texts)} texts of up to {longest} characters; at most {_MOST_STOPS} of at most "
-            f"{_LONGEST_STOP} are allowed",
+            f"{key} has {len(texts)} texts, the longest of {max(map(len, texts))} characters; at most {_MOST_STOPS} of "
+            f"at most {_LONGEST_STOP} characters are allowed",
             param=key,
         )
     return tuple(texts)
