@@ -242,6 +242,13 @@ def size_of(messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] |
     return sum(map(len, texts)) + sum(len(str(tool)) for tool in tools or ())
 
 
+def counted(count: Callable[[], int], *, size: int, most: int, renderer: Renderer) -> int:
+    """The tokens that `count` counts in texts of `size` characters. Where their length alone says that they take more
+    than `most`, they are not read: then it is the number that they take at least."""
+    least = size // renderer.longest_token
+    return least if least > most else count()
+
+
 @runtime_checkable
 class Driven(Protocol):
     """An environment in which a program decides what the policy is asked, and when. It has `drive` in the place of
