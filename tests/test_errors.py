@@ -75,8 +75,9 @@ def test_an_error_is_repeated_as_one_line_that_can_be_printed(error: Exception, 
     assert str(raised.value) == f"reset: {line}"
 
 
-@pytest.mark.parametrize("text", ["x" * 50_000_000, "line\n" * 1_000_000, "\n" * 1_000_000, "\ud800 " * 1_000_000])
-def test_an_error_of_any_length_is_repeated_up_to_a_bound(text: str) -> None:
+@pytest.mark.parametrize(("part", "times"), [("x", 50_000_000), ("line\n", 10**6), ("\n", 10**6), ("\ud800 ", 10**6)])
+def test_an_error_of_any_length_is_repeated_up_to_a_bound(part: str, times: int) -> None:
+    text = part * times
     for error in (ValueError(text), _Speaks(_Slippery(text)), EnvironmentFailure(text), _named("n" * 1_000_000)):
         line = line_of(error)
         assert len(line) < 2100
