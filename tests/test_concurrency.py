@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from agentgrpo.core.concurrency import Batcher, Limiter, PerLoop, on_idle_loop
+from agentgrpo.core.concurrency import LONG, Batcher, Limiter, PerLoop, off_loop, on_idle_loop
 from agentgrpo.core.errors import ConfigError
 
 Calls = list[tuple[str, list[str]]]
@@ -321,3 +322,46 @@ async def test_a_cancelled_caller_of_the_idle_loop_waits_for_the_end() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert told == ["ended"]
+
+
+async def test_short_work_is_done_at_once_and_long_work_beside_the_loop() -> None:
+    assert await off_loop(threading.current_thread, size=LONG) is threading.current_thread()
+    done, beats = threading.Event(), 0
+    work = asyncio.create_task(off_loop(done.wait, size=LONG + 1))
+    while beats < 20:
+        await asyncio.sleep(0)
+        beats += 1
+    assert not work.done()
+    done.set()
+    assert await work is True
+    with pytest.raises(ZeroDivisionError):
+        await off_loop(lambda: 1 // 0, size=LONG + 1)
+
+
+async def test_a_cancelled_caller_goes_when_the_work_is_over_and_work_in_the_queue_is_never_begun() -> None:
+    begun, go, order = threading.Semaphore(0), threading.Event(), list[str]()
+
+    def work(name: str) -> None:
+        begun.release()
+        go.wait()
+        order.append(name)
+
+    running = [asyncio.create_task(off_loop(lambda name=name: work(name), size=LONG + 1)) for name in "abc"]
+    for _ in range(2):
+        await asyncio.to_thread(begun.acquire)
+    for task in running:
+        task.cancel()
+    await ticks()
+    assert [task.done() for task in running] == [False, False, True]
+    go.set()
+    assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*running, return_exceptions=True))
+    assert sorted(order) == ["a", "b"]
+
+
+async def test_functions_that_hold_all_threads_of_the_loop_hold_up_no_reading() -> None:
+    free = threading.Event()
+    held = [asyncio.create_task(asyncio.to_thread(free.wait)) for _ in range(64)]
+    await ticks()
+    assert await off_loop(lambda: "read", size=LONG + 1) == "read"
+    free.set()
+    await asyncio.gather(*held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,14 @@ import yaml
 
 from agentgrpo.cli.main import main
 from agentgrpo.core.errors import DataError
-from agentgrpo.core.untrusted import refuse_endless, refuse_links_out, refuse_special_files, unframed, visible
+from agentgrpo.core.untrusted import (
+    read_body,
+    refuse_endless,
+    refuse_links_out,
+    refuse_special_files,
+    unframed,
+    visible,
+)
 from tests.hostile import WAYS
 from tests.run_folders import folder
 
@@ -107,3 +115,34 @@ def test_whatever_a_file_of_a_run_holds_it_is_shown_or_refused(
         code = main(["show", str(run)])
         lines = capsys.readouterr().err.splitlines()
         assert code == 0 or (code == 2 and lines[-1].startswith("agentgrpo: ")), (name, lines)
+
+
+@pytest.mark.parametrize("filler", [b"[],", b"{},", b"0,"])
+def test_a_body_of_more_values_than_any_request_has_is_refused_unread(filler: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^more than 1048576 values$"):
+        read_body(b"[" + filler * 2**20 + b"0]")
+
+
+UTF_16 = '"\u00e9"'.encode("utf-16")
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a": [1, 2.5, null, true, "\\u00e9\\n", {}], "b": -1e3}', b'"x"', b"\xef\xbb\xbf[]", UTF_16]
+)
+def test_a_body_is_read_as_json_reads_it(body: bytes) -> None:
+    assert read_body(body) == json.loads(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": }', b"nul", b"\xff", b'{"a": 1} 2'])
+def test_what_is_no_json_is_refused_as_json_does(body: bytes) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        json.loads(body)
+    with pytest.raises(type(refused.value)) as ours:
+        read_body(body)
+    assert str(ours.value) == str(refused.value)
+
+
+def test_a_long_text_is_made_visible_wherever_a_sequence_stands() -> None:
+    for filler in range(2**20 - 6, 2**20 + 2):
+        text = visible("x" * filler + "\x1b[31mred\u200b\n" + "y" * 2**20)
+        assert text.strip("xy") in [f"{left}red\n" for left in ("", "[31m", "31m", "1m", "m")]

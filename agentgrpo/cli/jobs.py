@@ -15,6 +15,7 @@ from agentgrpo.config.hardware import speaks
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import AgentGrpoError, MalformedRows, Preempted, ProcessError
 from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
+from agentgrpo.core.untrusted import visible
 
 if TYPE_CHECKING:
     from agentgrpo.config.compose import Job
@@ -33,7 +34,7 @@ def report(error: BaseException, debug: bool = False) -> int:
     if debug or not known:
         traceback.print_exception(error)
     if known and (isinstance(error, ProcessError) or speaks()):
-        text = str(error) if isinstance(error, MalformedRows) else _one_line(error)
+        text = visible(str(error) if isinstance(error, MalformedRows) else _one_line(error))
         print(SAID if interrupted else f"agentgrpo: {text}", file=sys.stderr)
     if interrupted:
         return INTERRUPTED

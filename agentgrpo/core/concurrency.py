@@ -1,5 +1,6 @@
 """What concurrent callers of one backend share: slots, one call for questions that arrive together, one call for equal
-questions; and time limits that leave out what nobody inside can help. Everything works in any number of consecutive
+questions; time limits that leave out what nobody inside can help; and work that would hold up the event loop.
+Everything works in any number of consecutive
 event loops, as `asyncio.run` makes them.
 
 A cancelled caller never disturbs the others: it takes no slot, and a call is stopped when nobody waits for it any more.
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -225,6 +227,26 @@ def uncounted() -> Iterator[None]:
     finally:
         with suppress(RuntimeError):  # this task has outlived what was limited
             limit.reschedule(ends + loop.time() - began)
+
+
+LONG = 2**14
+"""Characters that the event loop reads itself: the work of some milliseconds."""
+_READERS = ThreadPoolExecutor(2, "agentgrpo-reader")
+"""Not the event loop's own threads: functions of users may hold all of those, and wait for what is read here."""
+
+
+async def off_loop(work: Callable[[], T], *, size: int) -> T:
+    """What `work` returns; in a thread, where the characters that it reads are more than LONG. A cancelled caller goes
+    when the work is over, unless it has not even begun: nothing changes behind its back."""
+    if size <= LONG:
+        return work()
+    running = _READERS.submit(copy_context().run, work)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(running))
+    except asyncio.CancelledError:
+        if not running.cancel():
+            await asyncio.wait((asyncio.wrap_future(running),))
+        raise
 
 
 async def on_idle_loop(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -151,7 +151,36 @@ def boundary(cls: type[EpisodeError], stage: str) -> Iterator[None]:
     except (AgentGrpoError, asyncio.CancelledError):
         raise
     except Exception as e:
-        raise cls(f"{stage}: {type(e).__name__}: {e}") from e
+        raise cls(f"{stage}: {line_of(e)}") from e
+
+
+_LONGEST = 1000
+"""Characters of an error's text that are repeated."""
+
+
+def line_of(error: BaseException) -> str:
+    """`Class: text` of an error that other people's code has raised, for a message of ours; the text as by text_of."""
+    return ": ".join(filter(None, (_name_of(error), text_of(error))))
+
+
+def text_of(error: BaseException) -> str:
+    """The beginning of an error's text, as one line that can be printed. Whoever raises an error writes its `__str__`
+    too: the text may be of any length, hold anything, or be refused."""
+    try:
+        return _printable(str(error))
+    except BaseException as refusal:  # whatever it is: the error that is told of has happened before it
+        return f"it has no text, for asking it raises {_name_of(refusal)}"
+
+
+def _name_of(error: BaseException) -> str:
+    return _printable(type.__dict__["__name__"].__get__(type(error)))  # a metaclass may say something else
+
+
+def _printable(text: str) -> str:
+    """Control characters, halves of surrogate pairs and line ends become spaces; spaces in a row become one."""
+    beginning = str.__getitem__(text, slice(8 * _LONGEST))  # a subclass may cut itself otherwise
+    line = " ".join("".join(c if c.isprintable() else " " for c in beginning).split())
+    return line if len(line) <= _LONGEST and len(beginning) == str.__len__(text) else f"{line[:_LONGEST].rstrip()} ..."
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:

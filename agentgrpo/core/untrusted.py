@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.core.errors import AgentGrpoError, DataError
+from agentgrpo.core.errors import AgentGrpoError, DataError, line_of
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -26,12 +27,17 @@ _INVISIBLE = re.compile(
 )
 """Control characters but tab and line feed, bidirectional controls, separators, and what has no width. Not the two
 joiners (U+200C, U+200D), without which Persian, Hindi and emoji are other words."""
+_PART = 2**20
+"""Characters that are made visible at once. Of a sequence that stands across two parts, its letters stay."""
 
 
 def visible(text: str) -> str:
     """`text` without escape sequences, control characters and invisible ones. It takes time in proportion to its
-    length, whatever is in it."""
-    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", _ESCAPES.sub("", text))
+    length, whatever is in it; in a thread, it holds up no other for long."""
+    if text.isascii() and text.isprintable():
+        return text
+    parts = (text[i : i + _PART] for i in range(0, len(text), _PART))
+    return "".join(_INVISIBLE.sub("", _ESCAPES.sub("", part)) for part in parts)
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:
@@ -55,6 +61,7 @@ _KINDS = {
 }
 _FILES = (".json", ".jsonl", ".safetensors", ".yaml")
 _MOST_NODES = 100_000
+_MOST_VALUES = 2**20
 _DIGITS = 300
 
 
@@ -66,13 +73,28 @@ def damaged(where: object, kind: type[AgentGrpoError] = DataError) -> Iterator[N
     except AgentGrpoError:
         raise
     except Exception as e:  # of libraries, too
-        reason = next(iter(str(e).splitlines()), "")
-        raise kind(f"{where} is damaged: {type(e).__name__}: {reason}") from e
+        raise kind(f"{where} is damaged: {line_of(e)}") from e
 
 
 def read_json(text: str | bytes) -> Any:
     """The value. Raises ValueError for what is no JSON, also for a number that no float holds; RecursionError."""
     return json.loads(text, parse_int=_int)
+
+
+def read_body(body: bytes) -> Any:
+    """The value of what a client has sent, which may be large: read in a thread, it holds up no other. Raises
+    ValueError for what is no JSON, and for more values than any request has; RecursionError."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES} values")
+    return json.loads(body, cls=_InPython)
+
+
+class _InPython(json.JSONDecoder):
+    """The scanner in C, which json takes, lets no other thread run until all is read."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scan_once = py_make_scanner(self)
 
 
 def _int(digits: str) -> int:

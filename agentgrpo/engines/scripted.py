@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agentgrpo.core.errors import ConfigError, EngineError, boundary
+from agentgrpo.core.errors import ConfigError, EngineError, boundary, line_of
 from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.remote.text import end_of, room_for
@@ -144,7 +144,7 @@ def _read(path: Path) -> dict[str, tuple[str, ...]]:
                 raise TypeError("task must be a text and turns a list of texts")
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ConfigError(
-                f'{path}, line {number}: {type(e).__name__}: {e}; a line is {{"task": ID, "turns": ["...", ...]}}'
+                f'{path}, line {number}: {line_of(e)}; a line is {{"task": ID, "turns": ["...", ...]}}'
             ) from e
         if task in found:
             raise ConfigError(f"{path}, line {number}: a second script for the task {task}; keep one of them")

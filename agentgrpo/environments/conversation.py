@@ -44,7 +44,7 @@ class Conversation:
         self._engine, self._renderer, self._attempt = engine, renderer, attempt
         self._sampling, self._limits = sampling, limits
         held = engine.max_context
-        self._max_context = held if limits.max_context is None else min(limits.max_context, held)
+        self.max_context = held if limits.max_context is None else min(limits.max_context, held)
         self._has_tools = self._is_released = False
         self._context: list[int] = []
         self._segments: list[Segment] = []
@@ -59,7 +59,7 @@ class Conversation:
     @property
     def room(self) -> int:
         """Tokens that still fit."""
-        return self._max_context - len(self._context)
+        return self.max_context - len(self._context)
 
     @property
     def num_tokens(self) -> int:
@@ -80,21 +80,32 @@ class Conversation:
             return Branch(segments=tuple(self._segments))
         return Branch(segments=tuple(replace(s, masked=s.sampled) for s in self._segments))
 
+    def may_hold(self, num_characters: int) -> bool:
+        """False where a text of this length takes more tokens than there is room for, whatever it says: such a text is
+        never read."""
+        return num_characters <= self.room * self._renderer.longest_token
+
     def open(
         self, messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None, *, shared: int = 0
-    ) -> None:
+    ) -> bool:
         """What the policy sees before its first turn. tools: None = turns are plain text. shared: tokens that other
-        contexts open with too. Raises ConfigError where the renderer cannot write it."""
+        contexts open with too. False, and nothing is said, where there is no room for it. Raises ConfigError where the
+        renderer cannot write it."""
         opening = [message for message in messages if isinstance(message, Message)]
+        if not self.may_hold(size_of(opening)):
+            return False
         self._has_tools = tools is not None
         if tools is None:
             token_ids, stop = self._renderer.open(opening), self._limits.stop
         else:
             renderer = cast(ToolRenderer, self._renderer)
             token_ids, stop = renderer.open_with_tools(opening, tools), tuple(renderer.stop_strings)
+        if len(token_ids) > self.room:
+            return False
         ends = tuple(self._renderer.stop_token_ids)
         self._sampling = replace(self._sampling, stop=stop, stop_token_ids=ends, opening=shared)
         self._append(Segment(role="user", token_ids=tuple(token_ids), sampled=False, text=self._text(token_ids)))
+        return True
 
     async def sample(self, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> Turn | None:
         """The policy's next turn, cut short where the context ends; None where there is no room for one. max_tokens:
@@ -145,6 +156,8 @@ class Conversation:
         told = 0
         for is_reply, group in groupby(messages, key=lambda message: isinstance(message, ToolReply)):
             for together in [list(group)] if is_reply else [[message] for message in group]:
+                if not self.may_hold(size_of(together)):
+                    return told
                 token_ids = self._rendered(together)
                 if len(token_ids) >= self.room:
                     return told
@@ -152,14 +165,21 @@ class Conversation:
                 told += len(together)
         return told
 
-    def recall(self, turn: ParsedTurn) -> None:
+    def recall(self, turn: ParsedTurn) -> bool:
         """Append a turn that the policy is said to have taken. Nobody has sampled it here: it is the environment's.
-        Raises DataError where its text spells a control token."""
+        False, and nothing is appended, where there is no room for it and one more token. Raises DataError where its
+        text spells a control token."""
+        written = cast(ToolRenderer, self._renderer).write(turn)
+        if not self.may_hold(len(written)):
+            return False
         for text in (turn.content, *(json.dumps(dict(c.arguments)) for c in turn.calls if isinstance(c, ToolCall))):
             if self._renderer.encode_action(text) != self._renderer.observe((Piece(text, False),)):
                 raise DataError(f"an assistant's message that was not sampled spells a control token: {text[:80]!r}")
-        token_ids = self._renderer.encode_action(cast(ToolRenderer, self._renderer).write(turn))
+        token_ids = self._renderer.encode_action(written)
+        if len(token_ids) >= self.room:
+            return False
         self._append(Segment(role="assistant", token_ids=token_ids, sampled=False, text=self._text(token_ids)))
+        return True
 
     def rewind(self, num_segments: int) -> None:
         """Forget all segments but the first ones; none that was sampled may be among them."""
@@ -214,6 +234,19 @@ class Conversation:
     def _seed_key(self, turn: int) -> SeedKey:
         of = self._attempt
         return SeedKey(of.stream, of.task.id, of.sample_index, turn)
+
+
+def size_of(messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None = None) -> int:
+    """The characters of all of them."""
+    texts = (message.content if isinstance(message, Message) else message.text for message in messages)
+    return sum(map(len, texts)) + sum(len(str(tool)) for tool in tools or ())
+
+
+def counted(count: Callable[[], int], *, size: int, most: int, renderer: Renderer) -> int:
+    """The tokens that `count` counts in texts of `size` characters. Where their length alone says that they take more
+    than `most`, they are not read: then it is the number that they take at least."""
+    least = size // renderer.longest_token
+    return least if least > most else count()
 
 
 @runtime_checkable

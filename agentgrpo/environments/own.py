@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from types import NoneType
 from typing import Any, TypeVar
 
-from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary, line_of
 from agentgrpo.core.messages import ToolReply, content_of
 from agentgrpo.core.numbers import named, number, refuse_taken, row
 from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
@@ -253,7 +253,7 @@ class MethodTool:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
             return ToolResult.ok(content_of(value))
         except Exception as e:
-            return ToolResult.failed(f"{type(e).__name__}: {e}")
+            return ToolResult.failed(line_of(e))
 
     async def close(self) -> None:
         """The object is the episode's."""

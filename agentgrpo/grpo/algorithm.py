@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from agentgrpo.config.values import Count, CountOrZero, Finite, PositiveOrZero, check, fit_arguments
-from agentgrpo.core.errors import ConfigError, TrainingError, did_you_mean
+from agentgrpo.core.errors import ConfigError, TrainingError, did_you_mean, line_of
 from agentgrpo.grpo.advantages import (
     ADVANTAGES,
     BRANCH_ADVANTAGES,
@@ -126,7 +126,7 @@ class Algorithm:
         try:
             found = self._loss(inputs, **self.loss_args)
         except Exception as e:
-            raise ConfigError(f"{where} raised {type(e).__name__}: {' '.join(str(e).split())}") from e
+            raise ConfigError(f"{where} raised {line_of(e)}") from e
         parts = found if isinstance(found, TokenLoss) else ()
         if not parts or any(not isinstance(part, Tensor) or part.shape != (2,) for part in parts):
             raise ConfigError(

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from agentgrpo.core.concurrency import Limiter
-from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary
+from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary, line_of
 from agentgrpo.core.messages import AgentMessage, content_of
 from agentgrpo.core.numbers import number
 from agentgrpo.core.types import Episode, Exit, Task, ToolCall
@@ -97,11 +97,11 @@ class _Work:
             if inspect.isawaitable(value):
                 value = asyncio.run(_awaited(value))
         except (TimeoutError, StopIteration) as e:  # which would mean something else to who waits
-            error = RuntimeError(f"{type(e).__name__}: {e}")
+            error = RuntimeError(line_of(e))
         except Exception as e:
             error = e
         except BaseException as e:  # SystemExit, KeyboardInterrupt: not this thread's to end the program with
-            error = RuntimeError(f"{type(e).__name__}: {e}")
+            error = RuntimeError(line_of(e))
         finished(self)
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._settle, value, error)

@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any
 
 from agentgrpo.core.durable import write_each_atomic
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import DataError, line_of
 from agentgrpo.core.messages import Status, group_status, status_of
 from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
 
@@ -261,7 +261,7 @@ def read_trajectories(path: Path, *, first: int = 0) -> Iterator[TrajectoryRecor
             try:
                 yield _record(row)
             except (ValueError, KeyError, TypeError, AttributeError, zlib.error, struct.error) as e:
-                raise DataError(f"{path}:{number}: {type(e).__name__}: {e}") from e
+                raise DataError(f"{path}:{number}: {line_of(e)}") from e
     if number != summary["total"] + 1:
         raise DataError(f"{path}:1: the summary counts {summary['total']} episodes, but {number - 1} follow")
 

@@ -15,6 +15,9 @@ class Renderer(Protocol):
     in_turns: bool
     """What the environment says is a message of its own. False: an episode is one turn of the policy's, into which the
     environment writes (as in Search-R1)."""
+    longest_token: int
+    """Characters that one token stands for at most: a text of more than n times as many takes more than n tokens,
+    which needs no tokenizer to say."""
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of the opening context, ready for the policy's first token. Message text is untrusted."""

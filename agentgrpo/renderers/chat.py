@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentgrpo.core.bounded import bounded
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, text_of
 from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
 from agentgrpo.core.types import Message, Piece, ToolCall
 from agentgrpo.renderers import describe
@@ -137,7 +137,7 @@ class ChatTemplate:
         except MemoryError:
             raise
         except Exception as e:  # templates refuse by raising whatever they like
-            return "", str(e)
+            return "", text_of(e)
         return str(text), None
 
     def _turn(self, i: int, message: Message, guarded: list[str]) -> dict[str, Any]:
@@ -230,6 +230,7 @@ class ChatRenderer:
             raise ConfigError(f"renderer {family.name}: this tokenizer has no chat template; choose react")
         self.family = family
         self._trusted = TrustedEncoder(tokenizer)
+        self.longest_token = self._trusted.longest_token
         self._outside = OutsideEncoder(tokenizer, control={*family.added, *family.ends, *family.marks})
         self._template = ChatTemplate(tokenizer=tokenizer, trusted=self._trusted, outside=self._outside)
         self._ends = tuple(added[text] for text in family.ends if text in added)

@@ -30,6 +30,7 @@ class PlainRenderer:
             raise ConfigError("chat_template 'always': this tokenizer has no chat template; use 'auto' or 'never'")
         self._trusted = TrustedEncoder(tokenizer)
         self._outside = OutsideEncoder(tokenizer)
+        self.longest_token = self._trusted.longest_token
         self._template: ChatTemplate | None = None
         self._opening = self._outside
         if chat_template == "never" or not tokenizer.chat_template:

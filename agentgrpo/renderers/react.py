@@ -49,7 +49,7 @@ class ReactRenderer:
         """`chat_template` as in PlainRenderer. `describe_tools`: the opening lists the tools and this format; a policy
         that was warm-started on the format needs neither. Raises ConfigError for a tokenizer without eos token."""
         self._plain = PlainRenderer(tokenizer=tokenizer, chat_template=chat_template)
-        self.stop_token_ids = self._plain.stop_token_ids
+        self.stop_token_ids, self.longest_token = self._plain.stop_token_ids, self._plain.longest_token
         if not self.stop_token_ids:
             raise ConfigError("renderer react: this tokenizer has no eos token to end an answer with; give it one")
         self._eos = self._plain.decode(self.stop_token_ids[:1])

@@ -70,7 +70,7 @@ class TagsRenderer:
         the tools and this format; a policy that was warm-started on the format needs neither. Raises ConfigError for a
         tokenizer without eos token, and for a tool whose name is no tag's."""
         self._plain = PlainRenderer(tokenizer=tokenizer, chat_template=chat_template)
-        self.stop_token_ids = self._plain.stop_token_ids
+        self.stop_token_ids, self.longest_token = self._plain.stop_token_ids, self._plain.longest_token
         if not self.stop_token_ids:
             raise ConfigError("renderer tags: this tokenizer has no eos token to end a turn with; give it one")
         self._eos = self._plain.decode(self.stop_token_ids[:1])

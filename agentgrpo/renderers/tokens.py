@@ -20,6 +20,8 @@ from agentgrpo.core.types import Piece
 
 # strings, not tokens: a string of a few hundred tokens costs some 10 KB
 _CACHED_STRINGS = 8192
+# characters of a string that is not kept, and is encoded with the interpreter released to other threads
+_LONG = 2**14
 # a rare letter, an emoji, a control character, a byte-order mark: where there is no token for them, <unk> would appear
 _RARE = "\u00e9 \u0141 \u6f22 \U0001f642 \u0001 \ufeff"
 
@@ -88,22 +90,38 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class TrustedEncoder:
+class _Encoder:
+    """Encodes with `backend`, and puts nothing around a text."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+        self._cached = lru_cache(maxsize=_CACHED_STRINGS)(self._encode)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._cached(text) if len(text) <= _LONG else self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        text = whole_characters(text)
+        if len(text) <= _LONG:
+            return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        # in the same way; but `encode` holds all threads up, and notes where each token stands
+        return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+
+class TrustedEncoder(_Encoder):
     """Encodes text that we wrote, added tokens in use and nothing put around it; decodes what was sampled."""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
-        self._backend = backend_of(tokenizer)
-        self.encode = lru_cache(maxsize=_CACHED_STRINGS)(self._encode)
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._backend.encode(whole_characters(text), add_special_tokens=False).ids)
+        super().__init__(backend_of(tokenizer))
+        self.longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
+        """Characters that one token stands for at most."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Every token spelled out, control tokens too; no clean-up of spaces."""
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
 
-class OutsideEncoder:
+class OutsideEncoder(_Encoder):
     """Encodes untrusted text: `encode(text)` never holds the id of an added or special token, whatever the text spells.
     Added tokens of nothing but white space (Gemma's) are plain text.
 
@@ -120,12 +138,11 @@ class OutsideEncoder:
         spec = json.loads(original.to_str())
         spec["added_tokens"] = []
         spec["post_processor"] = None  # it may name the tokens that were just removed
-        self._backend = Tokenizer.from_str(json.dumps(spec))
+        super().__init__(Tokenizer.from_str(json.dumps(spec)))
         added = original.get_added_tokens_decoder()
         special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
         plain = {i for i, token in added.items() if i not in special and self._is_plain(i, token.content, control)}
         self.protected = frozenset(added) - plain | special
-        self.encode = lru_cache(maxsize=_CACHED_STRINGS)(self._encode)
         self._test([token.content for i, token in added.items() if i in self.protected])
 
     def _is_plain(self, i: int, content: str, control: Collection[str] | None) -> bool:
@@ -135,10 +152,10 @@ class OutsideEncoder:
         return control is not None and content not in control and i in self._backend.encode(content).ids
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        ids: list[int] = self._backend.encode(whole_characters(text), add_special_tokens=False).ids
+        ids = super()._encode(text)
         if not self.protected.isdisjoint(ids):
             raise DataError(f"untrusted text {text[:80]!r} is encoded with a control token; use another tokenizer")
-        return tuple(ids)
+        return ids
 
     def _test(self, control_strings: Sequence[str]) -> None:
         """Each control string bare, between spaces, between letters and twice; and letters that may have no token."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import DataError, line_of
 from agentgrpo.records.curves import ENDS, curve_lines, curves_of
 from agentgrpo.records.lines import FAILED, HEADING, TextLine, counted, one_line
 from agentgrpo.records.run_dir import RunDir, stop_sentence
@@ -63,7 +63,7 @@ def _evaluation(screen: Screen, run: RunDir, rows: Sequence[Mapping[str, Any]], 
         for line in closing_lines(result, rows):
             screen.line(line)
     except (KeyError, TypeError) as e:
-        raise DataError(f"{run.path / 'eval.json'}: {type(e).__name__}: {e}; evaluate again: agentgrpo eval") from e
+        raise DataError(f"{run.path / 'eval.json'}: {line_of(e)}; evaluate again: agentgrpo eval") from e
 
 
 def _head(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[TextLine]:

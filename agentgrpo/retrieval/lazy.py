@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, RetrieverError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, RetrieverError, line_of
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.base import Backend
 from agentgrpo.retrieval.batching import Batched
@@ -76,4 +76,4 @@ def one_line(error: BaseException) -> str:
     """What a library says of a failure, without its line breaks."""
     if isinstance(error, AgentGrpoError):
         return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return line_of(error)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from agentgrpo.core.concurrency import Limiter
-from agentgrpo.core.errors import ConfigError, RetrieverError
+from agentgrpo.core.errors import ConfigError, RetrieverError, line_of
 from agentgrpo.retrieval.embedder import Vectors
 from agentgrpo.services.client import JsonClient
 from agentgrpo.services.secret import Secret
@@ -112,6 +112,6 @@ def vectors_of(reply: Any, count: int, dim: int | None) -> Vectors:
         if vectors.ndim != 2 or not vectors.shape[1] or (dim is not None and vectors.shape[1] != dim):
             raise ValueError(f"vectors of shape {list(vectors.shape)}, where [{count}, {dim or 'dim'}] were asked for")
     except (TypeError, KeyError, ValueError, OverflowError) as e:
-        raise RetrieverError(f"malformed embeddings: {type(e).__name__}: {e}", kind="garbage") from e
+        raise RetrieverError(f"malformed embeddings: {line_of(e)}", kind="garbage") from e
     lengths = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

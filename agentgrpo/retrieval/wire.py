@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from agentgrpo.core.errors import RetrieverError
+from agentgrpo.core.errors import RetrieverError, line_of
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.corpus import passage_of
 
@@ -75,7 +75,7 @@ def scores_of(reply: Any, num_documents: int) -> list[float]:
             raise ValueError(f"{len(given)} scores for {num_documents} documents")
         return [finite(score) for score in given]
     except (TypeError, KeyError, ValueError) as e:
-        raise garbage(f"malformed scores: {type(e).__name__}: {e}") from e
+        raise garbage(f"malformed scores: {line_of(e)}") from e
 
 
 def _passage(item: Any) -> Passage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from agentgrpo.core.errors import BadValue, ConfigError, EpisodeError, JudgeError, boundary, did_you_mean
+from agentgrpo.core.errors import BadValue, ConfigError, EpisodeError, JudgeError, boundary, did_you_mean, text_of
 from agentgrpo.core.numbers import LARGEST, is_number
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
@@ -89,7 +89,7 @@ class Reward:
                 grades = dict(zip(judged, await self._grade(group, judged), strict=True))
         except EpisodeError as e:
             if e.kind != "no_reference" or self.needs_grades:
-                failure = Failure(kind=e.kind, stage="judge", message=str(e))
+                failure = Failure(kind=e.kind, stage="judge", message=text_of(e))
         rewards: list[RewardResult | None] = []
         failures: list[Failure | None] = []
         for i, episode in enumerate(group.episodes):

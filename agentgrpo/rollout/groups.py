@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from agentgrpo.core.concurrency import time_limit
-from agentgrpo.core.errors import EpisodeError
+from agentgrpo.core.errors import EpisodeError, text_of
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.factory import Runner
@@ -42,7 +42,7 @@ async def run_episode(
         except TimeoutError:
             failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s")
         except EpisodeError as e:
-            failure = Failure(kind=e.kind, stage=type(e).__name__, message=str(e))
+            failure = Failure(kind=e.kind, stage=type(e).__name__, message=text_of(e))
     return Episode(
         task=task,
         sample_index=sample_index,

@@ -94,7 +94,9 @@ class HostedEpisode:
         if self._running is None or self._running.done():
             raise EnvironmentFailure("no episode is under way; reset the environment", kind="order")
         renderer = self._host.renderer
-        self._said.put_nowait(turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn))
+        text = turn if isinstance(turn, str) else cast(ToolRenderer, renderer).write(turn)
+        # what is behind it is cut off with the tokens past max_tokens, read or unread
+        self._said.put_nowait(text[: 2 * self._host.sampling.max_tokens * renderer.longest_token])
         return await self._next()
 
     async def close(self) -> None:

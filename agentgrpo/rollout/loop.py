@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.errors import EnvironmentFailure, boundary
 from agentgrpo.core.numbers import named, number, row
 from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.base import Environment, Observation, Scores
-from agentgrpo.environments.conversation import Conversation, Driven
+from agentgrpo.environments.conversation import Conversation, Driven, size_of
 from agentgrpo.environments.factory import Attempt, EnvironmentFactory
 from agentgrpo.environments.figures import Figures
 from agentgrpo.renderers.base import Renderer
@@ -107,13 +108,18 @@ class PolicyRunner:
                 conversation = record.conversation = Conversation(
                     self.engine, self.renderer, of, sampling, limits, first_turn=record.turns
                 )
-                conversation.open(observation.messages, observation.tools, shared=observation.shared_opening)
+                open = partial(
+                    conversation.open, observation.messages, observation.tools, shared=observation.shared_opening
+                )
+                if not await off_loop(open, size=size_of(observation.messages, observation.tools)):
+                    record.exit = Exit.CONTEXT_OVERFLOW
+                    return
                 if before is not None and observation.repeats:
                     conversation.repeat(before, observation.repeats)
                 said = observation.then
             else:
                 said = observation.messages
-            told = conversation.tell(said)
+            told = await off_loop(partial(conversation.tell, said), size=size_of(said))
             if told or not said:
                 record.shown = tuple(observation.shown) or record.shown
             if told < len(said):
@@ -205,7 +211,8 @@ class _Record:
     def leave(self) -> None:
         """The context, for a fresh one."""
         if self.conversation is not None:
-            self.branches.append(self.conversation.branch)
+            if self.conversation.num_segments:
+                self.branches.append(self.conversation.branch)
             for name, spent in self.conversation.seconds.items():
                 self.seconds[name] += spent
 

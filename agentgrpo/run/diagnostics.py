@@ -33,7 +33,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import agentgrpo
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, line_of
 
 # --- Every task of an event loop as text: what it is in the middle of, frame by frame, and what that waits for.
 #
@@ -332,7 +332,7 @@ class Diagnostics:
             self._append(f"SIGUSR1, {text}")
             self._tell(f"SIGUSR1: the tasks of the event loop are in {self.path}")
         except Exception as e:  # whatever it is, it is not the run's concern
-            self._tell(f"SIGUSR1: the tasks cannot be written down: {type(e).__name__}: {e}")
+            self._tell(f"SIGUSR1: the tasks cannot be written down: {line_of(e)}")
         finally:
             self._is_describing = False
 
@@ -341,7 +341,7 @@ class Diagnostics:
             self._append(f"SIGUSR2, {describe_threads(frame)}")
             self._tell(f"SIGUSR2: the stacks of all threads are in {self.path}")
         except Exception as e:
-            self._tell(f"SIGUSR2: the stacks cannot be written down: {type(e).__name__}: {e}")
+            self._tell(f"SIGUSR2: the stacks cannot be written down: {line_of(e)}")
 
     def _append(self, text: str) -> None:
         """The file is made for the first answer: a process that is killed unasked leaves none."""
@@ -363,7 +363,7 @@ class Diagnostics:
                 self._watch()
                 self._lag.look()
             except Exception as e:
-                self._lines.put(f"diagnostics: {type(e).__name__}: {e}")
+                self._lines.put(f"diagnostics: {line_of(e)}")
             try:
                 line = self._lines.get(timeout=self._patience())
             except Empty:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentgrpo.config.settings import EvalSettings, RolloutSettings
 from agentgrpo.core.durable import write_atomic
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import DataError, line_of
 from agentgrpo.core.types import ScoredGroup, Task
 from agentgrpo.engines.base import Engine, SamplingParams
 from agentgrpo.environments.factory import Runner
@@ -282,7 +282,7 @@ def read_scorecards(run_dir: Path, name: str) -> tuple[str, dict[str, Scorecard]
     except FileNotFoundError as e:
         raise DataError(f"{path} is missing, which has the scores by task; evaluate again, in a new run") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise DataError(f"{path} is damaged: {type(e).__name__}: {e}") from e
+        raise DataError(f"{path} is damaged: {line_of(e)}") from e
 
 
 def spent(card: Scorecard, column: str) -> dict[str, float]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import httpx
 
 from agentgrpo.core.concurrency import PerLoop
-from agentgrpo.core.errors import ConfigError, EpisodeError
+from agentgrpo.core.errors import ConfigError, EpisodeError, line_of
 from agentgrpo.services.rate import RateLimiter, pause_s
 from agentgrpo.services.secret import Secret
 
@@ -315,7 +315,7 @@ class JsonClient:
                 date = response.headers.get("Date") or formatdate(time.time(), usegmt=True)
                 return response.status_code, (response.headers.get("Retry-After"), date), bytes(body)
         except (httpx.HTTPError, OSError) as e:
-            raise self._error(f"{type(e).__name__}: {e}", kind="transport") from e
+            raise self._error(line_of(e), kind="transport") from e
 
     def _parse(self, body: bytes) -> Any:
         """Also refuses nesting and numbers past Python's limits."""

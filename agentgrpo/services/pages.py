@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import httpx
 
 from agentgrpo.core.concurrency import Limiter, PerLoop
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, line_of
 from agentgrpo.services.addresses import Address, Forbidden, Reachable
 from agentgrpo.services.pdf import PdfError, text_of_pdf
 
@@ -153,7 +153,7 @@ class PageClient:
                     kind = "dead_network" if _seems_dead(e) and await self._reachable.is_cut_off() else "transport"
                     raise PageError(f"{host} takes no connection: {e}", kind=kind) from e
             except (httpx.HTTPError, OSError) as e:
-                raise PageError(f"{type(e).__name__}: {e}", kind="transport") from e
+                raise PageError(line_of(e), kind="transport") from e
         raise AssertionError("addresses() gives at least one")
 
     async def _ask(self, target: httpx.URL, host: str, address: Address) -> httpx.Response:
@@ -176,7 +176,7 @@ class PageClient:
                 if len(body) > self._max_bytes:
                     raise PageError(f"the page has more than {self._max_bytes} bytes", kind="oversize")
         except (httpx.HTTPError, OSError) as e:
-            raise PageError(f"{type(e).__name__}: {e}", kind="transport") from e
+            raise PageError(line_of(e), kind="transport") from e
         return WebPage(url=str(target), content_type=response.headers.get("Content-Type", ""), body=bytes(body))
 
 

@@ -17,7 +17,7 @@ from jsonschema import exceptions, validators
 from jsonschema.validators import Draft202012Validator
 from referencing import Registry
 
-from agentgrpo.core.errors import ConfigError, ToolError
+from agentgrpo.core.errors import ConfigError, ToolError, line_of
 
 MAX_LENGTH = 300
 """Characters of a problem."""
@@ -67,7 +67,7 @@ class ArgumentSchema:
         try:
             found = min(self._validator.iter_errors(plain), key=_rank, default=None)
         except (exceptions._WrappedReferencingError, RecursionError) as e:
-            raise ToolError(f"tool {self._tool}: its schema cannot be followed: {type(e).__name__}: {e}") from e
+            raise ToolError(f"tool {self._tool}: its schema cannot be followed: {line_of(e)}") from e
         return None if found is None else _describe(found)[:MAX_LENGTH]
 
     def _follow(self) -> None:

@@ -14,8 +14,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from agentgrpo.core.concurrency import Limiter
+from agentgrpo.core.concurrency import Limiter, off_loop
 from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
 from agentgrpo.core.stages import Stage, calling
@@ -135,7 +136,7 @@ class Toolbox:
         if result is None and isinstance(call, ToolCall):
             result, seconds = await self._attempts(call, workspace)
         assert result is not None
-        text, was_cut = cut(visible(result.text), self._max_output_tokens, self._count_tokens)
+        text, was_cut = await off_loop(partial(self._shown, result.text), size=len(result.text))
         record = ToolRecord(
             name=call.name,
             arguments={} if isinstance(call, MalformedCall) else call.arguments,
@@ -151,6 +152,9 @@ class Toolbox:
             seconds=seconds,
         )
         return ToolReply(call=call, text=text), record
+
+    def _shown(self, text: str) -> tuple[str, bool]:
+        return cut(visible(text), self._max_output_tokens, self._count_tokens)
 
     def refuse(self, call: AnyCall, why: str, *, turn: int) -> Answer:
         """The answer to a call that is not made: the policy's fault."""

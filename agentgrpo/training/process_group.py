@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, Preempted
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, Preempted, line_of
 
 if TYPE_CHECKING:
     from torch import Tensor  # which takes seconds, and who only reads a run needs none
@@ -218,7 +218,7 @@ def _portable(outcome: ProcessResult[T]) -> ProcessResult[T]:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error = RuntimeError(line_of(error))
     return ProcessResult(error=error)
 
 

@@ -29,7 +29,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from agentgrpo.config.hardware import Launch
-from agentgrpo.core.errors import ConfigError, ProcessError
+from agentgrpo.core.errors import ConfigError, ProcessError, line_of
 from agentgrpo.training.process_group import Alone, ProcessGroup, Stop
 from agentgrpo.training.sharding import is_sharded
 
@@ -263,7 +263,7 @@ def processes(launch: Launch, *, device: str, timeout_s: float) -> Iterator[Proc
         yield world
     except BaseException as e:
         error = world.explain(e)
-        world.leave(f"{type(error).__name__}: {error}")
+        world.leave(line_of(error))
         raise error from (None if error is e else e)
     world.leave(DONE)
 

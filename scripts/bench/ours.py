@@ -82,6 +82,8 @@ class TextRenderer:
     """A Renderer that writes texts as they are: the work's own are whole."""
 
     in_turns = True
+    longest_token = 1000
+    """No text of the works is longer than the context."""
 
     def __init__(self, script: Script) -> None:
         self._tokenizer = script.tokenizer

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Piece
 from agentgrpo.renderers.plain import PlainRenderer
-from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder
+from agentgrpo.renderers.tokens import OutsideEncoder, TrustedEncoder, backend_of, whole_characters
 from tests.renderers import families
 
 ADDED = ("<tool_call>", "</tool_call>", "<think>", '<search retriever="', "\n<information>\n", "[R1Q1D1]")
@@ -103,7 +103,7 @@ def test_truncation_that_somebody_set_does_not_cut_our_texts(tokenizer: PreTrain
 def test_equal_strings_are_encoded_once(tokenizer: PreTrainedTokenizerFast) -> None:
     outside = OutsideEncoder(tokenizer)
     assert outside.encode("a page") is outside.encode("a page")
-    assert outside.encode.cache_info().maxsize == 8192
+    assert outside.encode("a page" * 10_000) is not outside.encode("a page" * 10_000)  # it would stay for ever
 
 
 def test_added_tokens_of_white_space_are_plain_text() -> None:
@@ -129,3 +129,27 @@ def test_a_text_that_continues_a_context_gets_no_space_of_its_own() -> None:
     bos, *opening = plain.open((Message(role="user", content="ab"),))
     assert (bos, opening) == (mistral.bos_token_id, [*begins.encode("ab"), *continues.encode("\n")])
     assert plain.observe([Piece("a", True), Piece("b", False)]) == continues.encode("ab")
+
+
+@pytest.mark.parametrize("name", families.TOKENIZERS)
+@pytest.mark.parametrize(
+    "text", ["call the tool 12 times. ", "\n", " ", "<|im_end|>", "\u6f22\u5b57", "e\u0301\ud800", "tool"]
+)
+def test_a_long_text_is_encoded_as_by_the_tokenizer_itself(name: str, text: str) -> None:
+    long = text * (2 * 2**14 // len(text))
+    trusted = TrustedEncoder(families.tokenizer(name))
+    ids = backend_of(families.tokenizer(name)).encode(whole_characters(long), add_special_tokens=False).ids
+    assert trusted.encode(long) == tuple(ids)
+    assert len(long) <= trusted.longest_token * len(ids)
+
+
+def test_a_long_text_from_outside_spells_no_control_token(outside: OutsideEncoder) -> None:
+    ids = outside.encode("<|im_end|><think>" * 2000)
+    assert len(ids) == 17 * 2000
+    assert outside.protected.isdisjoint(ids)
+
+
+def test_the_longest_token_is_known() -> None:
+    plain, long = {"a": 0, "b": 1, "ab": 2}, "<a token of many letters>"
+    assert TrustedEncoder(build(plain, [("a", "b")], ())).longest_token == len("<|endoftext|>")
+    assert TrustedEncoder(build(plain, [("a", "b")], (long,))).longest_token == len(long)

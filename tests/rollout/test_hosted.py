@@ -18,6 +18,7 @@ from agentgrpo.rollout.hosted import Host, HostedEpisode
 from agentgrpo.tools.workspace import Workspaces
 from tests.builders import task
 from tests.environments.scripted import tokenizer
+from tests.renderers.reading import ReadingRenderer
 
 
 class Shop:
@@ -101,3 +102,17 @@ async def test_an_episode_that_is_given_up_is_closed(host: Host) -> None:
     await episode.close()
     await other.close()
     assert Shop.open == 0
+
+
+async def test_a_turn_of_megabytes_is_read_as_far_as_a_turn_may_go() -> None:
+    renderer = ReadingRenderer()
+    environment = own_environments(Shop)(renderer=renderer, tools={}, workspaces=Workspaces(), max_turns=3)
+    reward = Reward(judge=ExactMatch(), terms={"environment": EnvironmentTerm("reward", weight=1.0)})
+    host = Host(environment=environment, renderer=renderer, reward=reward, sampling=SamplingParams(max_tokens=50))
+    for turn in ("x " * 5_000_000, ParsedTurn(answer="x " * 5_000_000), buys("x " * 5_000_000)):
+        episode = HostedEpisode(host)
+        await episode.reset(task())
+        ended = [(await episode.act(turn)).episode for _ in range(3)][-1]
+        assert ended is not None
+        assert [sum(branch.loss_mask) for branch in ended.branches] == [3 * 50]
+    assert renderer.most <= 2 * 50 * renderer.longest_token

@@ -48,7 +48,7 @@ class Letters:
 
     stop_token_ids = (0,)
     stop_strings = ("~",)
-    in_turns = False
+    in_turns, longest_token = False, 1
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return ids("".join(m.content for m in messages) + "\n")
@@ -315,6 +315,43 @@ async def test_an_engine_that_holds_less_than_is_allowed_is_the_limit() -> None:
     made, engine = runner(lines, "abcdef", max_context=4)
     await run(made)
     assert [s.max_tokens for s in engine.samplings] == [2]
+
+
+class Unread(Letters):
+    """Reads no long text."""
+
+    def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        assert all(len(message.content) <= 100 for message in messages)
+        return super().open(messages)
+
+    def observe(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        assert all(len(piece.text) <= 100 for piece in pieces)
+        return super().observe(pieces)
+
+
+@pytest.mark.parametrize(
+    ("said", "branches"),
+    [
+        ([says("x" * 20_000)], []),
+        ([says("Q"), says("x" * 20_000)], [["Q\n", "a"]]),
+        ([says("Q"), Observation(messages=[Message.of_pieces([Piece("x" * 20_000, True)])])], [["Q\n", "a"]]),
+        ([says("Q"), says("x" * 20_000, fresh_context=True)], [["Q\n", "a"]]),
+        ([says("Q"), says("R", fresh_context=True, then=[Message(role="user", content="x" * 20_000)])], ["Qa", "R"]),
+    ],
+)
+async def test_a_text_that_cannot_fit_is_not_even_read(said: Sequence[Said], branches: Sequence[Sequence[str]]) -> None:
+    lines = Lines(said)
+    made, _ = runner(lines, "a", max_context=100)
+    episode = await run(replace(made, renderer=Unread()))
+    assert episode.exit is Exit.CONTEXT_OVERFLOW
+    told = [[s.text.strip() for s in branch.segments] for branch in episode.branches]
+    assert ["".join(texts) for texts in told] == ["".join(texts).replace("\n", "") for texts in branches]
+    assert lines.log[-2:] == ["score", "close"]
+
+
+async def test_an_opening_that_does_not_fit_is_no_branch() -> None:
+    made, _ = runner(Lines([says("x" * 99)]), max_context=99)
+    assert (await run(made)).branches == ()
 
 
 # --- contexts

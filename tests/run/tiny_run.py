@@ -60,7 +60,7 @@ class Bytes:
     """A Renderer of no words of its own: a question is its bytes."""
 
     stop_token_ids = (tiny.EOS,)
-    in_turns = False
+    in_turns, longest_token = False, 1
 
     def open(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(tiny.encode("".join(m.content for m in messages)))

@@ -13,8 +13,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.errors import JudgeError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall
 from agentgrpo.core.stages import Stage, calling
@@ -99,18 +101,19 @@ class MemoryEnvironment:
         """The chunk that is being read is not whole."""
 
     async def reset(self, task: Task) -> Observation:
-        return Observation(**self._chunk(0))
+        return Observation(**await self._chunk(0))
 
     async def step(self, turn: Turn) -> Observation:
         calls, notes = self._write(turn)
         if turn.index + 1 < len(self.chunks):
-            return Observation(calls=calls, notes=notes, **self._chunk(turn.index + 1))
+            return Observation(calls=calls, notes=notes, **await self._chunk(turn.index + 1))
         grades, answers = await self._judge_and_answer()
         for count, grade in zip(self.counts, grades, strict=True):
             count.update(judged=grade.judged, valid=grade.valid, wanted=grade.wanted or 0)
             count["knows_wanted"] = int(grade.wanted is not None)
         answer = dialogue.join(answers)
-        return Observation(done=Exit.ANSWERED, answer=answer, calls=calls, notes=notes, metrics=self._metrics())
+        metrics = await off_loop(self._metrics, size=sum(map(len, self.chunks)))
+        return Observation(done=Exit.ANSWERED, answer=answer, calls=calls, notes=notes, metrics=metrics)
 
     async def score(self, episode: Episode) -> Scores:
         """The answers are the judge's business."""
@@ -119,11 +122,11 @@ class MemoryEnvironment:
     async def close(self) -> None:
         """Its parts are the run's."""
 
-    def _chunk(self, index: int) -> dict[str, Any]:
+    async def _chunk(self, index: int) -> dict[str, Any]:
         """What shows the policy one chunk."""
-        messages, self.was_cut = self.options.opening(
-            self.memory, self.chunks[index], max_context=self.attempt.max_context
-        )
+        chunk = self.chunks[index]
+        opening = partial(self.options.opening, self.memory, chunk, max_context=self.attempt.max_context)
+        messages, self.was_cut = await off_loop(opening, size=len(chunk))
         return {
             "messages": messages,
             "tools": self.options.known_schema.specs,

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.types import Message, Piece, Task
+from agentgrpo.environments.conversation import counted
 from agentgrpo.environments.factory import EnvironmentDefaults
 from agentgrpo.environments.memory import prompt
 from agentgrpo.environments.memory.base import EntryJudge, MemoryEntry, Reader
@@ -19,6 +20,7 @@ from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.tasks.dialogue import chunks_of, questions_of
 
 _AT_LEAST = {"shown_entries": 0, "max_calls": 1, "max_context": 2, "min_context_left": 1, "core_tokens": 1}
+_PART = 2**20
 _SHOWN_BY = ("newest", "matching")
 
 
@@ -70,8 +72,8 @@ class MemoryOptions(EnvironmentDefaults):
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory. Raises DataError for a task without chunks or questions."""
         questions_of(task)
-        taken = len(self._rendered((), chunks_of(task)[0]))
-        if taken > self._room(max_context):
+        chunk, room = chunks_of(task)[0], self._room(max_context)
+        if (taken := self._taken((), chunk, room)) > room:
             raise ConfigError(
                 f"task {task.id}: the prompt of its first chunk takes {taken} tokens, tools included; "
                 f"{self._limits(max_context)} Raise it (no model holds more than its own positions), lower the second, "
@@ -82,8 +84,11 @@ class MemoryOptions(EnvironmentDefaults):
         return Memory(self.known_schema, self.count_tokens, core_tokens=self.core_tokens)
 
     def count_tokens(self, text: str) -> int:
-        """As it stands in the prompt, after a space: chunks, entries and the core are all counted so."""
-        return len(self.renderer.observe((Piece(f" {text}", trusted=False),)))
+        """As it stands in the prompt, after a space: chunks, entries and the core are all counted so. Texts of millions
+        of characters are counted in parts: read at once they would take gigabytes."""
+        after = f" {text}"
+        parts = (after[i : i + _PART] for i in range(0, len(after), _PART))
+        return sum(len(self.renderer.observe((Piece(part, trusted=False),))) for part in parts)
 
     def opening(self, memory: Memory, chunk: str, *, max_context: int) -> tuple[tuple[Message, ...], bool]:
         """The prompt of one chunk, and whether the chunk was cut. Where it leaves no room for a turn, entries are left
@@ -95,7 +100,7 @@ class MemoryOptions(EnvironmentDefaults):
         room = self._room(max_context)
 
         def fits(shown: Sequence[MemoryEntry], text: str) -> bool:
-            return len(self._rendered(shown, text)) <= room
+            return self._taken(shown, text, room) <= room
 
         if fits(entries, chunk):
             return self._messages(entries, chunk), False
@@ -115,6 +120,9 @@ class MemoryOptions(EnvironmentDefaults):
         plain = self._rendered((), "")
         other = self._rendered((MemoryEntry(id="1", kind=next(iter(self.known_schema.kinds)), text="1", chunk=0),), "")
         return next((i for i, (a, b) in enumerate(zip(plain, other, strict=False)) if a != b), len(plain))
+
+    def _taken(self, entries: Sequence[MemoryEntry], chunk: str, most: int) -> int:
+        return counted(lambda: len(self._rendered(entries, chunk)), size=len(chunk), most=most, renderer=self.renderer)
 
     def _room(self, max_context: int) -> int:
         """Tokens of a prompt that leaves room for a turn."""

@@ -25,7 +25,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from agentgrpo.core.concurrency import PerLoop, uncounted
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, line_of
 from agentgrpo.environments.started import StartedServer, words_of
 
 Reply = Mapping[str, Any]
@@ -268,7 +268,7 @@ def _complaints(data: Mapping[str, Any]) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_SHOWN]
+    return line_of(error)[:_MAX_SHOWN]
 
 
 def _free_port() -> int:

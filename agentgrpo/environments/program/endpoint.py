@@ -34,7 +34,8 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from agentgrpo.core.concurrency import PerLoop
+from agentgrpo.core.concurrency import PerLoop, off_loop
+from agentgrpo.core.untrusted import read_body
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.program.dialects import CHAT, DIALECTS, MESSAGES
 from agentgrpo.environments.program.exchange import ChatRefused, ProgramDialect
@@ -181,7 +182,8 @@ class _Server:
     def _asked(self, dialect: ProgramDialect) -> Callable[[Request], Awaitable[Response]]:
         async def answer(door: _Door, body: bytes) -> Response:
             try:
-                asked = dialect.request_of(body, door.sampling, door.ignored)
+                read = partial(dialect.request_of, body, door.sampling, door.ignored)
+                asked = await off_loop(read, size=len(body))
             except ChatRefused:
                 door.session.refuse()
                 raise
@@ -213,7 +215,7 @@ class _Server:
 
     async def _reward(self, door: _Door, body: bytes) -> Response:
         try:
-            door.on_reward(json.loads(body))
+            door.on_reward(await off_loop(partial(read_body, body), size=len(body)))
         except (ValueError, RecursionError) as e:
             raise ChatRefused(f"no reward: {e}") from e
         return _json({"status": "ok"})

@@ -13,10 +13,13 @@ from typing import Any
 
 from agentgrpo.core.messages import MalformedCall, ToolSpec
 from agentgrpo.core.types import FinishReason, Role, ToolCall
+from agentgrpo.core.untrusted import read_body
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Turn
 
 _MAX_DEPTH = 64
+_MOST_STOPS, _LONGEST_STOP = 64, 1000
+"""Texts that end a turn: each is looked for at every token."""
 _ANY_ARGUMENTS = {"type": "object", "properties": {}}
 
 
@@ -147,27 +150,30 @@ class Parameters:
 
 def _object(body: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(body)
-        json.dumps(value, ensure_ascii=False).encode()  # no half of a surrogate pair, which is no text
+        value = read_body(body)
+        _refuse_odd([value])
     except (ValueError, RecursionError) as e:
         raise ChatRefused(f"the body is not JSON: {e}") from e
     if not isinstance(value, dict):
         raise ChatRefused("the body must be a JSON object with messages")
-    _refuse_depth(value)
     return value
 
 
-def _refuse_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
+def _refuse_odd(level: list[Any]) -> None:
+    """Raises ChatRefused for too deep a nest, and ValueError for half of a surrogate pair, which is no text."""
+    for _ in range(_MAX_DEPTH + 1):
+        inside: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                value.encode()
+            elif isinstance(value, dict):
+                inside += value
+                inside += value.values()
+            elif isinstance(value, list):
+                inside += value
+        if not inside:
             return
+        level = inside
     raise ChatRefused(f"the body is nested more than {_MAX_DEPTH} levels deep")
 
 
@@ -193,6 +199,12 @@ def stops(given: object, key: str) -> tuple[str, ...]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
         raise ChatRefused(f"{key} must be a text or a list of texts, none of them empty", param=key)
+    if len(texts) > _MOST_STOPS or any(len(each) > _LONGEST_STOP for each in texts):
+        raise ChatRefused(
+            f"{key} has {len(texts)} texts, the longest of {max(map(len, texts))} characters; at most {_MOST_STOPS} of "
+            f"at most {_LONGEST_STOP} characters are allowed",
+            param=key,
+        )
     return tuple(texts)
 
 
@@ -245,8 +257,7 @@ class History:
         """call_key: where a reply names its call."""
         self._call_key = call_key
         self._said: list[ChatMessage] = []
-        self._ids: list[str] = []  # of the calls that wait for a reply
-        self._left: set[int] = set()
+        self._left: dict[str, list[int]] = {}  # id of a call that waits for a reply -> its places, last first
 
     def say(self, role: Role, said: str, where: str) -> None:
         """Of the system or a user."""
@@ -254,17 +265,19 @@ class History:
         self._said.append(ChatMessage(role=role, content=said))
 
     def reply(self, call: object, said: str, where: str) -> None:
-        answers = next((n for n in sorted(self._left) if self._ids[n] == call), None)
-        if answers is None:
+        places = self._left.get(call) if isinstance(call, str) else None
+        if places is None:
             raise ChatRefused(f"{where}: {self._call_key} {str(call)[:80]!r} is that of no call before it", param=where)
-        self._left.discard(answers)
-        self._said.append(ChatMessage(role="tool", content=said, answers=answers))
+        self._said.append(ChatMessage(role="tool", content=said, answers=places.pop()))
+        if not places:
+            del self._left[str(call)]
 
     def act(self, said: str, calls: Sequence[tuple[str, str, str]], where: str) -> None:
         """Of the assistant. calls: (id, name, arguments as JSON)."""
         self._refuse_unanswered(where)
         made = tuple((name, _compared(arguments)) for _, name, arguments in calls)
-        self._ids, self._left = [each for each, _, _ in calls], set(range(len(calls)))
+        for place, (call, _, _) in reversed(list(enumerate(calls))):
+            self._left.setdefault(call, []).append(place)
         self._said.append(ChatMessage(role="assistant", content=said.strip(), calls=made))
 
     def messages(self, key: str) -> tuple[ChatMessage, ...]:
@@ -277,7 +290,7 @@ class History:
 
     def _refuse_unanswered(self, where: str) -> None:
         if self._left:
-            unanswered = self._ids[min(self._left)]
+            unanswered = min(self._left, key=lambda call: self._left[call][-1])
             raise ChatRefused(f"{where}: the call {unanswered[:80]!r} before it was not answered", param=where)
 
 

@@ -15,8 +15,10 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Message, ToolCall
@@ -122,17 +124,20 @@ class Session:
         self._refused += 1
 
     async def _answer(self, asked: ChatRequest) -> ChatAnswer:
+        digest = await off_loop(partial(_digest, asked), size=_size_of(asked.messages))
         self._refuse_past_limits()
         self._requests += 1
-        line, is_continued = self._line_for(asked)
+        line, is_continued = self._line_for(asked, digest)
         before, num_unattributed = line.conversation.num_segments, 0
         line.is_busy = True
         try:
-            num_unattributed = self._say(line, asked.messages[len(line.said) :], asked)
+            said = asked.messages[len(line.said) :]
+            say = partial(self._say, line, said, asked)
+            num_unattributed = await off_loop(say, size=len(asked.tools_key) + _size_of(said))
             num_prompt = line.conversation.num_tokens
             turn = await line.conversation.sample(max_tokens=self._most_tokens(asked), stop=asked.stop)
             if turn is None:
-                raise self._overflow(num_prompt)
+                raise self._overflow(line.conversation)
         except BaseException as e:
             self._requests -= isinstance(e, ChatRefused)
             line.conversation.rewind(before)
@@ -170,11 +175,11 @@ class Session:
         left = None if self._limits.max_tokens is None else self._limits.max_tokens - self._sampled
         return min((most for most in (asked.max_tokens, left) if most is not None), default=None)
 
-    def _overflow(self, num_tokens: int) -> ChatRefused:
+    def _overflow(self, conversation: Conversation) -> ChatRefused:
         self.limit = Exit.CONTEXT_OVERFLOW
         return ChatRefused(
-            f"the messages take {num_tokens} tokens or more, and leave no room for an answer in the context of this "
-            "model",
+            "the messages leave no room for an answer in the context of this model, which holds "
+            f"{conversation.max_context} tokens",
             code="context_length_exceeded",
             param="messages",
         )
@@ -189,7 +194,7 @@ class Session:
 
     # --- which branch
 
-    def _line_for(self, asked: ChatRequest) -> tuple[_Line, bool]:
+    def _line_for(self, asked: ChatRequest, digest: str) -> tuple[_Line, bool]:
         """The line that the request goes on with, and True; or a new one, that follows the line with which the request
         shares most: up to the last sampled turn that it repeats. No line is trained in part."""
         is_wanted = self._trained.has(asked)
@@ -197,24 +202,24 @@ class Session:
         for line in self._lines:
             if line.tools_key != asked.tools_key:
                 continue
-            place = next((p for p in reversed(line.turns) if _repeats(asked.messages, line.said[: p.num_said])), None)
+            num_repeated = _num_repeated(asked.messages, line.said)
+            place = next((p for p in reversed(line.turns) if p.num_said <= num_repeated), None)
             if place is not None:
                 is_open = place == line.turns[-1] and not line.is_busy and line.is_wanted == is_wanted
                 rank = (place.num_said, is_open)
                 if found is None or rank > found[0]:
                     found = (rank, line, place)
         if found is None:
-            return self._branch(asked), False
+            return self._branch(asked, digest), False
         (_, can_go_on), line, place = found
         if can_go_on:
             return line, True
-        branch = self._branch(asked)
+        branch = self._branch(asked, digest)
         branch.conversation.follow(line.conversation, place.num_segments)
         branch.said, branch.calls = line.said[: place.num_said], list(place.calls)
         return branch, False
 
-    def _branch(self, asked: ChatRequest) -> _Line:
-        digest = _digest(asked)
+    def _branch(self, asked: ChatRequest, digest: str) -> _Line:
         conversation = self._new(self._stream_of(digest))
         conversation.is_trained = is_wanted = self._trained.has(asked)
         branch = _Line(conversation=conversation, tools_key=asked.tools_key, digest=digest, is_wanted=is_wanted)
@@ -238,18 +243,26 @@ class Session:
                 raise ChatRefused("the first message is the assistant's; begin with the system's or a user's")
             if is_own:
                 turn = _turn_of(said)
-                conversation.recall(turn)
+                if not conversation.recall(turn):
+                    raise self._overflow(conversation)
                 calls = [call for call in turn.calls if isinstance(call, ToolCall)]
                 texts = [turn.content, *(arguments for message in said for _, arguments in message.calls)]
                 num_unattributed += sum(map(self._count_tokens, texts))
             elif conversation.num_segments == 0:
                 offered = () if asked.tools is None and not self._plain else asked.tools
-                conversation.open(_opening(said), offered)
+                if not (conversation.may_hold(len(asked.tools_key)) and conversation.open(_opening(said), offered)):
+                    raise self._overflow(conversation)
             else:
                 told = _told(said, calls)
                 if conversation.tell(told) < len(told):
-                    raise self._overflow(conversation.num_tokens)
+                    raise self._overflow(conversation)
         return num_unattributed
+
+
+def _size_of(messages: Sequence[ChatMessage]) -> int:
+    """Their characters, and as many as may be written around each."""
+    calls = sum(len(arguments) for message in messages for _, arguments in message.calls)
+    return sum(len(message.content) for message in messages) + calls + 20 * len(messages)
 
 
 def _digest(asked: ChatRequest) -> str:
@@ -257,10 +270,11 @@ def _digest(asked: ChatRequest) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-def _repeats(messages: Sequence[ChatMessage], said: Sequence[ChatMessage]) -> bool:
-    """Whether `messages` begin with these, the last of them a whole turn, and go on."""
-    num_said = len(said)
-    return len(messages) > num_said and messages[num_said].role != "assistant" and [*messages[:num_said]] == [*said]
+def _num_repeated(messages: Sequence[ChatMessage], said: Sequence[ChatMessage]) -> int:
+    """With how many of the messages that were said `messages` begin, the last of them a whole turn, and go on."""
+    pairs = enumerate(zip(messages, said, strict=False))
+    same = next((i for i, (message, before) in pairs if message != before), min(len(messages) - 1, len(said)))
+    return same - (messages[same].role == "assistant")
 
 
 def _opening(said: Sequence[ChatMessage]) -> list[Message]:

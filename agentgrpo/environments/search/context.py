@@ -23,6 +23,7 @@ from agentgrpo.core.messages import ToolReply
 from agentgrpo.core.types import Message, Piece
 from agentgrpo.core.untrusted import unframed
 from agentgrpo.environments.base import Turn
+from agentgrpo.environments.conversation import counted, size_of
 from agentgrpo.environments.search.grammar import QueryKey, normalise_query
 from agentgrpo.environments.search.state import OpenedPage, SearchState
 from agentgrpo.renderers.base import ToolRenderer
@@ -238,10 +239,18 @@ class Contexts:
         return len(self._options.renderer.observe((Piece(text, False),)))
 
     def _count(self, messages: Sequence[Message]) -> int:
-        return len(self._options.opened(messages))
+        return self._options.num_tokens(messages, self._max_context)
 
     def _told(self, said: Sequence[Message | ToolReply], sampled: Sequence[int]) -> int:
         """Tokens of what answers the turn `sampled`, as environments.conversation appends it."""
+        return counted(
+            lambda: self._appended(said, sampled),
+            size=size_of(said),
+            most=self._max_context,
+            renderer=self._options.renderer,
+        )
+
+    def _appended(self, said: Sequence[Message | ToolReply], sampled: Sequence[int]) -> int:
         renderer, count = self._options.renderer, 0
         for is_reply, group in groupby(said, key=lambda message: isinstance(message, ToolReply)):
             if is_reply:

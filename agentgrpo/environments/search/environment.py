@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.messages import ToolReply
 from agentgrpo.core.types import Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Observation, Scores, Turn
+from agentgrpo.environments.conversation import size_of
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.search import observations as say
@@ -142,13 +145,14 @@ class SearchEnvironment:
             shown=tuple(self.state.labels.documents),
             citations=self.state.citations,
         )
-        return self._within_context(turn, observation) if exit is None else observation
-
-    def _within_context(self, turn: Turn, observation: Observation) -> Observation:
-        """What answers the turn where it would outgrow the context."""
-        if self.contexts is None:
+        if exit is not None or self.contexts is None:
             return observation
-        next_ = self.contexts.after(
+        within = partial(self._within_context, self.contexts, turn, observation)
+        return await off_loop(within, size=size_of(observation.messages))
+
+    def _within_context(self, contexts: Contexts, turn: Turn, observation: Observation) -> Observation:
+        """What answers the turn where it would outgrow the context."""
+        next_ = contexts.after(
             turn,
             observation.messages,
             self.state,

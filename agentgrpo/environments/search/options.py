@@ -11,6 +11,7 @@ from typing import TypeAlias, cast
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.core.types import Message, Task
+from agentgrpo.environments.conversation import counted, size_of
 from agentgrpo.environments.factory import EnvironmentDefaults
 from agentgrpo.environments.search.calls import Calls, specs_of
 from agentgrpo.environments.search.context import ContextRule
@@ -160,6 +161,10 @@ class SearchOptions(EnvironmentDefaults):
             return self.renderer.open(messages)
         return cast(ToolRenderer, self.renderer).open_with_tools(messages, self.tool_specs)
 
+    def num_tokens(self, messages: Sequence[Message], most: int) -> int:
+        """Of a context that opens with these; see environments.conversation.counted."""
+        return counted(lambda: len(self.opened(messages)), size=size_of(messages), most=most, renderer=self.renderer)
+
     @cached_property
     def tool_specs(self) -> Sequence[ToolSpec] | None:
         """On offer; None = the policy writes tags."""
@@ -179,8 +184,8 @@ class SearchOptions(EnvironmentDefaults):
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
-        taken = len(self.opened(self.opening(task)))
         room = self.room(max_context)
+        taken = self.num_tokens(self.opening(task), room)
         if self.context is not None and taken >= (most := self.context.most_tokens(room)):
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, and environment.context opens a fresh one after {most}, "

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.errors import RetrieverError, boundary
 from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Passage
@@ -144,7 +145,8 @@ class Retrieval:
         async with self._live:
             try:
                 with boundary(RetrieverError, f"retriever {name}"), calling(Stage.TOOLS):
-                    return [clean(p) for p in (await self._retrievers[name].search(text, top_k=top_k))[:top_k]]
+                    found = (await self._retrievers[name].search(text, top_k=top_k))[:top_k]
+                    return await off_loop(lambda: [clean(p) for p in found], size=sum(len(p.text) for p in found))
             except RetrieverError as error:
                 return error
 

@@ -16,6 +16,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import AnyCall, ToolReply
 from agentgrpo.core.types import Episode, Exit, Message, Piece, Task, ToolRecord
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
+from agentgrpo.environments.conversation import counted, size_of
 from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.state import ToolState, episode_metrics, tool_figures
@@ -123,8 +124,13 @@ class ToolEnvironments(EnvironmentDefaults):
         """See environments.factory.EnvironmentFactory."""
         if self.tests is not None:
             self.tests.refuse_task(task)
-        taken = len(self.renderer.open_with_tools(self.opening(task), self.toolbox.specs))
-        room = min(max_context, self.max_context or max_context)
+        room, opening = min(max_context, self.max_context or max_context), self.opening(task)
+        taken = counted(
+            lambda: len(self.renderer.open_with_tools(opening, self.toolbox.specs)),
+            size=size_of(opening),
+            most=room,
+            renderer=self.renderer,
+        )
         if room - taken < self.min_context_left:
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, tools included: of "

@@ -19,7 +19,7 @@ from rich.console import Console
 from agentgrpo.config.build import build_node
 from agentgrpo.config.registry import ROOT
 from agentgrpo.config.settings import RolloutSettings, RunSettings
-from agentgrpo.core.errors import AgentGrpoError
+from agentgrpo.core.errors import AgentGrpoError, line_of
 from agentgrpo.core.types import Episode, ScoredGroup
 from agentgrpo.preflight.doctor.finding import Skipped
 from agentgrpo.preflight.doctor.recording import RecordingEngine
@@ -158,12 +158,11 @@ class Case:
 
 def told(error: BaseException) -> str:
     """An error in one line; of a bug also where it was raised."""
-    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, AgentGrpoError):
-        return text
+        return " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     where = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {text}{where}"
+    return f"{line_of(error)}{where}"
 
 
 def key_in(text: str) -> str:

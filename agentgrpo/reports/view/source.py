@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import DataError, line_of
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
 from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
 from agentgrpo.reports.view.episode import IndexRow, episode_of, row_of
@@ -61,7 +61,7 @@ def _episodes(file: TrajectoryFile, pieces: TokenTexts | None, first: int) -> It
         try:
             row, episode = row_of(record, clock), episode_of(record, clock, pieces)
         except _MALFORMED as e:
-            raise DataError(f"{file.path}:{number + 2}: {type(e).__name__}: {e}") from e
+            raise DataError(f"{file.path}:{number + 2}: {line_of(e)}") from e
         yield ShownEpisode(file, record, row, episode)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.errors import ConfigError, did_you_mean, line_of
 from agentgrpo.retrieval.embedder import Embedder, identity_of
 
 FORMAT = 1
@@ -51,7 +51,7 @@ class Manifest:
                 fingerprint=str(values["fingerprint"]),
             )
         except (KeyError, TypeError, ValueError) as e:
-            raise ConfigError(f"{where} is damaged ({type(e).__name__}: {e}); build it again: agentgrpo index") from e
+            raise ConfigError(f"{where} is damaged ({line_of(e)}); build it again: agentgrpo index") from e
 
     def refuse_others(self, *, kind: str, index: str, embedder: Embedder, where: object) -> None:
         """Raises ConfigError unless that is how it was built."""

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentgrpo.core.concurrency import off_loop
 from agentgrpo.core.errors import AgentGrpoError, RetrieverError
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.base import Reranker, Retriever
@@ -163,7 +165,7 @@ class RetrievalApp:
 
     def _searching(self, retriever: Retriever) -> Answer:
         async def search(body: bytes) -> Any:
-            asked = search_of(body, self._limits)
+            asked = await off_loop(partial(search_of, body, self._limits), size=len(body))
             with self.traffic.queries(len(asked.queries)):
                 rows = await asyncio.gather(*(self._row(retriever, query, asked) for query in asked.queries))
             failed = [row for row in rows if isinstance(row, RequestRefused)]
@@ -190,7 +192,7 @@ class RetrievalApp:
 
     async def _rank(self, body: bytes) -> Any:
         assert self._reranker is not None
-        asked = ranking_asked(body, self._limits)
+        asked = await off_loop(partial(ranking_asked, body, self._limits), size=len(body))
         with self.traffic.queries(1):
             passages: list[Passage] = []
             if asked.documents:

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage
+from agentgrpo.core.untrusted import read_body
 from agentgrpo.retrieval.corpus import well_formed
 
 DEFAULT_TOP_K = 3
@@ -121,7 +122,7 @@ def ranking_of(body: bytes, limits: RequestLimits) -> Ranking:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        asked = json.loads(body)
+        asked = read_body(body)
     except (ValueError, RecursionError) as e:
         raise RequestRefused(400, f"the body is no JSON: {e}; send an object, as application/json") from e
     if not isinstance(asked, dict):

@@ -79,7 +79,8 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
     task = _task(chat)
     attempt = Attempt(task=task, sample_index=0, stream="demonstrations", max_context=max_context)
     conversation = Conversation(engine, renderer, attempt, SamplingParams(max_tokens=max_context), TurnLimits())
-    conversation.open(chat.opening, chat.tools)
+    if not conversation.open(chat.opening, chat.tools):
+        return None
     for text, exchange in zip(texts, chat.exchanges, strict=True):
         turn = await conversation.sample()
         if turn is None or turn.finish_reason is FinishReason.LENGTH:

@@ -146,12 +146,27 @@ class Opened:
         def read(node: Node) -> list[QuestionEntry]:
             found = list(self.format.read(node))
             for entry in found:
+                _refuse_too_long(entry)
                 if self.name == "plain" and entry.id:
                     ids.refuse_used(entry)
             return found
 
         for found in malformed.spare(read, self.part.records(self.columns, malformed)):
             yield from found
+
+
+_LONGEST = 2**22
+"""Characters; a context of a million tokens holds about as many."""
+
+
+def _refuse_too_long(entry: QuestionEntry) -> None:
+    """Before it is compared with the others, which takes a second for some million characters."""
+    asked = sum(len(message.content) for message in entry.messages) or len(entry.question)
+    if (size := asked + sum(map(len, entry.answers))) > _LONGEST:
+        raise DataError(
+            f"{entry.where}: the question and its answers have {size} characters, and no model's context holds them; "
+            f"at most {_LONGEST} are allowed: cut them, or take the row out"
+        )
 
 
 class UsedIds:

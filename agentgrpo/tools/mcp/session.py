@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 from mcp.client.client import ConnectMode
 from pydantic import ValidationError
 
-from agentgrpo.core.errors import ToolError
+from agentgrpo.core.errors import ToolError, line_of
 from agentgrpo.core.types import Outcome
 from agentgrpo.tools.base import ToolResult
 from agentgrpo.tools.mcp.connections import Connection
@@ -151,7 +151,7 @@ class McpSession:
             return connection.reason or f"it did not say which tools it has within {self._start_timeout_s:g} s"
         except Exception as e:
             leaf = _leaf(e)
-            return str(leaf) if isinstance(leaf, ToolError) else connection.reason or f"{type(leaf).__name__}: {leaf}"
+            return str(leaf) if isinstance(leaf, ToolError) else connection.reason or line_of(leaf)
         return connection.reason or "it did not answer, or closed the connection"
 
     def _compare(self, tools: list[mcp_types.Tool]) -> None:

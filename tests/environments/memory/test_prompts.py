@@ -124,6 +124,7 @@ def test_a_chunk_that_does_not_fit_alone_is_cut(kept: int) -> None:
     expected = f"Memory:\nChunk: {chunk[:kept].strip()}\n"
     agent = sized(f"Memory:\nChunk: {chunk[:kept]}\n")
     assert opening(agent, remembering(agent, "a one"), chunk) == (expected, True)
+    assert opening(agent, remembering(agent, "a one"), chunk + "x" * 1_000_000) == (expected, True)
 
 
 def test_the_core_paragraph_is_left_out_last_of_all() -> None:

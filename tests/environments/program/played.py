@@ -16,6 +16,7 @@ from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.environments.program.dialects import CHAT, MESSAGES
 from agentgrpo.environments.program.environment import ProgramEnvironments
 from agentgrpo.environments.program.exchange import ProgramDialect
+from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.rollout.loop import PolicyRunner
 from tests import builders
 from tests.renderers import families
@@ -78,9 +79,11 @@ class SpellingEngine:
     async def close(self) -> None: ...
 
 
-def environments(program: Callable[..., Any] | str, **options: Any) -> ProgramEnvironments:
+def environments(
+    program: Callable[..., Any] | str, *, renderer: ToolRenderer = RENDERER, **options: Any
+) -> ProgramEnvironments:
     given = {"command": program} if isinstance(program, str) else {"function": program}
-    return ProgramEnvironments(renderer=RENDERER, **given, **{"reward_range": (-10.0, 10.0), **options})  # type: ignore[arg-type]
+    return ProgramEnvironments(renderer=renderer, **given, **{"reward_range": (-10.0, 10.0), **options})  # type: ignore[arg-type]
 
 
 async def play(
@@ -93,7 +96,7 @@ async def play(
     **options: Any,
 ) -> Episode:
     made = program if isinstance(program, ProgramEnvironments) else environments(program, **options)
-    runner = PolicyRunner(environment=made, engine=engine, renderer=RENDERER)
+    runner = PolicyRunner(environment=made, engine=engine, renderer=made.renderer)
     return await runner.run(
         builders.task("1+2?", "3", id="t0", **(metadata or {})),
         sample_index=sample_index,

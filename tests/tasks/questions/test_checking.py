@@ -153,6 +153,26 @@ def test_what_a_run_would_refuse_is_found(tmp_path: Path) -> None:
     assert str(refusal.value).splitlines() == ["5 malformed rows:", *rows]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        q("who " * 2_000_000),
+        q("Who?", "x" * 5_000_000),
+        q("Who?", ["x"] * 10 + ["y " * 2_500_000]),
+        {"prompt": [{"role": "system", "content": "be " * 2_000_000}, {"role": "user", "content": "Who?"}]},
+        {"_id": "9", "question": "who " * 2_000_000, "answer": "Mara", "supporting_facts": []},
+    ],
+)
+def test_a_row_that_no_context_holds_is_named_and_not_compared(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = write(tmp_path / "x.jsonl", q("a?"), q("b?"), row)
+    [finding] = check([path]).files[0].findings
+    assert "1 malformed row:" in finding
+    assert "at most 4194304 are allowed: cut them, or take the row out" in finding
+    assert len(finding) < 1000
+    with pytest.raises(MalformedRows, match="no model's context holds them"):
+        jsonl(questions=path)
+
+
 def test_the_command_with_columns_of_other_names_and_a_corpus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
