@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,8 +19,6 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as Sent
 
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import ParsedTurn
@@ -132,22 +129,9 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
         max_concurrent_envs=max_sessions,
         **({"env_name": name} if _knows_names() else {}),
     )
-    app.add_middleware(_Departures)
+    # A POST there begins sessions without a connection, which nothing ends; tools are listed in a session of /ws.
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/mcp"]
     return app
-
-
-class _Departures:
-    """The package speaks on to a client that has gone, and logs that as an error. Nobody is there to hear it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Sent) -> None:
-            with suppress(OSError):
-                await send(message)
-
-        await self._app(scope, receive, told if scope["type"] == "websocket" else send)
 
 
 def _knows_names() -> bool:

@@ -151,7 +151,7 @@ async def test_a_cut_connection_samples_nothing() -> None:
     async def do(client: Client) -> None:
         url = httpx.URL(client.base_url)
         _, writer = await asyncio.open_connection(url.host, url.port)
-        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
         writer.write(head.encode() + b'{"messages": [')
         await writer.drain()
         writer.close()
