@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -156,7 +157,7 @@ def test_only_under_this_machines_own_names(client: Client) -> None:
 
 
 def test_fifty_connections_at_once(run: Path, tmp_path: Path) -> None:
-    """All of them wait before the first is accepted."""
+    """All of them wait before the first is accepted; one that finds no room is tried again after seconds."""
     with (
         PageServer(Snapshot(made.opened(run)), made.assets(tmp_path / "assets")("served")) as server,
         ExitStack() as stack,
@@ -166,6 +167,7 @@ def test_fifty_connections_at_once(run: Path, tmp_path: Path) -> None:
         for _ in range(50):
             waiting.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=1)))
             waiting[-1].sendall(request)
+        assert struct.unpack_from("I", server.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24) == (50,)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
