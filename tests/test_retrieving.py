@@ -18,7 +18,7 @@ import pytest
 from agentgrpo.cli import retriever as retrieving
 from agentgrpo.cli.main import main
 from agentgrpo.config import build
-from agentgrpo.core.durable import RunLock
+from agentgrpo.core.durable import Operation, RunLock, injected
 from agentgrpo.core.errors import RetrieverError
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.embedder import HashingEmbedder
@@ -250,6 +250,40 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
     assert line == "stopped by SIGINT; the same command goes on where it was"
     assert main(argv) == 0
     assert searched("x")[0].id == "1"
+
+
+class Killed(BaseException):
+    """Nothing is cleaned up after it, as after SIGKILL."""
+
+
+def test_a_build_that_is_killed_at_a_durable_operation_goes_on() -> None:
+    argv, count = ["index", "--corpus", "c.jsonl", "--out", "whole", DIM], 0
+
+    def counting(operation: Operation) -> None:
+        nonlocal count
+        count += 1
+
+    with injected(counting):
+        assert main(argv) == 0
+    whole = files("whole")
+    assert count > 10
+    for number in (1, count // 2):
+        argv[4], left = f"killed-{number}", number
+
+        def killing(operation: Operation) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+
+        with injected(killing), pytest.raises(Killed):
+            main(argv)
+        assert main(argv) == 0
+        assert files(argv[4]) == whole
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != "run.lock"}
 
 
 # --- refused
