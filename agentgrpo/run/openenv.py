@@ -26,6 +26,9 @@ from agentgrpo.core.types import Message, Task, ToolCall
 from agentgrpo.rollout.hosted import Host, HostedEpisode, Seen
 from agentgrpo.tasks.base import SPLITS, TaskDataset
 
+UNBOUND = ("/mcp", "/reset", "/step")
+"""Paths of OpenEnv's that begin episodes which no connection holds and nothing ends. An episode is a session of /ws."""
+
 
 class TextAction(Action):  # type: ignore[misc]
     """The next turn."""
@@ -80,6 +83,9 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             **kwargs: Any,
         ) -> TurnObservation:
             self._loop = asyncio.get_running_loop()
+            for name, number in (("seed", seed), ("index", index)):
+                if number is not None and type(number) is not int:  # a client may send anything
+                    raise DataError(f"{name} {str(number)[:40]!r}; a whole number is allowed")
             tasks = dataset.split(split)
             if index is None:
                 index = (next(counter) if seed is None else seed) % len(tasks)
@@ -129,8 +135,7 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
         max_concurrent_envs=max_sessions,
         **({"env_name": name} if _knows_names() else {}),
     )
-    # A POST there begins sessions without a connection, which nothing ends; tools are listed in a session of /ws.
-    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/mcp"]
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in UNBOUND]
     return app
 
 

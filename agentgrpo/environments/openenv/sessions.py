@@ -2,7 +2,8 @@
 
     no message comes within idle_s                 closed (1008) with that reason
     an answer is not taken within idle_s           given up: its session is free for another client
-    as many sessions are open as there may be      closed (1013) with the reason that OpenEnv's message says
+    the session cannot begin, or not go on         closed (1013 where the server is full, else 1011), with the reason
+                                                   that OpenEnv's last message says
     a body has more than body_bytes                its request fails (uvicorn holds WebSocket messages to their size)
 
 Pings and parts of a message are no messages.
@@ -19,7 +20,9 @@ from typing import Any
 from agentgrpo.environments.openenv.server import FULL
 from agentgrpo.services.gate import AsgiApp, Receive, Scope, Send
 
-POLICY, TRY_AGAIN_LATER = 1008, 1013
+POLICY = 1008
+ERRORS = {FULL: 1013, "FACTORY_ERROR": 1011, "SESSION_ERROR": 1011}
+"""OpenEnv's codes of errors after which it closes a connection, and those of the close frame."""
 _REASON_BYTES = 123
 """Of a close frame, at most."""
 
@@ -70,7 +73,7 @@ class _Link:
             return
         if message["type"] == "websocket.close":
             self._is_over = True
-            message = {**message, **_full(self._last)}
+            message = {**message, **_why(self._last)}
         self._last = message.get("text") or ""
         try:
             async with asyncio.timeout(self._idle_s):
@@ -79,10 +82,10 @@ class _Link:
             self._is_over = True
 
 
-def _full(text: str) -> dict[str, Any]:
-    """The code and the reason of the close that follows `text`, where `text` says that there is no room."""
-    said = json.loads(text) if FULL in text else {}
-    if said.get("type") != "error" or said["data"].get("code") != FULL:
+def _why(text: str) -> dict[str, Any]:
+    """The code and the reason of the close that follows `text`, where `text` is an error that ends a session."""
+    said = json.loads(text) if any(code in text for code in ERRORS) else {}
+    if said.get("type") != "error" or said["data"].get("code") not in ERRORS:
         return {}
     reason = said["data"]["message"].encode()[:_REASON_BYTES].decode(errors="ignore")
-    return {"code": TRY_AGAIN_LATER, "reason": reason}
+    return {"code": ERRORS[said["data"]["code"]], "reason": reason}

@@ -88,6 +88,8 @@ class _Connection(H11Protocol):
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._leave()  # the connection lives on as a WebSocket, which another protocol keeps
         super().handle_websocket_upgrade(event)
+        if not getattr(self.transport.get_protocol(), "handshake_initiated", True):  # it would wait for ever
+            self.send_400_response("Headers longer than a WebSocket may have.")
 
     def _leave(self) -> None:
         self._opened.pop(self, None)

@@ -89,6 +89,9 @@ def test_what_the_ideal_policy_says_is_worth_the_same_to_a_client_of_openenv(des
                 assert [result.reward for result in results] == [0.0] * (len(turns) - 1) + [pytest.approx(worth)]
             with pytest.raises(RuntimeError, match=r"index 99999: the split test has \d+ tasks"):
                 await env.reset(split="test", index=99999)
+            for seed in ("%9999999999d", 1.5, True, [1]):  # the first would be a text of 10 GB, as a format
+                with pytest.raises(RuntimeError, match="; a whole number is allowed"):
+                    await env.reset(seed=seed)
 
     with served(*ALMANAC, *SHORT) as url:
         asyncio.run(play(url))

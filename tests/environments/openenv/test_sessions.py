@@ -21,12 +21,13 @@ FULL = (
     '{"type":"error","data":{"message":"Server at capacity: 2/2 sessions active.","code":"CAPACITY_REACHED",'
     '"active_sessions":2,"max_sessions":2}}'
 )
+BROKEN = '{"type":"error","data":{"message":"%s","code":"SESSION_ERROR"}}' % ("é" * 100)
 LIMITS = RequestLimits(body_bytes=1000, head_s=0.5, connections=50)
 
 
 class Echo:
     """As OpenEnv's server is: a session for each connection, at most two, and an error before the third is closed.
-    "much" is answered with 100 MB."""
+    "much" is answered with 10 GB."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -48,7 +49,10 @@ class Echo:
                 text = message["text"]
                 if text == "bye":
                     break
-                for _ in range(100 if text == "much" else 1):
+                if text == "broken":
+                    await send({"type": "websocket.send", "text": BROKEN})
+                    break
+                for _ in range(10_000 if text == "much" else 1):
                     await send({"type": "websocket.send", "text": "x" * 10**6 if text == "much" else text})
             await send({"type": "websocket.close"})
         finally:
@@ -185,8 +189,12 @@ async def test_silent_clients_keep_nobody_out() -> None:
                 await asyncio.sleep(0.2)
                 await connection.send("still here")
                 assert await connection.recv() == "still here"
+            await connection.send('{"type":"observation","data":{"said":"SESSION_ERROR"}}')  # words of a policy
             await connection.send("bye")
             assert await closing(connection) == (1000, "")
+        broken = await websockets.connect(url)
+        await broken.send("broken")
+        assert await closing(broken) == (1011, "é" * 61)
 
 
 def frame(opcode: int, payload: bytes, *, is_last: bool) -> bytes:
@@ -226,6 +234,16 @@ async def test_a_client_that_reads_nothing_loses_its_session() -> None:
         assert await _becomes(lambda: echo.sessions == 1)
         assert await _becomes(lambda: echo.sessions == 0)
         writer.transport.abort()
+
+
+async def test_a_handshake_that_is_too_long_is_ended() -> None:
+    """uvicorn hands it on to a protocol that reads no line of more than 8 KiB, and keeps the connection."""
+    async with served() as (url, _):
+        for lines in ([f"X: {'a' * 9000}"], [f"X-{i}: a" for i in range(200)]):
+            line, reader, writer = await handshake(url, "Host: localhost", *lines)
+            assert line.startswith(b"HTTP/1.1 400 ")
+            assert b"Headers longer than a WebSocket may have." in await reader.read()
+            writer.close()
 
 
 # --- how much
