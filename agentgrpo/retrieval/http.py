@@ -189,13 +189,14 @@ def remote(
     api_key_env: str | None = None,
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web"."""
+    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web". The key
+    in the environment variable `api_key_env` is sent to the server at `url`, under both addresses if it has both."""
     if web is not None and web_url is not None:
         raise ConfigError(f"web_url={shown(web_url)} and retriever.web are two searches of the web; leave one out")
-    urls = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
+    addresses = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
     found: dict[str, Retriever] = {
         name: HttpRetriever(
-            url=url,
+            url=address,
             protocol=protocol,
             max_batch=max_batch,
             timeout_s=timeout_s,
@@ -204,8 +205,8 @@ def remote(
             max_concurrent=max_concurrent,
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
-            api_key_env=api_key_env,
+            api_key_env=api_key_env if urlsplit(address)[:2] == urlsplit(url)[:2] else None,
         )
-        for name, url in urls.items()
+        for name, address in addresses.items()
     }
     return found if web is None else {**found, "web": web}
