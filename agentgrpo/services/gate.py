@@ -85,7 +85,7 @@ class Gate:
         """None for a request that may be answered. headers: their names in lower case. target: of the request line.
         address: that the connection came to. query_key: from the query, where that may hold the key."""
         if not target.startswith("/"):
-            return NotLetIn(403, f"{_quoted(target)} is no path of this server; /health is one")
+            return NotLetIn(403, f"{_quoted(target)} is no path; ask for one, such as /")
         hosts = [value for name, value in headers if name == "host"]
         host = _authority(hosts[0]) if len(hosts) == 1 else None
         if host is None or host.name not in self.names | self.guests | {_spelled(address)}:
