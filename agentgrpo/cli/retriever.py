@@ -19,7 +19,7 @@ from agentgrpo.config.admission import override
 from agentgrpo.config.build import build_node, takes
 from agentgrpo.config.registry import REGISTRY
 from agentgrpo.core.commands import Command, VerbResult
-from agentgrpo.core.durable import RunLock, sweep_leftovers
+from agentgrpo.core.durable import RunLock
 from agentgrpo.core.errors import ConfigError, DataError, RunDirectoryError
 from agentgrpo.records.screen import Bar
 from agentgrpo.retrieval.base import Indexer, Probed, Reranker, Retriever
@@ -121,9 +121,7 @@ def _alone(out: Path | None) -> AbstractContextManager[object]:
         return nullcontext()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(out)
-        sweep_leftovers(out)  # of a build that was killed, or its half-written files would pass for somebody's own
-        return lock
+        return RunLock(out)
     except RunDirectoryError as e:
         raise RunDirectoryError(f"{str(e).removesuffix('run.dir')}--out") from e
     except OSError as e:
