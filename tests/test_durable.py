@@ -586,6 +586,17 @@ def test_the_lock_is_free_again_after_release(tmp_path: Path) -> None:
         durable.RunLock(tmp_path).release()
 
 
+def test_who_has_the_lock_sweeps_what_killed_writers_left(tmp_path: Path) -> None:
+    left = tmp_path / ".tmp-0123abcd-environment.json"
+    with durable.RunLock(tmp_path):
+        left.write_text("half")
+        with pytest.raises(RunDirectoryError):
+            durable.RunLock(tmp_path)
+        assert left.exists(), "it may be of the living"
+    with durable.RunLock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
 @pytest.mark.parametrize(
     ("text", "holder"),
     [('{"boot_id":"other","host":"node7","pid":12}', "process 12 on host node7"), ("", "another process")],

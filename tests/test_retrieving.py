@@ -18,7 +18,8 @@ import pytest
 from agentgrpo.cli import retriever as retrieving
 from agentgrpo.cli.main import main
 from agentgrpo.config import build
-from agentgrpo.core.durable import RunLock
+from agentgrpo.core.durable import Operation, RunLock, injected
+from agentgrpo.core.errors import RetrieverError
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.embedder import HashingEmbedder
 from agentgrpo.retrieval.faiss_index import faiss_index
@@ -70,7 +71,7 @@ class Served:
     """`agentgrpo serve-retriever` in this thread, and a client in another, which stops it when it is done."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
-        self.out = self.err = self.url = ""
+        self.out = self.err = ""
         self._capsys, self._argv = capsys, argv
 
     def ask(self, client: Callable[[str], Any]) -> Any:
@@ -80,7 +81,7 @@ class Served:
         asking.start()
         code = main(["serve-retriever", "--port", "0", *self._argv])
         asking.join()
-        self.out += self._capsys.readouterr().out
+        self._read()
         assert code == 0
         return given[0]
 
@@ -88,16 +89,20 @@ class Served:
         deadline = time.monotonic() + 60
         while "serving " not in self.out and time.monotonic() < deadline:
             time.sleep(0.05)
-            self.out += self._capsys.readouterr().out
+            self._read()
         try:
             return client(self.out.partition("serving ")[2].split()[0])
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _read(self) -> None:
+        out, err = self._capsys.readouterr()
+        self.out, self.err = self.out + out, self.err + err
 
-def fetched(url: str, *queries: str, top_k: int = 2) -> list[list[Passage]]:
+
+def fetched(url: str, *queries: str, top_k: int = 2, api_key_env: str | None = None) -> list[list[Passage]]:
     async def search() -> list[list[Passage]]:
-        given = HttpRetriever(url=url, trust_env=False)
+        given = HttpRetriever(url=url, trust_env=False, retries=0, api_key_env=api_key_env)
         rows = [await given.search(query, top_k=top_k) for query in queries]
         await given.close()
         return rows
@@ -166,6 +171,68 @@ def test_a_client_of_search_r1(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+# --- asked by whom
+
+
+def test_a_server_for_other_machines_has_a_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one that it says once, or one of the operator's."""
+    assert main(["index", "--corpus", "c.jsonl", "--out", "x", DIM]) == 0
+    served = Served(capsys, "--index", "x", DIM, "--host", "0.0.0.0")
+
+    def client(url: str) -> list[Any]:
+        port = url.split(":")[2].removesuffix("/retrieve")
+        [key] = [line.split()[1] for line in served.err.splitlines() if line.startswith("key: ")]
+        monkeypatch.setenv("SERVERS_KEY", key)
+        monkeypatch.setenv("WRONG_KEY", "another")
+        return [refused_or_not(f"http://127.0.0.1:{port}", name) for name in (None, "WRONG_KEY", "SERVERS_KEY")]
+
+    asks = '{"error": "this server has a key; send it as Authorization: Bearer KEY"}'
+    refused = f"HTTP 401 b'{asks}'"
+    assert served.ask(client) == [refused, refused, "1"]
+    monkeypatch.setenv("SERVERS_KEY", "of the-operator")
+    assert refusal(capsys, "serve-retriever", "--index", "x", "--api-key-env", "SERVERS_KEY", "--port", "0").startswith(
+        "the environment variable SERVERS_KEY holds spaces"
+    )
+    monkeypatch.setenv("SERVERS_KEY", "the-operators")
+    served = Served(capsys, "--index", "x", DIM, "--api-key-env", "SERVERS_KEY")
+    names = (None, "SERVERS_KEY")
+    assert served.ask(lambda url: [refused_or_not(url, name) for name in names]) == [refused, "1"]
+    assert "key" not in served.err
+
+
+def test_names_of_a_proxy_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    import urllib.error
+    import urllib.request
+
+    def client(url: str) -> list[int]:
+        opener, codes = urllib.request.build_opener(urllib.request.ProxyHandler({})), []
+        for host in ("train.example", "evil.example"):
+            try:
+                request = urllib.request.Request(url.replace("/retrieve", "/health"), headers={"Host": host})
+                with opener.open(request) as response:
+                    codes.append(response.status)
+            except urllib.error.HTTPError as e:
+                with e:
+                    codes.append(e.code)
+        return codes
+
+    assert main(["index", "--corpus", "c.jsonl", "--out", "x", DIM]) == 0
+    assert Served(capsys, "--index", "x", DIM, "--allow-host", "train.example").ask(client) == [200, 403]
+    assert refusal(capsys, "serve-retriever", "--port", "0", "--allow-host", "http://a").startswith(
+        "--allow-host 'http://a'; names and addresses are allowed"
+    )
+
+
+def refused_or_not(url: str, api_key_env: str | None) -> str:
+    """The id of the first passage, or why there is none."""
+    try:
+        return fetched(f"{url.removesuffix('/retrieve')}/retrieve", QUERY, api_key_env=api_key_env)[0][0].id
+    except RetrieverError as e:
+        return str(e).partition("attempt 1: ")[2]
+
+
 # --- interrupted
 
 
@@ -183,6 +250,40 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
     assert line == "stopped by SIGINT; the same command goes on where it was"
     assert main(argv) == 0
     assert searched("x")[0].id == "1"
+
+
+class Killed(BaseException):
+    """Nothing is cleaned up after it, as after SIGKILL."""
+
+
+def test_a_build_that_is_killed_at_a_durable_operation_goes_on() -> None:
+    argv, count = ["index", "--corpus", "c.jsonl", "--out", "whole", DIM], 0
+
+    def counting(operation: Operation) -> None:
+        nonlocal count
+        count += 1
+
+    with injected(counting):
+        assert main(argv) == 0
+    whole = files("whole")
+    assert count > 10
+    for number in (1, count // 2):
+        argv[4], left = f"killed-{number}", number
+
+        def killing(operation: Operation) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+
+        with injected(killing), pytest.raises(Killed):
+            main(argv)
+        assert main(argv) == 0
+        assert files(argv[4]) == whole
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != "run.lock"}
 
 
 # --- refused

@@ -10,17 +10,20 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from agentgrpo.cli.retriever import number_of, say
+from agentgrpo.cli.retriever import number_of, opened
 from agentgrpo.config.build import ModelPath
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.records.screen import Screen
+from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.rollout.hosted import Host
 from agentgrpo.run.build import Inputs, build_environment, build_renderer, load_inputs, prepare_start, trusted_code
 from agentgrpo.run.settings import settings_of
 from agentgrpo.training.process_group import Alone
 
-SESSIONS = 64
+SESSIONS, IDLE_S = 64, 600
+LIMITS = RequestLimits(body_bytes=2**20)
+"""A message is a turn."""
 
 
 def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
@@ -50,26 +53,26 @@ def _host(inputs: Inputs) -> Host:
 
 
 async def _serve(inputs: Inputs, host: Host, given: Mapping[str, Any]) -> None:
-    from agentgrpo.retrieval.server.running import listening, serve, url_of
+    from agentgrpo.environments.openenv.sessions import held_to
+    from agentgrpo.retrieval.server.running import serve, url_of
     from agentgrpo.run.openenv import app_of
 
-    address, port, sessions = given["host"] or "127.0.0.1", number_of(given, "port"), number_of(given, "max_sessions")
-    if sessions is not None and sessions < 1:
-        raise ConfigError(f"--max-sessions {sessions}; at least 1 is allowed")
+    sessions, idle_s = number_of(given, "max_sessions"), number_of(given, "idle_s")
+    for flag, number in (("max-sessions", sessions), ("idle-s", idle_s)):
+        if number is not None and number < 1:
+            raise ConfigError(f"--{flag} {number}; at least 1 is allowed")
     name = inputs.settings.task.name
-    with listening(address, 8000 if port is None else port) as bound:
+    with opened(given) as (bound, gate):
         try:
             has_tools = await host.has_tools(inputs.dataset.split("train")[0])
             app = app_of(host, inputs.dataset, name=name, has_tools=has_tools, max_sessions=sessions or SESSIONS)
+            held = held_to(app, idle_s=idle_s or IDLE_S, body_bytes=LIMITS.body_bytes)
 
             def ready() -> None:
-                print(
-                    f"serving {name} at {url_of(bound)}: {'text and tool_calls' if has_tools else 'text'}", flush=True
-                )
-                if not address.startswith("127.") and address not in ("localhost", "::1"):
-                    say("note: whoever reaches this machine may act in it; nobody is asked for a password")
+                actions = "text and tool_calls" if has_tools else "text"
+                print(f"serving {name} at {url_of(bound)}: {actions}", flush=True)
 
-            await serve(app, bound, grace_s=5, ready=ready, websockets=True)
+            await serve(held, bound, gate=gate, limits=LIMITS, grace_s=5, ready=ready, websockets=True)
         finally:
             for part in (*inputs.equipment.closing, host.environment, inputs.meter):
                 await part.close()

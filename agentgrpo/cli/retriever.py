@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from agentgrpo.retrieval.base import Indexer, Probed, Reranker, Retriever
 from agentgrpo.retrieval.corpus import CorpusFile
 from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.run.context import StopRequest
+from agentgrpo.services.gate import Gate
 
 # --- A corpus into an index, batch by batch: what an interruption leaves is gone on with.
 
@@ -76,7 +77,10 @@ _LIMITS = {
     "max_body_bytes": "body_bytes",
     "max_waiting": "waiting",
 }
-say = partial(print, file=sys.stderr, flush=True)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 # --- index
@@ -160,16 +164,13 @@ def serve(config: Mapping[str, Any], command: Command) -> VerbResult:
 
 async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: RequestLimits) -> None:
     from agentgrpo.retrieval.server.app import RetrievalApp
-    from agentgrpo.retrieval.server.running import listening, serve, url_of
+    from agentgrpo.retrieval.server.running import serve, url_of
 
-    host, port = given["host"] or "127.0.0.1", number_of(given, "port")
     log_every, grace_s = number_of(given, "log_every"), number_of(given, "grace_s")
     for name, number in (("log-every", log_every), ("grace-s", grace_s)):
         if number is not None and number < 1:
             raise ConfigError(f"--{name} {number}; at least 1 is allowed")
-    with listening(
-        host, 8000 if port is None else port
-    ) as bound:  # before minutes of loading, for they would be in vain
+    with opened(given) as (bound, gate):  # before minutes of loading, for they would be in vain
         retrievers, reranker = _retrievers(config)
         try:
             for retriever in retrievers.values():
@@ -179,10 +180,8 @@ async def _serve(config: Mapping[str, Any], given: Mapping[str, Any], limits: Re
 
             def ready() -> None:
                 print(f"serving {url_of(bound)}{next(iter(app.paths))}", flush=True)
-                if not host.startswith("127.") and host not in ("localhost", "::1"):
-                    say("note: whoever reaches this machine may search; nobody is asked for a password")
 
-            await serve(app.asgi, bound, limits=limits, grace_s=grace_s or 30, ready=ready)
+            await serve(app.asgi, bound, gate=gate, limits=limits, grace_s=grace_s or 30, ready=ready)
         finally:
             for retriever in retrievers.values():
                 await retriever.close()
@@ -212,6 +211,20 @@ def _retrievers(config: Mapping[str, Any]) -> tuple[Mapping[str, Retriever], Rer
 
 
 # --- arguments
+
+
+@contextmanager
+def opened(given: Mapping[str, Any]) -> Iterator[tuple[socket.socket, Gate]]:
+    """The socket and the gate that a verb's --host, --port, --allow-host and --api-key-env ask for. A key that is made
+    here is said once. Raises ConfigError."""
+    from agentgrpo.retrieval.server.running import listening
+
+    host, port = given["host"] or "127.0.0.1", number_of(given, "port")
+    with listening(host, 8000 if port is None else port) as bound:
+        gate = Gate.at(bound, host, allow_host=given["allow_host"], api_key_env=given["api_key_env"])
+        if gate.key is not None and given["api_key_env"] is None:
+            say(f"key: {gate.key} (made for this start; clients name a variable with it: api_key_env=NAME)")
+        yield bound, gate
 
 
 def _chosen(overrides: Sequence[str]) -> str | None:

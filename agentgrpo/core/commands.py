@@ -60,6 +60,14 @@ class Verb:
     """Where (arguments, overrides) -> overrides is: those that the verb's own flags stand for."""
 
 
+_SERVED: Mapping[str, tuple[str, str]] = {
+    "--port": ("P", "default 8000; 0 = one that is free"),
+    "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it and has the key"),
+    "--allow-host": ("NAME,...", "more names that clients may ask it under, as behind a proxy"),
+    "--api-key-env": ("NAME", "the environment variable with its key; default: none on 127.0.0.1, else a new one"),
+}
+"""Flags of every verb that serves."""
+
 VERBS: dict[str, Verb] = {
     "train": Verb(
         summary="train a policy, with an evaluation before and after",
@@ -275,8 +283,7 @@ VERBS: dict[str, Verb] = {
         entry="agentgrpo.cli.retriever:serve",
         flags={
             "--index": ("DIR", "what agentgrpo index has built; without it, retriever=... as configured"),
-            "--port": ("P", "default 8000; 0 = one that is free"),
-            "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
+            **_SERVED,
             "--max-queries": ("N", "in one request"),
             "--max-top-k": ("N", "of a query"),
             "--max-passages": ("N", "queries x top_k of one request; default 50000"),
@@ -296,9 +303,9 @@ VERBS: dict[str, Verb] = {
         summary="serve the tasks and the environment of a configuration, with its reward, to clients of OpenEnv",
         entry="agentgrpo.cli.environment:serve",
         flags={
-            "--port": ("P", "default 8000; 0 = one that is free"),
-            "--host": ("HOST", "default 127.0.0.1, this machine alone; 0.0.0.0 = whoever reaches it"),
+            **_SERVED,
             "--max-sessions": ("N", "episodes at once; default 64"),
+            "--idle-s": ("S", "without a message of its client a session is closed; default 600"),
         },
         keeps_nothing=True,
         examples=(

@@ -413,8 +413,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 class RunLock:
     """Holds `run_dir` for this process until released, at the latest when the process dies, however it dies. The lock
-    is the kernel's (flock); the file's text only names the holder. Raises RunDirectoryError where another process has
-    it, and also where this process has it already."""
+    is the kernel's (flock); the file's text only names the holder. Leftovers of writers that were killed are swept from
+    the directory. Raises RunDirectoryError where another process has it, and also where this process has it already."""
 
     def __init__(self, run_dir: Path) -> None:
         ensure_directory(run_dir)
@@ -437,6 +437,11 @@ class RunLock:
                 os.close(self._fd)
                 raise
         _held.add(self._fd)
+        try:
+            sweep_leftovers(run_dir)
+        except StorageError:
+            self.release()
+            raise
 
     def release(self) -> None:
         if self._fd in _held:

@@ -21,6 +21,7 @@ from agentgrpo.retrieval.apart import Row, answered_apart
 from agentgrpo.retrieval.base import Retriever
 from agentgrpo.retrieval.corpus import searchable_text
 from agentgrpo.services.client import JsonClient, shown
+from agentgrpo.services.secret import Secret
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ T = TypeVar("T")
 class _Endpoint(ABC):
     """One URL of a server. timeout_s spans a whole call, from the arrival of its first question on; retries, backoff_s
     and the kinds of failure are those of JsonClient. At most max_concurrent calls are live, first come first served.
+    api_key_env: the environment variable with the server's key, sent as a Bearer token; None = none is sent.
 
     `counts`: those of JsonClient; garbage also for single rows, and page (a page the server could not fetch)."""
 
@@ -45,6 +47,7 @@ class _Endpoint(ABC):
         max_concurrent: int = 8,
         max_response_bytes: int = 2 * 2**20,
         trust_env: bool = True,
+        api_key_env: str | None = None,
     ) -> None:
         self._client = JsonClient(
             url=url,
@@ -54,6 +57,7 @@ class _Endpoint(ABC):
             backoff_s=backoff_s,
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
+            secrets=(Secret(api_key_env),) if api_key_env else (),
         )
         self.identity = f"{type(self).__name__} {urlsplit(url).path}"  # a server may have an index under each path
         self.counts = self._client.counts
@@ -98,6 +102,7 @@ class HttpRetriever(_Endpoint):
         max_concurrent: int = 8,
         max_response_bytes: int = 2 * 2**20,
         trust_env: bool = True,
+        api_key_env: str | None = None,
     ) -> None:
         if protocol not in ("batch", "single"):
             hint = did_you_mean(protocol, ("batch", "single"))
@@ -112,6 +117,7 @@ class HttpRetriever(_Endpoint):
             max_concurrent=max_concurrent,
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
+            api_key_env=api_key_env,
         )
 
     async def search(self, query: str, *, top_k: int) -> list[Passage]:
@@ -180,15 +186,17 @@ def remote(
     max_concurrent: int = 8,
     max_response_bytes: int = 2 * 2**20,
     trust_env: bool = True,
+    api_key_env: str | None = None,
     web: Retriever | None = None,
 ) -> dict[str, Retriever]:
-    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web"."""
+    """`retriever: http`: the server at `url` as "vdb" and, where given, the one at `web_url` or `web` as "web". The key
+    in the environment variable `api_key_env` is sent to the server at `url`, under both addresses if it has both."""
     if web is not None and web_url is not None:
         raise ConfigError(f"web_url={shown(web_url)} and retriever.web are two searches of the web; leave one out")
-    urls = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
+    addresses = {"vdb": url} if web_url is None else {"vdb": url, "web": web_url}
     found: dict[str, Retriever] = {
         name: HttpRetriever(
-            url=url,
+            url=address,
             protocol=protocol,
             max_batch=max_batch,
             timeout_s=timeout_s,
@@ -197,7 +205,8 @@ def remote(
             max_concurrent=max_concurrent,
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
+            api_key_env=api_key_env if urlsplit(address)[:2] == urlsplit(url)[:2] else None,
         )
-        for name, url in urls.items()
+        for name, address in addresses.items()
     }
     return found if web is None else {**found, "web": web}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,14 +19,15 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, Field
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as Sent
 
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Message, Task, ToolCall
 from agentgrpo.rollout.hosted import Host, HostedEpisode, Seen
 from agentgrpo.tasks.base import SPLITS, TaskDataset
+
+UNBOUND = ("/mcp", "/reset", "/step")
+"""Paths of OpenEnv's that begin episodes which no connection holds and nothing ends. An episode is a session of /ws."""
 
 
 class TextAction(Action):  # type: ignore[misc]
@@ -83,6 +83,9 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             **kwargs: Any,
         ) -> TurnObservation:
             self._loop = asyncio.get_running_loop()
+            for name, number in (("seed", seed), ("index", index)):
+                if number is not None and type(number) is not int:  # a client may send anything
+                    raise DataError(f"{name} {str(number)[:40]!r}; a whole number is allowed")
             tasks = dataset.split(split)
             if index is None:
                 index = (next(counter) if seed is None else seed) % len(tasks)
@@ -132,22 +135,8 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
         max_concurrent_envs=max_sessions,
         **({"env_name": name} if _knows_names() else {}),
     )
-    app.add_middleware(_Departures)
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in UNBOUND]
     return app
-
-
-class _Departures:
-    """The package speaks on to a client that has gone, and logs that as an error. Nobody is there to hear it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Sent) -> None:
-            with suppress(OSError):
-                await send(message)
-
-        await self._app(scope, receive, told if scope["type"] == "websocket" else send)
 
 
 def _knows_names() -> bool:

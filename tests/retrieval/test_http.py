@@ -357,6 +357,18 @@ def test_remote_is_one_retriever_or_two() -> None:
     assert list(remote(url="http://localhost:1/retrieve", web_url="http://localhost:2/retrieve")) == ["vdb", "web"]
 
 
+async def test_a_key_goes_to_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVERS_KEY", "k-1")
+    async with Server(answer) as server, Server(answer) as other:
+        for web_url in (f"{server.url}/web", other.url):
+            both = remote(url=server.url, web_url=web_url, retries=0, timeout_s=5.0, api_key_env="SERVERS_KEY")
+            for retriever in both.values():
+                await retriever.search("q", top_k=1)
+                await retriever.close()
+    assert ["authorization: bearer k-1" in head for head in server.heads] == [True] * 3
+    assert ["authorization" in head for head in other.heads] == [False]
+
+
 def test_the_preset_holds_every_key_with_its_default() -> None:
     preset = yaml.safe_load((Path(__file__).parents[2] / "configs/retriever/http.yaml").read_text())
     assert preset.pop("name") == "http"

@@ -60,6 +60,8 @@ class OpenEnvEnvironments(EnvironmentDefaults):
     """Of a server that runs, such as http://localhost:8000; null = command is started."""
     command: str | None = None
     """What the run starts, and ends: a server that listens where {port} stands; null = one runs at url."""
+    api_key_env: str | None = None
+    """NAME of the environment variable with the server's key, sent as a Bearer token; null = none is sent."""
     max_sessions: int | None = None
     """At once; other episodes wait. null = as many as the server takes."""
     timeout_s: float = 60.0
@@ -114,6 +116,7 @@ class OpenEnvEnvironments(EnvironmentDefaults):
         return EnvServer(
             url=self.url,
             command=self.command,
+            api_key_env=self.api_key_env,
             most=self.max_sessions,
             timeout_s=self.timeout_s,
             start_timeout_s=self.start_timeout_s,

@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from agentgrpo.core.concurrency import PerLoop, uncounted
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure, line_of
 from agentgrpo.environments.started import StartedServer, words_of
+from agentgrpo.services.secret import Secret
 
 Reply = Mapping[str, Any]
 PORT = "{port}"
@@ -46,13 +47,24 @@ class _Full(Exception):
 
 
 class EnvServer:
-    """url: of one that runs. command: what is started instead, {port} being where it must listen. most: sessions at
-    once, None = as many as it takes. Raises ConfigError."""
+    """url: of one that runs; api_key_env: the environment variable with its key, None = none is sent. command: what is
+    started instead, {port} being where it must listen. most: sessions at once, None = as many as it takes. Raises
+    ConfigError."""
 
     def __init__(
-        self, *, url: str | None, command: str | None, most: int | None, timeout_s: float, start_timeout_s: float
+        self,
+        *,
+        url: str | None,
+        command: str | None,
+        api_key_env: str | None,
+        most: int | None,
+        timeout_s: float,
+        start_timeout_s: float,
     ) -> None:
         self._timeout_s = timeout_s
+        self._secret = Secret(api_key_env) if api_key_env else None
+        if self._secret is not None:
+            self._secret.check()
         self._started: StartedServer | None = None
         self._url = (url or "").rstrip("/")
         self._rooms: PerLoop[_Room] = PerLoop(lambda: _Room(most))
@@ -120,6 +132,11 @@ class EnvServer:
         return self._timeout_s
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """Of every request."""
+        return {} if self._secret is None else self._secret.headers()
+
+    @property
     def is_ours(self) -> bool:
         """Started by this run, on this machine: no proxy leads there."""
         return self._started is not None
@@ -142,7 +159,10 @@ class EnvServer:
     def _got(self, path: str, timeout_s: float) -> bytes:
         """Raises OSError, also for an answer that says no."""
         proxies = urllib.request.ProxyHandler({} if self.is_ours else None)
-        with urllib.request.build_opener(proxies).open(f"{self._url}{path}", timeout=timeout_s) as answer:
+        request = urllib.request.Request(f"{self._url}{path}")
+        for name, value in self.headers.items():
+            request.add_unredirected_header(name, value)
+        with urllib.request.build_opener(proxies).open(request, timeout=timeout_s) as answer:
             body: bytes = answer.read(_MAX_BYTES)
             return body
 
@@ -165,6 +185,7 @@ class ServerSession:
         try:
             self._socket = await connect(
                 url,
+                additional_headers=self._server.headers,
                 max_size=_MAX_BYTES,
                 proxy=None if self._server.is_ours else True,
                 open_timeout=self._server.timeout_s,

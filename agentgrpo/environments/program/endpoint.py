@@ -6,8 +6,9 @@
     GET  /episodes/KEY/v1/models               the one model
     POST /episodes/KEY/reward/TOKEN            {"reward": 0.5, ...} or a number
 
-It listens on this machine's loopback alone while an episode is open. A KEY is known to its program and to whatever the
-program starts; after the end of the episode it leads nowhere. The TOKEN is known to functions alone. What a request
+It listens on this machine's loopback alone while an episode is open, and answers under this machine's own names alone
+(services/gate). A KEY is known to its program and to whatever the program starts; after the end of the episode it leads
+nowhere. The TOKEN is known to functions alone. What a request
 samples for a client that is gone is stopped.
 """
 
@@ -42,10 +43,12 @@ from agentgrpo.environments.program.exchange import ChatRefused, ProgramDialect
 from agentgrpo.environments.program.session import Session
 from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.retrieval.server.running import IDLE_S, listening, patient, url_of
+from agentgrpo.services.gate import Gate, gated
 
 HOST = "127.0.0.1"
 LIMITS = RequestLimits(body_bytes=8 * 2**20, head_s=300.0, body_s=300.0)
 """Patient: programs and engine share a machine, so that 500 who begin at once wait for longer than 10 s."""
+GATE = Gate()
 MODEL = "policy"
 GRACE_S = 0.2
 
@@ -135,8 +138,8 @@ class _Server:
             exception_handlers={HTTPException: _nothing_there},
         )
         self._config = uvicorn.Config(
-            app,
-            http=patient(LIMITS),
+            gated(app, GATE),
+            http=patient(LIMITS, GATE),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, line_of
 from agentgrpo.environments.program.sandbox import CREDENTIALS, MAX_TAIL, CommandSandbox
 from agentgrpo.services import worker
 
@@ -89,7 +89,7 @@ class FunctionProgram:
                 return await self._function(*all_of_it, **given)
             return await asyncio.to_thread(self._function, *all_of_it, **given)
         except Exception as e:
-            raise EnvironmentFailure(f"{self._name}: {type(e).__name__}: {e}", kind="program") from e
+            raise EnvironmentFailure(f"{self._name}: {line_of(e)}", kind="program") from e
 
 
 class CommandProgram:

@@ -1,8 +1,7 @@
 """The page for this machine's browsers, its blocks fetched from here: for a run under way.
 
-What is shown is on 127.0.0.1 alone, and read only. A page of another site could still send its visitor's browser here
-under a name that it lets point to 127.0.0.1 (DNS rebinding): who asks under any other name than this machine's own is
-refused. What this is not: a fence between the users of one machine.
+What is shown is on 127.0.0.1 alone, read only, and under this machine's own names alone (services/gate). What this is
+not: a fence between the users of one machine.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from agentgrpo.core.errors import AgentGrpoError, ConfigError
 from agentgrpo.reports.view.page import HtmlPage
 from agentgrpo.reports.view.snapshot import Snapshot
 from agentgrpo.reports.view.source import on_one_line
+from agentgrpo.services.gate import Gate
 
 HOST = "127.0.0.1"
-_NAMES = (HOST, "localhost")
+_GATE = Gate()
 _LEVEL = 1
 """Of gzip: between two programs of one machine the bytes are cheap."""
 _WORTH = 1024
@@ -34,6 +34,8 @@ class PageServer(ThreadingHTTPServer):
     cannot be had."""
 
     daemon_threads = True
+    request_queue_size = 2048
+    """Connections that wait for a thread; socketserver has 5, fewer than the tabs of a browser open at once."""
 
     def __init__(self, snapshot: Snapshot, page: HtmlPage, *, port: int = 0) -> None:
         self.snapshot, self.page = snapshot, page
@@ -62,8 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
-        if not _is_ours(self.headers.get("Host", "")):
-            self._say(HTTPStatus.FORBIDDEN, f"this is for {' and '.join(_NAMES)} alone; ask under one of these names")
+        headers = [(name.lower(), value) for name, value in self.headers.items()]
+        if (refused := _GATE.refusal(headers, target=self.path, address=HOST)) is not None:
+            self._say(HTTPStatus(refused.status), refused.reason)
         elif path == "/":
             tag = hashlib.sha256(self.server.markup).hexdigest()[:16]
             self._send(self.server.markup, "text/html; charset=utf-8", tag)
@@ -130,8 +133,3 @@ _SAFE = {
 @lru_cache(maxsize=8)
 def _zipped(data: bytes) -> bytes:
     return gzip.compress(data, _LEVEL, mtime=0)
-
-
-def _is_ours(host: str) -> bool:
-    name, _, port = host.lower().partition(":")
-    return name in _NAMES and (port.isdecimal() or not port)

@@ -1,4 +1,4 @@
-"""A server in this process, from a bound port to the last answer after a signal."""
+"""A server in this process, from a bound port to the last answer after a signal. Whom it answers: services/gate."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.retrieval.server.questions import RequestLimits
+from agentgrpo.services.gate import AsgiApp, Gate, gated, refusal_of
 
 # --- Connections of clients that take their time: none is held for ever, and none in the way of another.
 #
@@ -31,17 +32,19 @@ from agentgrpo.retrieval.server.questions import RequestLimits
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-def patient(limits: RequestLimits) -> HTTPProtocolType:
-    """The `http` of a uvicorn.Config."""
-    return cast(HTTPProtocolType, partial(_Connection, limits=limits, opened={}))
+def patient(limits: RequestLimits, gate: Gate) -> HTTPProtocolType:
+    """The `http` of a uvicorn.Config, whose application is behind `gate`."""
+    return cast(HTTPProtocolType, partial(_Connection, limits=limits, gate=gate, opened={}))
 
 
 class _Connection(H11Protocol):
     """opened: all of a server's, the oldest first."""
 
-    def __init__(self, *args: Any, limits: RequestLimits, opened: dict[_Connection, None], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, limits: RequestLimits, gate: Gate, opened: dict[_Connection, None], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._limits, self._opened = limits, opened
+        self._limits, self._gate, self._opened = limits, gate, opened
         self._late: asyncio.TimerHandle | None = None
 
     @property
@@ -74,9 +77,23 @@ class _Connection(H11Protocol):
             self._expect_no_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def _should_upgrade(self) -> bool:
+        """A handshake that the gate refuses is answered as other requests are."""
+        handshake = {**self.scope, "type": "websocket"}
+        return bool(super()._should_upgrade()) and refusal_of(self._gate, handshake) is None
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._leave()  # the connection lives on as a WebSocket, which another protocol keeps
+        super().handle_websocket_upgrade(event)
+        if not getattr(self.transport.get_protocol(), "handshake_initiated", True):  # it would wait for ever
+            self.send_400_response("Headers longer than a WebSocket may have.")
+
+    def _leave(self) -> None:
         self._opened.pop(self, None)
         self._expect_no_more()
-        super().connection_lost(exc)
 
     def _expect(self) -> None:
         """A whole head, from now on."""
@@ -139,24 +156,26 @@ def url_of(bound: socket.socket) -> str:
 
 
 async def serve(
-    app: Any,
+    app: AsgiApp,
     bound: socket.socket,
     *,
+    gate: Gate,
     grace_s: float,
     ready: Callable[[], None],
-    limits: RequestLimits | None = None,
+    limits: RequestLimits,
     websockets: bool = False,
 ) -> None:
-    """Answer until SIGINT or SIGTERM comes, then finish what was asked within `grace_s` seconds. `ready` is called when
-    requests are taken. A second signal ends the process at once (exit code 130). websockets: clients stay connected, as
-    long as they like; else each request is held to `limits`."""
+    """Answer those whom `gate` lets in until SIGINT or SIGTERM comes, then finish what was asked within `grace_s`
+    seconds. `ready` is called when requests are taken. A second signal ends the process at once (exit code 130).
+    websockets: handshakes are taken too, and messages of at most limits.body_bytes."""
     config = uvicorn.Config(
-        app,
-        http="h11" if websockets else patient(limits or RequestLimits()),
+        gated(app, gate),
+        http=patient(limits, gate),
         log_config=None,
         access_log=False,  # a line per request is what slows a server down that answers thousands a second
         lifespan="off",
         ws="auto" if websockets else "none",
+        ws_max_size=limits.body_bytes,
         server_header=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=max(1, round(grace_s)),

@@ -17,6 +17,7 @@ import agentgrpo
 from agentgrpo.cli.main import main
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import ToolCall
+from agentgrpo.environments.openenv.server import EnvServer
 from agentgrpo.records.trajectories import read_trajectories
 from agentgrpo.tasks.base import ToolDemonstrator
 from agentgrpo.worlds.almanac.dataset import Almanac
@@ -88,6 +89,9 @@ def test_what_the_ideal_policy_says_is_worth_the_same_to_a_client_of_openenv(des
                 assert [result.reward for result in results] == [0.0] * (len(turns) - 1) + [pytest.approx(worth)]
             with pytest.raises(RuntimeError, match=r"index 99999: the split test has \d+ tasks"):
                 await env.reset(split="test", index=99999)
+            for seed in ("%9999999999d", 1.5, True, [1]):  # the first would be a text of 10 GB, as a format
+                with pytest.raises(RuntimeError, match="; a whole number is allowed"):
+                    await env.reset(seed=seed)
 
     with served(*ALMANAC, *SHORT) as url:
         asyncio.run(play(url))
@@ -140,6 +144,42 @@ def test_clients_that_leave_without_a_word_are_no_errors(desk: Path) -> None:
     assert "Traceback" not in Path("errors.txt").read_text(encoding="utf-8")
 
 
+def test_a_server_with_a_key_and_its_silent_clients(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own client and OpenEnv's bring the key; two that are silent keep nobody out for longer than --idle-s."""
+    monkeypatch.setenv("SERVERS_KEY", "the-operators")
+
+    async def play(url: str) -> None:
+        address = url.replace("http", "ws")
+        for given in (
+            {},
+            {"origin": "http://evil.example", "additional_headers": {"Authorization": "Bearer the-operators"}},
+        ):
+            with pytest.raises(websockets.InvalidStatus):
+                await websockets.connect(f"{address}/ws", **given)
+        with pytest.raises(websockets.InvalidStatus):  # it would begin sessions without a connection
+            await websockets.connect(f"{address}/mcp?api_key=the-operators")
+        silent = [await websockets.connect(f"{address}/ws?api_key=the-operators") for _ in range(2)]
+        late = await websockets.connect(f"{address}/ws?api_key=the-operators")
+        assert "CAPACITY_REACHED" in await late.recv()
+        await late.wait_closed()
+        assert (late.close_code, str(late.close_reason).partition(":")[0]) == (1013, "Server at capacity")
+        for connection in silent:
+            await connection.wait_closed()
+            assert connection.close_code == 1008
+        async with client.GenericEnvClient(base_url=url.replace("//", "//any:the-operators@")) as env:
+            assert not (await env.reset()).done
+        ours = EnvServer(
+            url=url, command=None, api_key_env="SERVERS_KEY", most=None, timeout_s=60.0, start_timeout_s=60.0
+        )
+        assert "text" in (await ours.action_schema())["properties"]
+        session, seen = await ours.session({"seed": 3})
+        assert seen["observation"]["messages"]
+        await session.close()
+
+    with served(*ALMANAC, *SHORT, "--api-key-env", "SERVERS_KEY", "--idle-s", "4") as url:
+        asyncio.run(play(url))
+
+
 def test_a_program_is_no_environment_to_be_served(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["experiment=none", *MODEL, "task.questions=q.jsonl", "environment=program", "reward=environment"]
     command = "environment.command='python -V'"
@@ -147,3 +187,5 @@ def test_a_program_is_no_environment_to_be_served(desk: Path, capsys: pytest.Cap
     assert "environment=program runs a program that acts; an environment that answers" in capsys.readouterr().err
     assert main(["serve-environment", *given, command, "--max-sessions", "0"]) == 2
     assert "--max-sessions 0; at least 1 is allowed" in capsys.readouterr().err
+    assert main(["serve-environment", *given, command, "--idle-s", "0"]) == 2
+    assert "--idle-s 0; at least 1 is allowed" in capsys.readouterr().err

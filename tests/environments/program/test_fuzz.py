@@ -232,7 +232,7 @@ async def cut(
     """Send the head and this much of a body, wait for the event, and leave."""
     url = httpx.URL(base_url + dialect.path)
     _, writer = await asyncio.open_connection(url.host, url.port)
-    writer.write(f"POST {url.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode() + body)
+    writer.write(f"POST {url.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode() + body)
     await writer.drain()
     if after is not None:
         await after.wait()

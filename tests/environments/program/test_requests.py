@@ -151,11 +151,28 @@ async def test_a_cut_connection_samples_nothing() -> None:
     async def do(client: Client) -> None:
         url = httpx.URL(client.base_url)
         _, writer = await asyncio.open_connection(url.host, url.port)
-        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
         writer.write(head.encode() + b'{"messages": [')
         await writer.drain()
         writer.close()
         await writer.wait_closed()
+
+    engine = await with_client(do)
+    assert len(engine.answered) == 1, "that of the end alone"
+
+
+async def test_pages_of_other_sites_sample_nothing_and_pay_nothing() -> None:
+    """Whoever has the URL: a Host or an Origin that is not this machine's is refused."""
+
+    async def do(client: Client) -> None:
+        body = {"messages": [user("a")], "reward": 1}
+        async with httpx.AsyncClient(trust_env=False) as anybody:
+            for path in ("/chat/completions", "/models", "/../reward"):
+                for name, value in (("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")):
+                    refused = await anybody.post(f"{client.base_url}{path}", json=body, headers={name: value})
+                    what = "name" if name == "Host" else "page"
+                    said = f"{name} {value!r} is no {what} of this server; ask it as localhost"
+                    assert (refused.status_code, refused.json()) == (403, {"error": said})
 
     engine = await with_client(do)
     assert len(engine.answered) == 1, "that of the end alone"

@@ -6,8 +6,10 @@ import gzip
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,6 +147,37 @@ def test_only_under_this_machines_own_names(client: Client) -> None:
         for path in ("/", "/block/overview"):
             answer = client.ask(path, Host=host)
             assert (answer.status, b"Velmor" in answer.body) == (403, False)
+            assert answer.body.decode() == f"Host {host!r} is no name of this server; ask it as localhost\n"
+    for target in (f"http://localhost:{port}/block/overview", "http://evil.example/block/overview"):
+        assert client.ask(target).status == 403
+    origin = f"http://localhost:{port}"
+    assert client.ask("/block/overview", Origin=origin, Host=f"localhost:{port}").status == 200
+    for foreign in ("http://evil.example", "null", "http://localhost:1"):
+        assert client.ask("/block/overview", Origin=foreign, Host=f"localhost:{port}").status == 403
+
+
+def test_fifty_connections_at_once(run: Path, tmp_path: Path) -> None:
+    """All of them wait before the first is accepted; one that finds no room is tried again after seconds."""
+    with (
+        PageServer(Snapshot(made.opened(run)), made.assets(tmp_path / "assets")("served")) as server,
+        ExitStack() as stack,
+    ):
+        request = b"GET /block/overview HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        waiting = []
+        for _ in range(50):
+            waiting.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=1)))
+            waiting[-1].sendall(request)
+        assert struct.unpack_from("I", server.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24) == (50,)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            for connection in waiting:
+                connection.settimeout(60)
+                with connection.makefile("rb") as answer:
+                    assert answer.read().startswith(b"HTTP/1.1 200 ")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_what_there_is_not(client: Client) -> None:

@@ -18,6 +18,7 @@ from agentgrpo.retrieval.base import Reranker, Retriever
 from agentgrpo.retrieval.server.app import RetrievalApp
 from agentgrpo.retrieval.server.questions import RequestLimits
 from agentgrpo.retrieval.server.running import listening, serve, url_of
+from agentgrpo.services.gate import Gate
 
 
 class Scripted:
@@ -39,6 +40,7 @@ async def served(
     reranker: Reranker | None = None,
     *,
     limits: RequestLimits | None = None,
+    gate: Gate | None = None,
     log_every: int = 1000,
     say: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[tuple[str, RetrievalApp]]:
@@ -47,7 +49,7 @@ async def served(
     ready = asyncio.Event()
     with listening("127.0.0.1", 0) as bound:
         serving = asyncio.create_task(
-            serve(app.asgi, bound, limits=limits or RequestLimits(), grace_s=5, ready=ready.set)
+            serve(app.asgi, bound, gate=gate or Gate(), limits=limits or RequestLimits(), grace_s=5, ready=ready.set)
         )
         await asyncio.wait((asyncio.ensure_future(ready.wait()), serving), return_when=asyncio.FIRST_COMPLETED)
         try:

@@ -283,7 +283,7 @@ async def test_who_comes_while_too_many_wait_is_told_to_come_again() -> None:
 async def test_a_body_that_never_ends_and_a_client_that_leaves() -> None:
     async with served({"vdb": Batched(Scripted(lambda query: CORPUS))}, limits=RequestLimits(body_s=0.3)) as (url, app):
         host, port = url.removeprefix("http://").split(":")
-        head = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        head = b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(head)
         reply = await reader.readuntil(b"}")
@@ -326,7 +326,7 @@ async def dripping(url: str, count: int, head: bytes) -> AsyncIterator[list[asyn
 
 
 SLOW_HEAD = b"POST /retrieve HTTP/1.1\r\nX-Slow: "
-SLOW_BODY = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+SLOW_BODY = b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
 
 
 @pytest.mark.parametrize("head", [SLOW_HEAD, SLOW_BODY, b""])
@@ -366,7 +366,7 @@ async def test_a_client_that_comes_again_on_its_connection_has_the_time_of_each_
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         for _ in range(3):
-            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
             await asyncio.sleep(0.4)
         writer.close()
