@@ -61,6 +61,21 @@ async def test_each_judge_takes_its_best_over_the_references(judge: AnswerJudge,
     assert [v.score for v in verdicts] == pytest.approx(expected, abs=1e-12)
 
 
+DUMP = " ".join(f"w{i}" for i in range(16))
+"""More words than an answer may have beside a reference of one word."""
+
+
+async def test_a_dump_of_passages_that_has_the_reference_does_not_contain_it() -> None:
+    asked, sentence = task("Who?", "Castin"), DUMP.removesuffix(" w15")
+    assert [v.score for v in await Contains().grade(asked, [f"{sentence} Castin", f"{DUMP} Castin"])] == [0.7, 0.0]
+    agreed = await GoldAgreement().grade(asked, [f"{sentence} Castin", f"{DUMP} Castin", f"Castin {DUMP * 500}"])
+    assert [v.score for v in agreed] == pytest.approx([0.7, 0.6 * 2 / (17 + 1), 0.6 * 2 / (1 + 15 * 500 + 1 + 1)])
+    loose = await GoldAgreement(max_extra_words=16).grade(asked, [f"{DUMP} Castin"])
+    assert loose[0].score == 0.7
+    with pytest.raises(ConfigError, match=r"judge\.max_extra_words=-1; 0 or more is allowed"):
+        Contains(max_extra_words=-1)
+
+
 async def test_containment_is_of_whole_words_wherever_they_stand() -> None:
     verdicts = await Contains().grade(task("q", "art", "19"), ["party", "1990", "art party", "party of art"])
     assert [v.score for v in verdicts] == [0, 0, 0.7, 0.7]

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from agentgrpo.core.concurrency import Batcher, Limiter
 from agentgrpo.core.errors import ConfigError, JudgeError
 from agentgrpo.core.types import Episode, Task
-from agentgrpo.judges.answers import GoldAgreement, contains, f1, words
+from agentgrpo.judges.answers import GoldAgreement, f1, within, words
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.judger import messages_of as trace_of
 from agentgrpo.judges.llm.completer import Billed, Completer, CompleterService
@@ -75,9 +75,7 @@ def is_vetoed(task: Task, answer: str, min_overlap: float) -> bool:
 
 
 def _agrees(given: list[str], reference: list[str], min_overlap: float) -> bool:
-    if len(given) <= len(reference) + SHORT and contains(given, reference):
-        return True
-    return f1(given, reference) >= max(min_overlap, 1e-9)
+    return within(given, reference, SHORT) or f1(given, reference) >= max(min_overlap, 1e-9)
 
 
 # --- What was done on the way to an answer.
