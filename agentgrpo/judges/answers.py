@@ -70,7 +70,8 @@ _DENIES = re.compile(
     re.IGNORECASE,
 )
 _LEAVES_OPEN = re.compile(
-    r"\b(?:or|either|else|otherwise|maybe|perhaps|possibly|between|might|could|one of|at least|at most|up to|oder|ou|или)\b"
+    r"\b(?:or|either|else|otherwise|maybe|perhaps|possibly|between|might|could|one of|oder|ou|или)\b"
+    r"|\b(?:at least|at most|up to)\b"
     r"|\b(?:less|fewer|smaller|lower|more|greater|larger|higher|bigger) than(?=\W{0,3}\d)|[?？]\W*\Z",
     re.IGNORECASE,
 )

@@ -52,3 +52,8 @@ def control_of(question: JudgeQuestion) -> JudgeQuestion:
         attempt += 1
     text = _FORMS[int(seed, 16) % len(_FORMS)].format(invented_name(seed))
     return replace(question, text=text, references=(reference,), vote=0)
+
+
+def invented_passage(claim: str) -> str:
+    """A passage that says nothing of the claim; a pure function of it."""
+    return f"The schooner {invented_name(claim)} left the harbour of {invented_name(f'{claim} harbour')}."

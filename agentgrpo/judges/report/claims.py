@@ -5,7 +5,8 @@
     claim 2: He was born in Roka.             cites R2Q1D1, R2Q1D2
 
 A claim is a sentence, or a line of a list. It cites what stands in it, right behind it, or before it at the beginning
-of its line. Headings, questions, what ends in a colon and single words are no claims.
+of its line. Headings, questions, what ends in a colon and single words are no claims. Claims of which most was said by
+claims before are repeats of these (`without_repeats`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from agentgrpo.core.types import Citation
 from agentgrpo.judges.answers import words
+from agentgrpo.retrieval.rerank import FUNCTION_WORDS
 
 _LINE = re.compile(r"[^\n]+")
 _BULLET = re.compile(r"\s*(?:(?:[-*+•·>|]|\d{1,3}[.)])\s+)*")
@@ -25,6 +27,13 @@ _SHORT = re.compile(
     r"\.$"
 )
 """Where a full stop ends an abbreviation or an initial, and mostly no sentence."""
+
+
+SAYS_NOTHING = FUNCTION_WORDS | {
+    *("he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs", "we", "us", "our"),
+    *("name", "names", "named", "called"),
+}
+"""Words of a claim that no passage has to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,21 @@ def claims_of(report: str, citations: Sequence[Citation]) -> list[Claim]:
     if not found and words(report):
         return [Claim(report.strip(), tuple(citations))]
     return list(found.values())
+
+
+def without_repeats(claims: Sequence[Claim]) -> list[Claim]:
+    """Of claims that are supported, those that say something new: at least half of the words that a claim shares with
+    what it cites are in no claim before it. Other words of it count for nothing, so a truth in forty wordings is one
+    claim. A claim that shares no word stands for its passages."""
+    new: list[Claim] = []
+    told: set[str] = set()
+    for claim in claims:
+        passages = {word for citation in claim.cited for word in words(citation.text)}
+        said = {*words(claim.text)} & passages - SAYS_NOTHING or {citation.doc_id for citation in claim.cited}
+        if 2 * len(said - told) >= len(said):
+            new.append(claim)
+        told |= said
+    return new
 
 
 def _is_cited(citation: Citation, begin: int, end: int) -> bool:
