@@ -67,6 +67,11 @@ def canaries_of(judges: Iterable[AnswerJudge]) -> int:
     return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
 
 
+def compares(judge: AnswerJudge) -> bool:
+    """Whether it, or one of the judges in it, sees a group's answers side by side: its attribute `compares`."""
+    return bool(getattr(judge, "compares", False)) or any(map(compares, getattr(judge, "judges", ())))
+
+
 async def close_judge(judge: AnswerJudge | EvidenceJudge) -> None:
     """End what it, or one of the judges in it, holds open, where it has a `close`."""
     for part in getattr(judge, "judges", ()):
