@@ -17,17 +17,31 @@ from agentgrpo.judges.base import Grade
 # --- Answers as judges compare them: the normalisation of SQuAD's evaluation (Rajpurkar et al. 2016, arXiv 1606.05250).
 
 _ARTICLES = frozenset({"a", "an", "the"})
-_PUNCTUATION = frozenset(string.punctuation)
+MAX_CHARS = 50_000
+"""Of a text that is compared, so that a huge one holds nothing else up."""
+
+
+class _Plain(dict[int, int | None]):
+    """A character -> itself, or None for punctuation; filled as characters occur."""
+
+    def __missing__(self, character: int) -> int | None:
+        letter = chr(character)
+        is_punctuation = letter in string.punctuation or unicodedata.category(letter)[0] == "P"
+        self[character] = None if is_punctuation else character
+        return self[character]
+
+
+_PLAIN = _Plain()
 
 
 def words(text: str) -> list[str]:
-    """`text` in lower case, without punctuation and articles, as words; [] when nothing is left.
+    """`text`, or the first MAX_CHARS of it, in lower case, without punctuation and articles, as words; [] when nothing
+    is left.
 
     Beyond SQuAD: every script's punctuation goes, full-width and other compatibility forms count as the plain ones,
     and articles stay where there is nothing else, so that option "A" of a multiple choice can be right.
     """
-    plain = unicodedata.normalize("NFKC", text).lower()
-    found = "".join(c for c in plain if c not in _PUNCTUATION and unicodedata.category(c)[0] != "P").split()
+    found = unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].lower().translate(_PLAIN).split()
     return [w for w in found if w not in _ARTICLES] or found
 
 
@@ -72,9 +86,10 @@ _DENIES = re.compile(
 _LEAVES_OPEN = re.compile(
     r"\b(?:or|either|else|otherwise|maybe|perhaps|possibly|between|might|could|one of|oder|ou|или)\b"
     r"|\b(?:at least|at most|up to)\b"
-    r"|\b(?:less|fewer|smaller|lower|more|greater|larger|higher|bigger) than(?=\W{0,3}\d)|[?？]\W*\Z",
+    r"|\b(?:less|fewer|smaller|lower|more|greater|larger|higher|bigger) than(?=\W{0,3}\d)",
     re.IGNORECASE,
 )
+_ASKS = re.compile(r"[?？]\W{0,9}\Z")
 _RELATES = re.compile(
     r"[≠¬≤≥\u0334-\u0338\u20d2\u20d3\u20e5]|[!~]\s?=|=\s?/\s?=|~~|(?<![-=])[<>]|(?:^|\s)!(?=\s?[\w\\({-])"
     r"|\\(?:neq?|neg|not|lnot|leq?|geq?|lt|gt|leqslant|geqslant)(?![a-z])"
@@ -90,7 +105,7 @@ def denies(text: str) -> bool:
 
 def leaves_open(text: str) -> bool:
     """Whether it gives alternatives or a bound, or asks: "4 or 5", "at most 4", "4?"."""
-    return _LEAVES_OPEN.search(text) is not None
+    return _LEAVES_OPEN.search(text) is not None or _ASKS.search(text[-10:]) is not None
 
 
 def relates(text: str) -> bool:
@@ -241,7 +256,7 @@ def _right(task: Task, options: Sequence[str]) -> set[str]:
 
 def _named(text: str, options: Sequence[str]) -> set[str]:
     """Letters of the options that `text` is; where there are none to choose from, the text itself, normalised."""
-    plain = unicodedata.normalize("NFKC", text).strip(" \t\r\n*`\"'")
+    plain = unicodedata.normalize("NFKC", text[:MAX_CHARS]).strip(" \t\r\n*`\"'")
     lead = _LEAD.match(plain)
     candidates = [plain, plain[lead.end() :]] if lead else [plain]
     if not options:
@@ -289,6 +304,8 @@ _RESULT = "####"
 _THOUSANDS = ",\u00a0\u2009\u202f"
 _CURRENCY = "$€£¥₹"
 _OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
+_LONGEST = 10_000
+"""Characters of a text that is one number with words around it."""
 _REACH = 24
 """Characters on either side of a number that say whether it is one."""
 _NUMBER = re.compile(
@@ -354,7 +371,7 @@ def number_of(text: str) -> Fraction | None:
     or a space that does not break, stands before three digits; the decimal sign is a point. "-" is a sign at the start,
     after "=", ":", "(" or a currency, and where it touches its number after a word; "minus" and "negative" are too."""
     said = unicodedata.normalize("NFC", text.rpartition(_RESULT)[2])
-    if denies(said) or leaves_open(said) or relates(said):
+    if len(said) > _LONGEST or denies(said) or leaves_open(said) or relates(said):
         return None
     plain = "".join(map(_plain, said))
     for pattern, meaning in _WORDS:

@@ -79,7 +79,7 @@ async def refuse_fooled_judge(
     if not count:
         return
     judge, tasks = single(judge, tasks)
-    tried = await _try(judge, canaries(tasks, count, seed, groups=compares(judge)), world or Alone())
+    tried = await try_canaries(judge, canaries(tasks, count, seed, groups=compares(judge)), world)
     if tried.rewarded:
         raise GuardHalt(
             f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
@@ -138,7 +138,7 @@ async def _check(
         raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
     judge, tasks = single(judge, tasks)
     lines, findings = [], []
-    tried = await _try(judge, canaries(tasks, count, seed, groups=compares(judge)), Alone())
+    tried = await try_canaries(judge, canaries(tasks, count, seed, groups=compares(judge)))
     lines.append(tried.line("the judge"))
     if tried.rewarded:
         findings.append(f"it rewards {len(tried.rewarded)} known-wrong answers; {tried.first}")
@@ -156,7 +156,7 @@ async def _check(
         findings += calibration.findings()
     pairs = pairs_of(labels) or [(task, task.references[0], invented_name(task.id)) for task in answered]
     for model in _models(judge):
-        bare = await _try(_Bare(model), tried.canaries, Alone())
+        bare = await try_canaries(Bare(model), tried.canaries)
         lines.append(bare.line("the model without its guards"))
         with _part("agreement", findings):
             await _agreement(model, answered or tasks[:20], lines, findings)
@@ -173,7 +173,9 @@ def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequ
     return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
 
 
-async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup) -> Tried:
+async def try_canaries(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup | None = None) -> Tried:
+    """The processes of `world` share the canaries out."""
+
     async def graded(own: Sequence[Canary]) -> list[float | None]:
         grades: list[float | None] = []
         for canary in own:
@@ -183,7 +185,7 @@ async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup)
                 grades.append(None)
         return grades
 
-    return Tried(canaries=tried, grades=await share(world, tried, graded))
+    return Tried(canaries=tried, grades=await share(world or Alone(), tried, graded))
 
 
 async def _brings(judge: AnswerJudge, canary: Canary) -> float:
@@ -250,7 +252,7 @@ async def _order(model: LLMJudge, pairs: Sequence[Pair], lines: list[str], findi
         )
 
 
-class _Bare:
+class Bare:
     """A judge model without veto, control and fallback."""
 
     def __init__(self, model: LLMJudge) -> None:

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgrpo.core.errors import ConfigError, JudgeError
-from agentgrpo.judges.answers import Contains, ExactMatch, GoldAgreement, TokenF1, normalise, words
+from agentgrpo.judges.answers import (
+    MAX_CHARS,
+    Choice,
+    Contains,
+    ExactMatch,
+    GoldAgreement,
+    Keywords,
+    Numeric,
+    TokenF1,
+    normalise,
+    words,
+)
 from agentgrpo.judges.base import AnswerJudge
 from tests.builders import task
 
@@ -110,3 +121,13 @@ async def test_grades_lie_in_0_and_1_and_only_answers_with_words_can_match(
     assert all(0 <= s <= 1 for s in scores)
     assert all(s == 0 for s, a in zip(scores, answers, strict=False) if not words(a))
     assert scores[-1] == (1.0 if words(reference) else 0.0)
+
+
+@pytest.mark.parametrize("text", ["castin " * 10**6, "\ufdfa" * 10**6, "?" * 10**6 + "a", "(" * 10**6])
+@pytest.mark.parametrize("judge", [ExactMatch(), GoldAgreement(), Numeric(), Keywords(), Choice()])
+async def test_a_huge_answer_holds_nothing_up(judge: AnswerJudge, text: str) -> None:
+    """Only its beginning is read. Where all of it was, some of these took minutes."""
+    of = task("q", "1", "castin moved")
+    [grade] = await judge.grade(of, [text])
+    assert grade.score < 0.1
+    assert len(words(text)) <= MAX_CHARS

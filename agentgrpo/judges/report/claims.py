@@ -27,6 +27,8 @@ _SHORT = re.compile(
     r"\.$"
 )
 """Where a full stop ends an abbreviation or an initial, and mostly no sentence."""
+_REACH = 24
+"""Characters of the longest abbreviation."""
 
 
 SAYS_NOTHING = FUNCTION_WORDS | {
@@ -83,7 +85,7 @@ def _sentences(report: str) -> Iterator[tuple[int, int]]:
         if begin > end:
             continue
         for match in _END.finditer(report, begin, end):
-            if _SHORT.search(report, begin, match.start() + 1) is None:
+            if _SHORT.search(report, max(begin, match.start() - _REACH), match.start() + 1) is None:
                 yield begin, match.end()
                 begin = match.end() + 1 if match[0][0] in ".!?" else match.end()
         yield begin, end

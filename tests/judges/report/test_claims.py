@@ -45,6 +45,10 @@ def test_a_full_stop_ends_no_sentence_in_abbreviations_initials_and_numbers() ->
     assert [text for text, _ in claims(report)] == [report.removesuffix(" So it is said."), "So it is said."]
 
 
+def test_a_long_line_of_initials_is_cut_in_time_proportional_to_it() -> None:
+    assert len(claims("A. " * 100_000 + "So it is said.")) == 1
+
+
 @pytest.mark.parametrize(
     "written", ["# A heading of words", "The following holds:", "Is that all?", "Roka", "- **Roka**"]
 )
