@@ -73,9 +73,9 @@ async def table(judges: dict[str, AnswerJudge], tried: Sequence[Canary]) -> None
     rows: dict[str, list[list[float | None]]] = defaultdict(list)
     for canary in tried:
         name = "right" if canary.style == "right" else kind(canary)
-        grades = [(await try_canaries(judge, [canary])).grades[0] for judge in judges.values()]
-        rows[name].append(grades)
-        print(f"{name}; {canary.style}; {grades}; {canary.answer[:60]!r}", flush=True)
+        row = [(await try_canaries(judge, [canary])).grades[0] for judge in judges.values()]
+        rows[name].append(row)
+        print(f"{name}; {canary.style}; {row}; {canary.answer[:60]!r}", flush=True)
     columns = [f"{name}: {what}" for name in judges for what in ("rewarded", "no verdict")]
     print(f"\n| answers | number | {' | '.join(columns)} |\n| {' | '.join(['---'] * (2 + len(columns)))} |")
     for name, grades in rows.items():

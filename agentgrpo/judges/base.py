@@ -61,7 +61,7 @@ def counts_of(judges: Iterable[AnswerJudge]) -> dict[str, float]:
     return dict(total)
 
 
-def canaries_of(judges: Iterable[AnswerJudge]) -> int:
+def canaries_of(judges: Iterable[object]) -> int:
     """The attribute canaries_per_eval of the one that asks for most: known-wrong answers that it wants to be tried with
     before each evaluation. 0 where none can be fooled."""
     return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
