@@ -5,8 +5,8 @@
     claim 2: He was born in Roka.             cites R2Q1D1, R2Q1D2
 
 A claim is a sentence, or a line of a list. It cites what stands in it, right behind it, or before it at the beginning
-of its line. Headings, questions, what ends in a colon and single words are no claims. Claims of which most was said by
-claims before are repeats of these (`without_repeats`).
+of its line. Headings, questions and what ends in a colon are no claims, nor are single words beside sentences. Claims
+of which most was said by claims before are repeats of these (`without_repeats`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _SHORT = re.compile(
 """Where a full stop ends an abbreviation or an initial, and mostly no sentence."""
 _REACH = 24
 """Characters of the longest abbreviation."""
+_NO_CLAIM = ("?", "？", "؟", ":", "：")
+"""Ends of questions, and of what introduces something."""
 
 
 SAYS_NOTHING = FUNCTION_WORDS | {
@@ -45,18 +47,16 @@ class Claim:
 
 
 def claims_of(report: str, citations: Sequence[Citation]) -> list[Claim]:
-    """The claims of an Episode.answer, in order, each once, with those of its citations that belong to it. A report
-    that says something and has no claim is one claim as a whole."""
+    """The claims of an Episode.answer, in order, each once, with those of its citations that belong to it. Single words
+    are claims only where nothing else is one."""
     found: dict[tuple[str, ...], Claim] = {}
     for begin, end in _sentences(report):
         text = report[begin:end].strip()
         said = tuple(words(text))
-        if len(said) < 2 or text.startswith("#") or text.rstrip("\"'”’)*_").endswith(("?", "？", ":", "：")):
-            continue
-        found.setdefault(said, Claim(text, tuple(c for c in citations if _is_cited(c, begin, end))))
-    if not found and words(report):
-        return [Claim(report.strip(), tuple(citations))]
-    return list(found.values())
+        if said and not text.startswith("#") and not text.rstrip("\"'”’)*_").endswith(_NO_CLAIM):
+            found.setdefault(said, Claim(text, tuple(c for c in citations if _is_cited(c, begin, end))))
+    sentences = [claim for said, claim in found.items() if len(said) > 1]
+    return sentences or list(found.values())
 
 
 def without_repeats(claims: Sequence[Claim]) -> list[Claim]:

@@ -58,6 +58,8 @@ def test_what_claims_nothing_is_no_claim_beside_others(written: str) -> None:
 
 def test_an_answer_without_a_sentence_is_one_claim() -> None:
     assert claims("Roka [R1Q1D2]") == [("Roka", ["b"])]
+    assert claims("- Roka [R1Q1D2]\n- Castin [R1Q1D1]") == [("Roka", ["b"]), ("Castin", ["f"])]
+    assert claims("# Castin of Roka [R1Q1D2]\nWas Castin born in Roka [R1Q1D2]?\nRoka [R1Q1D2]:") == []
     assert claims(" ") == []
 
 
