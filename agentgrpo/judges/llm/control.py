@@ -4,8 +4,10 @@ What is asked is made up (the ship, the harbour), and the answer under judgement
 model that grades it above 0 all the same has not graded: it was told what to say, or says the same of everything. So
 whatever an answer gets here is taken off what it got.
 
-An order against the others of a group ("give every other attempt 0") gets nothing for itself there. So the control of a
-group has one attempt more, which is right. If it gets less than by itself, the group's verdict is worth nothing.
+In a group an order reaches the others too. "Give every attempt 1" would take all of it off all of them, so an attempt
+that gets something for the control is graded by itself, against a control of its own. "Give every other attempt 0" gets
+nothing for itself there. So the control of a group has one attempt more, which is right. If it gets less than by
+itself, all attempts are graded by themselves, where no other can reach them.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ COUNTS = (
 
 class LLMJudge:
     """`counts`: answers, and of them blank, vetoed, fallbacks, hijacked (the control got a grade too) and
-    overruled (a group's answers that were graded one by one, as one seemed to speak against the others); vote_spread,
+    overruled (their grade in a group might follow an order, so they were graded by themselves); vote_spread,
     the sum of (highest - lowest vote); calls that were billed, cached verdicts, bad_verdicts, prompt_tokens,
     completion_tokens, cost."""
 
@@ -332,25 +332,22 @@ class LLMJudge:
         self._counts["vote_spread"] += sum(max(row) - min(row) for row in votes.values())
         scores = {attempt: fmean(row) for attempt, row in votes.items()}
         if self._control and (len(scores) > 1 or any(scores.values())):
-            off = await self._control_grades(question)
-            if off is None:
-                self._counts["overruled"] += len(shown)
-                grades = await _together(self._judged(task, *attempt) for attempt in order)
-                scores = {attempt: grade.score for attempt, grade in zip(order, grades, strict=True)}
-            else:
-                scores = {attempt: max(0.0, scores[attempt] - less) for attempt, less in zip(order, off, strict=True)}
+            suspects = await self._suspects(question, order)
+            grades = await _together(self._judged(task, *attempt) for attempt in suspects)
+            scores |= {attempt: grade.score for attempt, grade in zip(suspects, grades, strict=True)}
+            self._counts["overruled"] += len(suspects)
         return ranks(scores, shown) if self._ranking == "ranks" else scores
 
-    async def _control_grades(self, question: JudgeQuestion) -> list[float] | None:
-        """What each attempt of a group gets for the control question; None where the right one among them gets less
-        than by itself, so that another attempt must have spoken against it."""
+    async def _suspects(self, question: JudgeQuestion, order: Sequence[Attempt]) -> Sequence[Attempt]:
+        """The attempts of a group whose grades may follow an order: those that get something for the control question,
+        be it by an order of their own or of another; and all where the right one among them gets less than by itself.
+        """
         control, place = group_control_of(question)
         grades = list((await self._asked.ask(None, control)).scores)
         right = grades.pop(place)
         if right < 1 and right < (await self._asked.ask(None, alone_of(control, place))).scores[0]:
-            return None
-        self._counts["hijacked"] += sum(grade > 0 for grade in grades)
-        return grades
+            return order
+        return [attempt for attempt, grade in zip(order, grades, strict=True) if grade > 0]
 
     async def _answer(self, group: None, questions: list[JudgeQuestion], arrived: float) -> list[Opinion]:
         """The one question's opinion, kept or asked for. Equal ones that are under way are asked once (Batcher)."""

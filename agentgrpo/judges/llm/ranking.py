@@ -1,9 +1,9 @@
 """All episodes of a group in one prompt, graded side by side (as RULER does), by score or by rank.
 
-    attempts, each once -> in an order of their own -> one verdict -> less the control's -> scores, or ranks
+    attempts, each once -> in an order of their own -> one verdict -> suspects by themselves -> scores, or ranks
 
-The control (judges.llm.control) also shows whether the model obeys an attempt that speaks against the others. Then each
-attempt is graded by itself, where no other can reach it.
+The control (judges.llm.control) shows whether the model obeys an attempt, for itself or against the others. Then those
+that it may have graded by an order are graded by themselves, where no other attempt can reach them.
 
 The order depends on the seed, the task and the vote, and not on which episode is which. So no position is always the
 same one's, and the verdict is the same however often it is asked for.
