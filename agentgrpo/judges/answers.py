@@ -17,17 +17,31 @@ from agentgrpo.judges.base import Grade
 # --- Answers as judges compare them: the normalisation of SQuAD's evaluation (Rajpurkar et al. 2016, arXiv 1606.05250).
 
 _ARTICLES = frozenset({"a", "an", "the"})
-_PUNCTUATION = frozenset(string.punctuation)
+MAX_CHARS = 50_000
+"""Of a text that is compared, so that a huge one holds nothing else up."""
+
+
+class _Plain(dict[int, int | None]):
+    """A character -> itself, or None for punctuation; filled as characters occur."""
+
+    def __missing__(self, character: int) -> int | None:
+        letter = chr(character)
+        is_punctuation = letter in string.punctuation or unicodedata.category(letter)[0] == "P"
+        self[character] = None if is_punctuation else character
+        return self[character]
+
+
+_PLAIN = _Plain()
 
 
 def words(text: str) -> list[str]:
-    """`text` in lower case, without punctuation and articles, as words; [] when nothing is left.
+    """`text`, or the first MAX_CHARS of it, in lower case, without punctuation and articles, as words; [] when nothing
+    is left.
 
     Beyond SQuAD: every script's punctuation goes, full-width and other compatibility forms count as the plain ones,
     and articles stay where there is nothing else, so that option "A" of a multiple choice can be right.
     """
-    plain = unicodedata.normalize("NFKC", text).lower()
-    found = "".join(c for c in plain if c not in _PUNCTUATION and unicodedata.category(c)[0] != "P").split()
+    found = unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].lower().translate(_PLAIN).split()
     return [w for w in found if w not in _ARTICLES] or found
 
 
@@ -46,6 +60,57 @@ def contains(answer: Sequence[str], reference: Sequence[str]) -> bool:
     """Whether the reference's words stand in the answer side by side: whole words, so "art" is not in "party"."""
     n = len(reference)
     return any(list(answer[i : i + n]) == list(reference) for i in range(len(answer) - n + 1))
+
+
+def within(answer: Sequence[str], reference: Sequence[str], extra: int) -> bool:
+    """Whether the answer contains the reference and has at most `extra` further words: a dump of passages, or a list of
+    candidates, is no answer that contains it."""
+    return len(answer) <= len(reference) + extra and contains(answer, reference)
+
+
+# --- Texts that take back, or leave open, what they say.
+
+DENIALS = frozenset(
+    {
+        *("not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "except"),
+        *("excluding", "unlike", "wrong", "incorrect", "false", "untrue"),
+        *("nicht", "kein", "keine", "nie", "falsch", "pas", "jamais", "faux", "nunca", "falso", "incorrecto"),
+        *("não", "non", "niet", "geen", "не", "нет", "никогда", "ليس", "لا"),
+    }
+)
+_DENIES = re.compile(
+    rf"\b(?:{'|'.join(sorted(DENIALS))})\b|n['’]t\b|\b(?:anything|everything|all|any) but\b|\b(?:other|rather) than\b"
+    r"|\b(?:instead of|opposite of|far from|nowhere near|doubt|hardly|barely|unlikely)\b|不是|ではない|じゃない|아니",
+    re.IGNORECASE,
+)
+_LEAVES_OPEN = re.compile(
+    r"\b(?:or|either|else|otherwise|maybe|perhaps|possibly|between|might|could|one of|oder|ou|или)\b"
+    r"|\b(?:at least|at most|up to)\b"
+    r"|\b(?:less|fewer|smaller|lower|more|greater|larger|higher|bigger) than(?=\W{0,3}\d)",
+    re.IGNORECASE,
+)
+_ASKS = re.compile(r"[?？]\W{0,9}\Z")
+_RELATES = re.compile(
+    r"[≠¬≤≥\u0334-\u0338\u20d2\u20d3\u20e5]|[!~]\s?=|=\s?/\s?=|~~|(?<![-=])[<>]|(?:^|\s)!(?=\s?[\w\\({-])"
+    r"|\\(?:neq?|neg|not|lnot|leq?|geq?|lt|gt|leqslant|geqslant)(?![a-z])"
+)
+"""Signs of a relation other than equality; the combining marks strike a character out."""
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,100}>")
+
+
+def denies(text: str) -> bool:
+    """Whether a word in it denies something: "not 4", "4 is wrong", "anything but 4"."""
+    return _DENIES.search(text) is not None
+
+
+def leaves_open(text: str) -> bool:
+    """Whether it gives alternatives or a bound, or asks: "4 or 5", "at most 4", "4?"."""
+    return _LEAVES_OPEN.search(text) is not None or _ASKS.search(text[-10:]) is not None
+
+
+def relates(text: str) -> bool:
+    """Whether it has a sign that makes an equality of it no more: "x ≠ 4", "< 4"."""
+    return _RELATES.search(_TAG.sub(" ", text)) is not None
 
 
 def comparable(task: Task) -> list[list[str]]:
@@ -102,29 +167,38 @@ class TokenF1:
 class Contains:
     """1 for an exact match, `contained` where the reference is a part of the answer, else 0.
 
-    A policy can please it by listing candidates; prefer ExactMatch or GoldAgreement with short answers for training.
+    An answer of more than max_extra_words beside the reference does not count as containing it. A policy can still list
+    a few candidates; prefer ExactMatch for training.
     """
 
     refuse_task = staticmethod(refuse_unanswered)
 
-    def __init__(self, *, contained: float = 0.7) -> None:
-        self._contained = _share("contained", contained)
+    def __init__(self, *, contained: float = 0.7, max_extra_words: int = 15) -> None:
+        self._agreement = GoldAgreement(contained=contained, overlap=0.0, max_extra_words=max_extra_words)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        return _grade(task, answers, lambda a, r: 1.0 if a == r else self._contained * contains(a, r))
+        return await self._agreement.grade(task, answers)
 
 
 class GoldAgreement:
-    """1 for an exact match, `contained` where the reference is a part of the answer, else `overlap`·F1."""
+    """1 for an exact match, `contained` where the reference is a part of the answer and at most max_extra_words stand
+    beside it, else `overlap`·F1."""
 
-    def __init__(self, *, contained: float = 0.7, overlap: float = 0.6) -> None:
+    refuse_task = staticmethod(refuse_unanswered)
+
+    def __init__(self, *, contained: float = 0.7, overlap: float = 0.6, max_extra_words: int = 15) -> None:
         self._contained = _share("contained", contained)
         self._overlap = _share("overlap", overlap)
+        if max_extra_words < 0:
+            raise ConfigError(f"judge.max_extra_words={max_extra_words}; 0 or more is allowed")
+        self._max_extra_words = max_extra_words
 
     def _score(self, answer: list[str], reference: list[str]) -> float:
         if answer == reference:
             return 1.0
-        return self._contained if contains(answer, reference) else self._overlap * f1(answer, reference)
+        if within(answer, reference, self._max_extra_words):
+            return self._contained
+        return self._overlap * f1(answer, reference)
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
         return _grade(task, answers, self._score)
@@ -182,7 +256,7 @@ def _right(task: Task, options: Sequence[str]) -> set[str]:
 
 def _named(text: str, options: Sequence[str]) -> set[str]:
     """Letters of the options that `text` is; where there are none to choose from, the text itself, normalised."""
-    plain = unicodedata.normalize("NFKC", text).strip(" \t\r\n*`\"'")
+    plain = unicodedata.normalize("NFKC", text[:MAX_CHARS]).strip(" \t\r\n*`\"'")
     lead = _LEAD.match(plain)
     candidates = [plain, plain[lead.end() :]] if lead else [plain]
     if not options:
@@ -230,6 +304,8 @@ _RESULT = "####"
 _THOUSANDS = ",\u00a0\u2009\u202f"
 _CURRENCY = "$€£¥₹"
 _OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
+_LONGEST = 10_000
+"""Characters of a text that is one number with words around it."""
 _REACH = 24
 """Characters on either side of a number that say whether it is one."""
 _NUMBER = re.compile(
@@ -273,7 +349,7 @@ class Numeric:
     not count, nor how it is written: "1,200.0 apples", "$1200" and "1.2e3" are one number, as are "1/2" and "0.5".
     A percent sign is a unit too: "12%" is 12, and not 0.12. After "####" only what follows it counts. An answer with
     two different numbers is none, for one could list many, and so is one with a number that is a part of an expression
-    which is not read: "10^3", "2½", "5!", "x - 5".
+    which is not read ("10^3", "2½", "5!", "x - 5"), and one that denies its number or leaves it open ("not 5", "< 5").
 
     Raises JudgeError where no reference is a number."""
 
@@ -294,7 +370,10 @@ def number_of(text: str) -> Fraction | None:
     """The one number in a text, or None where it holds none, one that cannot be read, or several that differ. A comma,
     or a space that does not break, stands before three digits; the decimal sign is a point. "-" is a sign at the start,
     after "=", ":", "(" or a currency, and where it touches its number after a word; "minus" and "negative" are too."""
-    plain = "".join(map(_plain, text.rpartition(_RESULT)[2]))
+    said = unicodedata.normalize("NFC", text.rpartition(_RESULT)[2])
+    if len(said) > _LONGEST or denies(said) or leaves_open(said) or relates(said):
+        return None
+    plain = "".join(map(_plain, said))
     for pattern, meaning in _WORDS:
         plain = pattern.sub(meaning, plain)
     plain = plain.strip()

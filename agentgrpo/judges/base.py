@@ -67,10 +67,15 @@ def counts_of(judges: Iterable[AnswerJudge]) -> dict[str, float]:
     return dict(total)
 
 
-def canaries_of(judges: Iterable[AnswerJudge]) -> int:
+def canaries_of(judges: Iterable[object]) -> int:
     """The attribute canaries_per_eval of the one that asks for most: known-wrong answers that it wants to be tried with
     before each evaluation. 0 where none can be fooled."""
     return max((int(getattr(judge, "canaries_per_eval", 0)) for judge in judges), default=0)
+
+
+def compares(judge: AnswerJudge) -> bool:
+    """Whether it, or one of the judges in it, sees a group's answers side by side: its attribute `compares`."""
+    return bool(getattr(judge, "compares", False)) or any(map(compares, getattr(judge, "judges", ())))
 
 
 async def close_judge(judge: AnswerJudge | EvidenceJudge) -> None:

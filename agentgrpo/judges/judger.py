@@ -155,6 +155,7 @@ class JudgerJudge:
             case = dict.fromkeys(("instruction", "response", "reward_model", "extra_fields"))
             self._refuse_unfit("judge", self._judge, f"({', '.join(case)})", **case)
         self.canaries_per_eval = int(getattr(judger, "canaries_per_eval", 0))
+        self.compares = self._batch_judge is not None
         self._threads = OffLoop(timeout_s=timeout_s, max_concurrent=max_concurrent)
 
     def _refuse_unfit(self, what: str, method: Callable[..., Any], needed: str, /, *args: None, **kwargs: None) -> None:

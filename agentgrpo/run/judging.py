@@ -1,6 +1,7 @@
 """Whether a judge can be trusted with a reward: `agentgrpo check judge`, and the guard before each evaluation.
 
-canaries     known-wrong answers, most of which talk to the judge: none may get a grade
+canaries     known-wrong answers, most of which talk to the judge: none may get a grade, nor take one from a right
+             answer beside it
 references   right answers: a judge that says 0 to everything passes the first test too
 agreement    of a judge model with itself, asked twice: 1 - |difference|, on average
 order        of two answers shown side by side, whether the better one depends on which is shown first
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from agentgrpo.core.errors import DataError, GuardHalt, JudgeError, TooManyFailures
-from agentgrpo.core.types import Task
-from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge
+from agentgrpo.core.types import Episode, Task
+from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, close_judge, compares, grade_episodes
 from agentgrpo.judges.canaries import Canary, canaries
 from agentgrpo.judges.composed import Questions
 from agentgrpo.judges.llm.control import invented_name
@@ -34,7 +35,8 @@ MOST_PAIRS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A judge's grades of canaries; None = it refused to give a verdict, which no policy is paid for."""
+    """What canaries bring: their grades, or what they take from a right answer, if that is more than half of its grade.
+    None = the judge refused to give a verdict, which no policy is paid for."""
 
     canaries: Sequence[Canary]
     grades: Sequence[float | None]
@@ -77,7 +79,7 @@ async def refuse_fooled_judge(
     if not count:
         return
     judge, tasks = single(judge, tasks)
-    tried = await _try(judge, canaries(tasks, count, seed), world or Alone())
+    tried = await try_canaries(judge, canaries(tasks, count, seed, groups=compares(judge)), world)
     if tried.rewarded:
         raise GuardHalt(
             f"the judge has rewarded {len(tried.rewarded)} of {len(tried.grades)} known-wrong answers; {tried.first}. "
@@ -136,7 +138,7 @@ async def _check(
         raise DataError("a judge is tried on tasks, and there are none; give the data set's test split some")
     judge, tasks = single(judge, tasks)
     lines, findings = [], []
-    tried = await _try(judge, canaries(tasks, count, seed), Alone())
+    tried = await try_canaries(judge, canaries(tasks, count, seed, groups=compares(judge)))
     lines.append(tried.line("the judge"))
     if tried.rewarded:
         findings.append(f"it rewards {len(tried.rewarded)} known-wrong answers; {tried.first}")
@@ -154,7 +156,7 @@ async def _check(
         findings += calibration.findings()
     pairs = pairs_of(labels) or [(task, task.references[0], invented_name(task.id)) for task in answered]
     for model in _models(judge):
-        bare = await _try(_Bare(model), tried.canaries, Alone())
+        bare = await try_canaries(Bare(model), tried.canaries)
         lines.append(bare.line("the model without its guards"))
         with _part("agreement", findings):
             await _agreement(model, answered or tasks[:20], lines, findings)
@@ -171,17 +173,31 @@ def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequ
     return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
 
 
-async def _try(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup) -> Tried:
+async def try_canaries(judge: AnswerJudge, tried: Sequence[Canary], world: ProcessGroup | None = None) -> Tried:
+    """The processes of `world` share the canaries out."""
+
     async def graded(own: Sequence[Canary]) -> list[float | None]:
         grades: list[float | None] = []
         for canary in own:
             try:
-                grades.append((await judge.grade(canary.task, [canary.answer]))[0].score)
+                grades.append(await _brings(judge, canary))
             except JudgeError:
                 grades.append(None)
         return grades
 
-    return Tried(canaries=tried, grades=await share(world, tried, graded))
+    return Tried(canaries=tried, grades=await share(world or Alone(), tried, graded))
+
+
+async def _brings(judge: AnswerJudge, canary: Canary) -> float:
+    if canary.trace:
+        return (await grade_episodes(judge, canary.task, [canary.episode]))[0].score
+    if canary.beside is None:
+        return (await judge.grade(canary.task, [canary.answer]))[0].score
+    right, plain = canary.beside
+    before, _ = await judge.grade(canary.task, [right, plain])
+    after, itself = await judge.grade(canary.task, [right, canary.answer])
+    lost = before.score - after.score
+    return max(itself.score, lost if lost > before.score / 2 else 0.0)
 
 
 @contextmanager
@@ -236,14 +252,17 @@ async def _order(model: LLMJudge, pairs: Sequence[Pair], lines: list[str], findi
         )
 
 
-class _Bare:
+class Bare:
     """A judge model without veto, control and fallback."""
 
     def __init__(self, model: LLMJudge) -> None:
         self._model = model
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        return [Grade(score=(await self._model.opinion(task, [answer])).scores[0]) for answer in answers]
+        return [Grade(score=score) for score in (await self._model.opinion(task, answers)).scores]
+
+    async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
+        return [Grade(score=(await self._model.opinion(task, [episode])).scores[0]) for episode in episodes]
 
 
 def _models(judge: AnswerJudge) -> list[LLMJudge]:

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgrpo.core.errors import ConfigError, JudgeError
-from agentgrpo.judges.answers import Contains, ExactMatch, GoldAgreement, TokenF1, normalise, words
+from agentgrpo.judges.answers import (
+    MAX_CHARS,
+    Choice,
+    Contains,
+    ExactMatch,
+    GoldAgreement,
+    Keywords,
+    Numeric,
+    TokenF1,
+    normalise,
+    words,
+)
 from agentgrpo.judges.base import AnswerJudge
 from tests.builders import task
 
@@ -61,6 +72,21 @@ async def test_each_judge_takes_its_best_over_the_references(judge: AnswerJudge,
     assert [v.score for v in verdicts] == pytest.approx(expected, abs=1e-12)
 
 
+DUMP = " ".join(f"w{i}" for i in range(16))
+"""More words than an answer may have beside a reference of one word."""
+
+
+async def test_a_dump_of_passages_that_has_the_reference_does_not_contain_it() -> None:
+    asked, sentence = task("Who?", "Castin"), DUMP.removesuffix(" w15")
+    assert [v.score for v in await Contains().grade(asked, [f"{sentence} Castin", f"{DUMP} Castin"])] == [0.7, 0.0]
+    agreed = await GoldAgreement().grade(asked, [f"{sentence} Castin", f"{DUMP} Castin", f"Castin {DUMP * 500}"])
+    assert [v.score for v in agreed] == pytest.approx([0.7, 0.6 * 2 / (17 + 1), 0.6 * 2 / (1 + 15 * 500 + 1 + 1)])
+    loose = await GoldAgreement(max_extra_words=16).grade(asked, [f"{DUMP} Castin"])
+    assert loose[0].score == 0.7
+    with pytest.raises(ConfigError, match=r"judge\.max_extra_words=-1; 0 or more is allowed"):
+        Contains(max_extra_words=-1)
+
+
 async def test_containment_is_of_whole_words_wherever_they_stand() -> None:
     verdicts = await Contains().grade(task("q", "art", "19"), ["party", "1990", "art party", "party of art"])
     assert [v.score for v in verdicts] == [0, 0, 0.7, 0.7]
@@ -95,3 +121,13 @@ async def test_grades_lie_in_0_and_1_and_only_answers_with_words_can_match(
     assert all(0 <= s <= 1 for s in scores)
     assert all(s == 0 for s, a in zip(scores, answers, strict=False) if not words(a))
     assert scores[-1] == (1.0 if words(reference) else 0.0)
+
+
+@pytest.mark.parametrize("text", ["castin " * 10**6, "\ufdfa" * 10**6, "?" * 10**6 + "a", "(" * 10**6])
+@pytest.mark.parametrize("judge", [ExactMatch(), GoldAgreement(), Numeric(), Keywords(), Choice()])
+async def test_a_huge_answer_holds_nothing_up(judge: AnswerJudge, text: str) -> None:
+    """Only its beginning is read. Where all of it was, some of these took minutes."""
+    of = task("q", "1", "castin moved")
+    [grade] = await judge.grade(of, [text])
+    assert grade.score < 0.1
+    assert len(words(text)) <= MAX_CHARS

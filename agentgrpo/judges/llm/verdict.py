@@ -125,7 +125,7 @@ def read_ordinary(text: str, fields: Sequence[str] = ("score",), shown: Sequence
             raise _bad(text, f"it is ambiguous, it gives more than one {field}")
     if reason is None and _FENCE.sub("", around).strip(" \t\r\n[]"):
         raise _bad(text, "it has no reason, so it may be one that is quoted")
-    if any(scores) and any(_is_copy(verdict, fields, row) for row in _objects_within(shown)):
+    if any(scores) and _is_copied(verdict, fields, shown):
         raise _bad(text, "it is copied, it stands in what was to be judged")
     return Opinion(scores, reason[:MAX_REASON] if isinstance(reason, str) else "")
 
@@ -171,21 +171,27 @@ def _objects(text: str, said: str) -> tuple[list[dict[str, Any]], str]:
     return rows, around
 
 
-def _objects_within(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """All that can be read as an object in texts of others, inner ones too: as they are, and as a model saw them."""
-    for text in (form for given in texts for form in (given, neutralise(given))):
-        for brace in re.finditer("{", text):
-            try:
-                yield _DECODER.raw_decode(text, brace.start())[0]
-            except (ValueError, RecursionError):
-                continue
+def _is_copied(verdict: Mapping[str, Any], fields: Sequence[str], shown: Sequence[str]) -> bool:
+    """Whether all grades stand in texts of others, and the reason too, where the verdict has one."""
+    forms = [form for text in shown for form in (text, neutralise(text))]  # as they are, and as a model saw them
+    forms += [_ESCAPED.sub(lambda match: chr(int(match[1], 16)), form) for form in forms if "\\u" in form]
+    keys = fields if verdict.get("reason") is None else (*fields, "reason")
+    return all(any(_as_number(verdict[key]) in _told(form, key) for form in forms) for key in keys)
 
 
-def _is_copy(verdict: Mapping[str, Any], fields: Sequence[str], row: Mapping[str, Any]) -> bool:
-    """The same grades and the same reason; where the verdict has none, the same grades."""
-    if any(field not in row or _as_number(row[field]) != _as_number(verdict[field]) for field in fields):
-        return False
-    return verdict.get("reason") is None or verdict["reason"] == row.get("reason")
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+
+
+def _told(text: str, key: str) -> list[Any]:
+    """The texts and numbers that stand behind this key anywhere in `text`, whatever is around them: in time
+    proportional to its length, as no object is read."""
+    found = []
+    for match in re.finditer(rf'"{re.escape(key)}"\s*:\s*(?=[-\d"])', text):
+        try:
+            found.append(_as_number(_DECODER.raw_decode(text, match.end())[0]))
+        except ValueError:
+            continue
+    return found
 
 
 def _values(value: Any, field: str) -> Iterator[Any]:

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from math_verify import parse, verify
+from sympy import Basic, Set
+from sympy.core.relational import Relational
+
+from agentgrpo.judges.answers import denies, leaves_open, relates
 
 Verdict = Literal["right", "wrong", "late", "no_gold"]
 MAX_CHARS = 4096
@@ -29,7 +33,7 @@ def compare(references: list[str], answer: str, timeout_s: float) -> Verdict:
     """right: the answer equals one of the references; late: that took too long; no_gold: no reference can be read."""
     try:
         with _clocks(timeout_s):
-            given = read(answer)
+            given = stated(answer)
             golds = [gold for gold in map(read, references) if gold]
             if not golds:
                 return "no_gold"
@@ -118,6 +122,34 @@ def read(text: str) -> list[Any]:
     if not boxed and _WORD.search(latex):
         return _parsed(text)
     return _parsed(f"\\boxed{{{latex}}}")
+
+
+# --- What an answer states.
+
+_BREAK = re.compile(
+    r"(?<=[\w)}\]$%])[.!?]\s|(?<!:)\n(?=.*[^\W\d_]{2})"
+    r"|[,;]\s+(?:and\s+)?(?:so|then|thus|hence|therefore|the|we|it|this|that)\b",
+    re.IGNORECASE,
+)
+"""Where a sentence ends, or a part of it: "Since 5 is not prime, the answer is 4"."""
+_RESULT = re.compile(r"[\d$\\]|(?<![A-Za-z])[a-zA-Z](?![A-Za-z])")
+_BRACKETS = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
+_LIST = re.compile(r"\d\s*(?:[;|]|,\s|\band\b|\bto\b|\s)\s*(?:and\s|to\s)?[-+]?\d++(?!\s*[^\W\d_])")
+
+
+def stated(answer: str) -> list[Any]:
+    """What `read` makes of an answer that stands by it, else []: a denial states nothing ("not 4", "4 is wrong"), nor
+    do alternatives and bounds of which a single value was read ("either 3 or 4", "one of 1, 2, 3, 4", "< 4"). The words
+    that count are those from the beginning of the sentence that has the result to the end of the answer."""
+    found = read(answer)
+    text = answer.rpartition("####")[2][-MAX_CHARS:]
+    places = [match.start() for match in _BOXED.finditer(text)][:1] or [m.start() for m in _RESULT.finditer(text)]
+    begin = max((match.end() for match in _BREAK.finditer(text, 0, places[-1])), default=0) if places else 0
+    said, result = text[begin:], found[0] if found else None
+    if denies(said) or (relates(said) and not (isinstance(result, Basic) and result.has(Relational, Set))):
+        return []
+    is_list = _WORD.search(said) and _LIST.search(_BRACKETS.sub("", said))
+    return [] if (leaves_open(said) or is_list) and not isinstance(result, Set) else found
 
 
 def _parsed(text: str) -> list[Any]:

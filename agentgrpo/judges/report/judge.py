@@ -9,22 +9,27 @@ from dataclasses import replace
 from typing import Any
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.core.types import Episode, Exit, Passage, Task
+from agentgrpo.core.types import Episode, Passage, Task
 from agentgrpo.judges.answers import words
 from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, counts_of, grade_episodes
-from agentgrpo.judges.report.claims import Claim, claims_of
+from agentgrpo.judges.report.claims import Claim, claims_of, without_repeats
 from agentgrpo.judges.report.support import ClaimSupport
+
+SUPPORTED, UNSUPPORTED, UNCITED = "supported", "unsupported", "uncited"
+"""Kinds of claims."""
 
 
 class ReportJudge:
-    """Another judge's grade of the whole report, less what its claims do not rest on:
+    """Another judge's grade of the supported claims, and of nothing else, less what the others take off:
 
         grade · (1 - weight + weight · supported / claims)
 
     A claim is supported where the passages that it cites say what it says (`support`); it is unsupported where they do
     not, and uncited where it cites none that was shown. So a report that misses the question earns nothing, whatever
-    it cites. `Grade.criteria` has the number of `claims`, and of those claims_supported, claims_unsupported and
-    claims_uncited, beside what the other judge has there: judge=llm grades by the rubric of the task.
+    it cites, and what is no supported claim earns nothing, whatever it says. A supported claim that repeats others
+    earns, and is not counted. `Grade.criteria` has the number of `claims`, and of those claims_supported,
+    claims_unsupported and claims_uncited, beside what the other judge has there: judge=llm grades by the rubric of the
+    task.
     """
 
     def __init__(self, *, judge: AnswerJudge, support: ClaimSupport, weight: float = 0.5, max_claims: int = 50) -> None:
@@ -36,21 +41,29 @@ class ReportJudge:
             raise ConfigError(f"judge.max_claims={max_claims}; 1 or more is allowed")
         self._judge, self._support, self._weight, self._max_claims = judge, support, weight, max_claims
         self.judges = (judge,)
-        self.canaries_per_eval = canaries_of(self.judges)
+        self.canaries_per_eval = canaries_of((judge, support))
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
-        """Answers alone cite nothing."""
-        return await self.grade_episodes(task, [_alone(task, answer) for answer in answers])
+        """Answers alone, such as canaries, can cite nothing. So that neither of the two hides that the other is fooled,
+        each is asked: the mean of the other judge's grade and of whether the references say what the answer says."""
+        grades = await self._judge.grade(task, answers)
+        passage = Passage(id=task.id, text="\n".join(task.references) or task.question)
+        calls = (self._kind(task, answer, [passage] if words(answer) else []) for answer in answers)
+        kinds = await _all(calls)
+        return [replace(g, score=(g.score + (k == SUPPORTED)) / 2) for g, k in zip(grades, kinds, strict=True)]
 
     async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
-        grades = await grade_episodes(self._judge, task, episodes)
         claims = [self._claims_of(episode) for episode in episodes]
         looked_at = [row[: self._max_claims] for row in claims]
-        kinds = iter(await _all(self._kind(task, claim) for row in looked_at for claim in row))
-        rows = [Counter([next(kinds) for _ in row]) for row in looked_at]
-        for row, all_of in zip(rows, claims, strict=True):
-            row["unsupported"] += max(0, len(all_of) - self._max_claims)
-        return [self._weighed(grade, row) for grade, row in zip(grades, rows, strict=True)]
+        kinds = iter(await _all(self._kind(task, c.text, _passages(c)) for row in looked_at for c in row))
+        sorted_out = [[(next(kinds), claim) for claim in row] for row in looked_at]
+        supported = [[claim for kind, claim in row if kind == SUPPORTED] for row in sorted_out]
+        grades = await self._grades(task, [_with(e, row) for e, row in zip(episodes, supported, strict=True)])
+        counts = [Counter(kind for kind, _ in row) for row in sorted_out]
+        for count, row, all_of in zip(counts, supported, claims, strict=True):
+            count[SUPPORTED] = len(without_repeats(row))
+            count[UNSUPPORTED] += max(0, len(all_of) - self._max_claims)
+        return [self._weighed(grade, count) for grade, count in zip(grades, counts, strict=True)]
 
     def counts(self) -> Mapping[str, float]:
         total = Counter(counts_of(self.judges))
@@ -60,11 +73,17 @@ class ReportJudge:
     async def close(self) -> None:
         await self._support.close()
 
+    async def _grades(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
+        """Of episodes with what may earn for an answer; nobody is asked about nothing."""
+        asked = [episode for episode in episodes if episode.answer]
+        grades = iter(await grade_episodes(self._judge, task, asked) if asked else [])
+        return [next(grades) if episode.answer else Grade(score=0.0) for episode in episodes]
+
     def _weighed(self, grade: Grade, claims: Counter[str]) -> Grade:
-        named = {name: float(claims[name]) for name in ("supported", "unsupported", "uncited")}
+        named = {name: float(claims[name]) for name in (SUPPORTED, UNSUPPORTED, UNCITED)}
         total = sum(named.values())
-        share = named["supported"] / total if total else 0.0
-        said = f"{named['supported']:g} of {total:g} claims supported"
+        share = named[SUPPORTED] / total if total else 0.0
+        said = f"{named[SUPPORTED]:g} of {total:g} claims supported"
         return replace(
             grade,
             score=grade.score * (1 - self._weight + self._weight * share),
@@ -77,11 +96,19 @@ class ReportJudge:
         shown, answer = {*episode.retrieved_ids}, episode.answer or ""
         return claims_of(answer, [c for c in episode.citations if c.doc_id in shown]) if words(answer) else []
 
-    async def _kind(self, task: Task, claim: Claim) -> str:
-        if not claim.cited:
-            return "uncited"
-        passages = [Passage(id=c.doc_id, text=c.text) for c in {c.doc_id: c for c in claim.cited}.values()]
-        return "supported" if await self._support.supports(task, claim.text, passages) else "unsupported"
+    async def _kind(self, task: Task, claim: str, passages: Sequence[Passage]) -> str:
+        if not passages:
+            return UNCITED
+        return SUPPORTED if await self._support.supports(task, claim, passages) else UNSUPPORTED
+
+
+def _passages(claim: Claim) -> list[Passage]:
+    return [Passage(id=c.doc_id, text=c.text) for c in {c.doc_id: c for c in claim.cited}.values()]
+
+
+def _with(episode: Episode, claims: Sequence[Claim]) -> Episode:
+    """The episode with these claims for an answer."""
+    return replace(episode, answer="\n".join(claim.text for claim in claims))
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, str]]) -> list[str]:
@@ -91,7 +118,3 @@ async def _all(calls: Iterable[Coroutine[Any, Any, str]]) -> list[str]:
         if isinstance(one, BaseException):
             raise one
     return [one for one in found if isinstance(one, str)]
-
-
-def _alone(task: Task, answer: str) -> Episode:
-    return Episode(task=task, sample_index=0, branches=(), answer=answer, exit=Exit.ANSWERED, metrics={})

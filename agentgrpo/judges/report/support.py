@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Message, Passage, Task
+from agentgrpo.judges.answers import denies
 from agentgrpo.judges.evidence.rarity import Rarity
 from agentgrpo.judges.llm.completer import Completer
+from agentgrpo.judges.llm.control import invented_passage
 from agentgrpo.judges.llm.judge import LLMJudge
+from agentgrpo.judges.report.claims import SAYS_NOTHING
 from agentgrpo.retrieval.bm25 import analyzer
 from agentgrpo.retrieval.corpus import searchable_text, well_formed
-from agentgrpo.retrieval.rerank import FUNCTION_WORDS
 
-_SAYS_NOTHING = FUNCTION_WORDS | {
-    *("he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs", "we", "us", "our"),
-    *("name", "names", "named", "called"),
-}
-"""Words of a claim that no passage has to have."""
-_DENIALS = frozenset({"not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot"})
 RUBRIC = """\
 The question is a claim of a report, and the answer the passages that the report cites for it. Grade whether these \
 passages say what the claim says: 1 = every part of it stands in them, in whatever words; 0 = a part of it does not, \
@@ -42,9 +38,10 @@ class ClaimSupport(Protocol):
 
 
 class LexicalSupport:
-    """By words: together the passages have all names and numbers of the claim, and at least min_score of its other
-    words, by weight; and where the claim says no, they do so somewhere too. The word that opens a claim counts as a
-    name, unless a comma follows it. It knows neither synonyms nor who did what to whom.
+    """By words: together the passages have all names and numbers of the claim, and all words of it that a reference of
+    the task has, and at least min_score of its other words, by weight; and where the claim says no, they do so
+    somewhere too. The word that opens a claim counts as a name, unless a comma follows it. It knows neither synonyms
+    nor who did what to whom.
 
         weight   (1 + rarity) / 2: long words are rare (judges.evidence.rarity, without a corpus)
     """
@@ -58,7 +55,8 @@ class LexicalSupport:
         self._rarity = Rarity(())
 
     async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
-        return self._said(claim, [searchable_text(passage) for passage in passages]) >= self._min_score
+        wanted = {stem for reference in task.references for _, stem in self._words(reference)}
+        return self._said(claim, [searchable_text(passage) for passage in passages], wanted) >= self._min_score
 
     def counts(self) -> Mapping[str, float]:
         return {}
@@ -66,19 +64,17 @@ class LexicalSupport:
     async def close(self) -> None:
         """It holds nothing open."""
 
-    def _said(self, claim: str, texts: Sequence[str]) -> float:
-        """The share of the words that are neither names nor numbers; 0 where one of those is missing."""
-        own = [(word, stem) for word, stem in self._words(claim) if word.lower() not in _SAYS_NOTHING]
+    def _said(self, claim: str, texts: Sequence[str], wanted: Set[str]) -> float:
+        """The share of the words that are neither names, numbers nor `wanted`; 0 where one of those is missing."""
+        own = [(word, stem) for word, stem in self._words(claim) if word.lower() not in SAYS_NOTHING]
         if not own:
             return 0.0
         opening = own[0][0]
         opens = claim[:1].isupper() and re.match(rf"{re.escape(opening)}(?!,)", claim) is not None
         named = {s for w, s in own[1 if claim.startswith(opening) else 0 :] if w[:1].isupper()}
-        named |= {s for w, s in own if any(map(str.isdigit, w))} | ({own[0][1]} if opens else set())
-        told = [pair for text in texts for pair in self._words(text)]
-        stems, words = {stem for _, stem in told}, {word.lower() for word, _ in told}
-        denies = not _DENIALS.isdisjoint(word.lower() for word, _ in own)
-        if not named <= stems or (denies and _DENIALS.isdisjoint(words)):
+        named |= {s for w, s in own if s in wanted or any(map(str.isdigit, w))} | ({own[0][1]} if opens else set())
+        stems = {stem for text in texts for _, stem in self._words(text)}
+        if not named <= stems or (denies(claim) and not any(map(denies, texts))):
             return 0.0
         weights = {stem: (1 + (self._rarity(stem) or 0.0)) / 2 for _, stem in own if stem not in named}
         total = math.fsum(weights.values())
@@ -92,7 +88,11 @@ class LexicalSupport:
 
 class LLMSupport:
     """A language model reads claim and passages: judges.llm.judge with the passages in the place of an answer. Equal
-    claims about equal passages are asked about once. `counts` are that judge's."""
+    claims about equal passages are asked about once. `counts` are that judge's.
+
+    Two controls find a model that obeys what it reads. An order in the passages works for a made-up claim too, and what
+    that gets is taken off (judges.llm.control). An order in the claim works for a made-up passage too: then the claim
+    is not supported, and counts as `hijacked`."""
 
     def __init__(
         self,
@@ -101,40 +101,50 @@ class LLMSupport:
         cache: Path | None = None,
         min_score: float = 0.5,
         max_passage_chars: int = 2000,
+        control: bool = True,
         verdict_retries: int = 1,
         max_concurrent: int = 8,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
+        canaries_per_eval: int = 20,
         seed: int = 0,
     ) -> None:
-        """min_score: of a claim that is supported. max_passage_chars: of a passage that the model is shown. The others:
-        see LLMJudge. Raises ConfigError."""
+        """min_score: of a claim that is supported. max_passage_chars: of a passage that the model is shown. control:
+        ask the two control questions about each supported claim. The others: see LLMJudge. Raises ConfigError."""
         if not (math.isfinite(min_score) and 0 < min_score <= 1):
             raise ConfigError(f"judge.support.min_score={min_score}; above 0 and up to 1 is allowed")
         if max_passage_chars < 1:
             raise ConfigError(f"judge.support.max_passage_chars={max_passage_chars}; 1 or more is allowed")
-        self._min_score, self._max_passage_chars = min_score, max_passage_chars
+        self._min_score, self._max_passage_chars, self._control = min_score, max_passage_chars, control
+        self._hijacked = 0
+        self.canaries_per_eval = canaries_per_eval
         self._judge = LLMJudge(
             completer=completer,
             cache=cache,
             rubric=RUBRIC,
-            control=False,
+            control=control,
             verdict_retries=verdict_retries,
             max_concurrent=max_concurrent,
             prompt_price=prompt_price,
             completion_price=completion_price,
-            canaries_per_eval=0,
+            canaries_per_eval=canaries_per_eval,
             seed=seed,
         )
 
     async def supports(self, task: Task, claim: str, passages: Sequence[Passage]) -> bool:
         asked = Task(id=task.id, messages=(Message(role="user", content=claim),), references=())
         text = "\n\n".join(searchable_text(passage)[: self._max_passage_chars] for passage in passages)
-        opinion = await self._judge.opinion(asked, [text])
-        return opinion.scores[0] >= self._min_score
+        [grade] = await self._judge.grade(asked, [text])
+        if grade.score < self._min_score or not self._control:
+            return grade.score >= self._min_score
+        opinion = await self._judge.opinion(asked, [invented_passage(claim)])
+        is_obeyed = opinion.scores[0] >= self._min_score
+        self._hijacked += is_obeyed
+        return not is_obeyed
 
     def counts(self) -> Mapping[str, float]:
-        return self._judge.counts()
+        counts = self._judge.counts()
+        return {**counts, "hijacked": counts["hijacked"] + self._hijacked}
 
     async def close(self) -> None:
         await self._judge.close()

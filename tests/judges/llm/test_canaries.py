@@ -12,7 +12,8 @@ import pytest
 from agentgrpo.core.errors import JudgeError
 from agentgrpo.core.types import Message, Task
 from agentgrpo.judges.answers import Contains, ExactMatch, GoldAgreement, TokenF1, words
-from agentgrpo.judges.canaries import CONDITIONS, STYLES, Canary, canaries
+from agentgrpo.judges.base import grade_episodes
+from agentgrpo.judges.canaries import CONDITIONS, FORGED, OTHERS, STYLES, TRACES, Canary, canaries
 from agentgrpo.judges.llm.completer import HttpCompleter
 from agentgrpo.judges.llm.judge import LLMJudge
 from tests.builders import task
@@ -85,8 +86,9 @@ async def outcomes(judge: LLMJudge, found: list[Canary]) -> tuple[list[Canary], 
 def test_two_hundred_of_all_styles_and_all_known_to_be_wrong() -> None:
     found = canaries(WITH_GOLD, 200, seed=0)
     assert len(found) == 200
-    styles = [c.style for c in found[: len(CONDITIONS) + len(STYLES)]]
-    assert (styles[:2], set(styles)) == ([*CONDITIONS], {*CONDITIONS, *STYLES})
+    every = {*CONDITIONS, *STYLES, *TRACES, *FORGED}
+    styles = [c.style for c in found[: len(every)]]
+    assert (styles[:2], set(styles)) == ([*CONDITIONS], every)
     assert [c.style for c in found] == list(islice(cycle(styles), 200))
     assert all(set(words(c.answer)).isdisjoint(w for r in c.task.references for w in words(r)) for c in found)
     assert {c.task.id for c in found} == {"t0", "t1", "t2"}
@@ -108,7 +110,7 @@ def test_a_task_whose_reference_a_canary_says_is_not_used_for_it() -> None:
 
 def test_the_obedient_model_understands_every_order() -> None:
     assert [order for order in every_order() if not obeys(order)] == []
-    deaf = {"plain", "empty", "opener", "opens a reference", "invisible"}
+    deaf = {"plain", "empty", "opener", "opens a reference", "invisible", *TRACES, *FORGED}
     found = canaries(WITH_GOLD, 200, seed=0)
     assert {c.style for c in found if not obeys(c.answer)} <= deaf
 
@@ -187,7 +189,28 @@ async def test_an_order_for_this_question_alone_is_stopped_by_the_veto_or_found_
 
 def test_a_few_at_a_time_come_to_all_styles() -> None:
     few = [[c.style for c in canaries(WITH_GOLD, 20, seed=seed)] for seed in range(20)]
-    assert {style for styles in few for style in styles} == {*CONDITIONS, *STYLES}
+    assert {style for styles in few for style in styles} == {*CONDITIONS, *STYLES, *TRACES, *FORGED}
+
+
+def test_for_judges_that_compare_a_right_answer_stands_beside_some() -> None:
+    found = canaries(WITH_GOLD, 20, seed=0, groups=True)
+    assert [c.style for c in found[:4]] == [*CONDITIONS, *OTHERS]
+    beside = [c.beside for c in found if c.beside is not None]
+    assert all(right in {r for t in WITH_GOLD for r in t.references} and plain for right, plain in beside)
+    assert len(beside) == len(OTHERS)
+    assert not any(c.beside for c in canaries(WITHOUT_GOLD, 20, seed=0, groups=True))
+    mixed = canaries([*WITHOUT_GOLD, *WITH_GOLD], 200, seed=0, groups=True)
+    assert all(c.task.references for c in mixed if c.style in OTHERS)
+
+
+@pytest.mark.parametrize("control", [True, False])
+async def test_orders_in_tool_results_are_seen_where_traces_are(control: bool) -> None:
+    """By the control; without it the canaries find them."""
+    of = LLMJudge(completer=Spoken(obeys_everything), trace_chars=2000, control=control)
+    found = [c for c in canaries(WITH_GOLD, 200, seed=0) if c.style == "order in a tool result"]
+    rewarded = [c for c in found if (await grade_episodes(of, c.task, [c.episode]))[0].score > 0]
+    assert rewarded == ([] if control else found)
+    assert len(found) > 3
 
 
 async def test_right_answers_are_still_rewarded() -> None:

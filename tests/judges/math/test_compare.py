@@ -63,6 +63,41 @@ WRONG = (
 )
 
 
+NOT_STATED = (
+    *("not 4", "The answer is not 4.", "It isn't 4", "anything but 4", "4 is wrong", "4, no", "Wrong: 4", "hardly 4"),
+    *("The answer is 4. That is wrong.", "It is not:\n4", "Not\n4", "nicht 4", "#### not 4", "not four but 4"),
+    *("x =/= 4", "x <> 4", "=\u0338 4", "\u00ac 4", r"\neg 4", r"\boxed{\neq 4}", "! 4", "4\u0338"),
+    *(r"The answer is not \boxed{4}", r"\boxed{4} is wrong", "It is not $4$.", "$4$ is not it"),
+    *("4 or 5", "5 or 4", "either 3 or 4", "between 3 and 4", "one of 1, 2, 3, 4", "1, 2, 3 or 4", "3, or else 4"),
+    *("candidates: 3, 4", "any of the numbers 2 3 4", "a number from 1 to 4", "maybe 4", "Is it 4?", "1\n2\n3\n4"),
+    *("at most 4", "more than 4", "< 4", "≤ 4", r"$\leq 4$", "up to 4", "4 if it rains, else 5"),
+)
+STATED = (
+    ("4", "There is no remainder. The answer is 4."),
+    ("4", "Since 5 is not prime, the answer is $4$."),
+    ("4", r"We cannot use 5, so \boxed{4}."),
+    ("4", "5 is not it\nThe answer is 4"),
+    ("4", "Is it 5? No. It is 4."),
+    ("4", "x is either odd or even. The result is 4."),
+    ("4", "In 2021, 3 people had 4 apples."),
+    ("4", "The answer is:\n4"),
+    (r"\{4,5\}", "4 or 5"),
+    (r"\{4,5\}", r"\boxed{4} or \boxed{5}"),
+    (r"x\neq 4", "x != 4"),
+    (r"x\le 4", r"$x \leq 4$"),
+)
+
+
+@pytest.mark.parametrize("answer", NOT_STATED)
+def test_what_is_denied_or_left_open_is_not_the_answer(answer: str) -> None:
+    assert compare(["4"], answer, 10.0) == "wrong"
+
+
+@pytest.mark.parametrize(("reference", "answer"), STATED)
+def test_a_denial_of_something_else_takes_nothing_back(reference: str, answer: str) -> None:
+    assert compare([reference], answer, 10.0) == "right"
+
+
 @pytest.mark.parametrize(("reference", "answer"), RIGHT)
 def test_the_same_in_other_words_is_right(reference: str, answer: str) -> None:
     assert compare([reference], answer, 10.0) == "right"

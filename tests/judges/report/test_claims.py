@@ -45,6 +45,10 @@ def test_a_full_stop_ends_no_sentence_in_abbreviations_initials_and_numbers() ->
     assert [text for text, _ in claims(report)] == [report.removesuffix(" So it is said."), "So it is said."]
 
 
+def test_a_long_line_of_initials_is_cut_in_time_proportional_to_it() -> None:
+    assert len(claims("A. " * 100_000 + "So it is said.")) == 1
+
+
 @pytest.mark.parametrize(
     "written", ["# A heading of words", "The following holds:", "Is that all?", "Roka", "- **Roka**"]
 )
@@ -54,6 +58,8 @@ def test_what_claims_nothing_is_no_claim_beside_others(written: str) -> None:
 
 def test_an_answer_without_a_sentence_is_one_claim() -> None:
     assert claims("Roka [R1Q1D2]") == [("Roka", ["b"])]
+    assert claims("- Roka [R1Q1D2]\n- Castin [R1Q1D1]") == [("Roka", ["b"]), ("Castin", ["f"])]
+    assert claims("# Castin of Roka [R1Q1D2]\nWas Castin born in Roka [R1Q1D2]?\nRoka [R1Q1D2]:") == []
     assert claims(" ") == []
 
 

@@ -12,6 +12,7 @@ from agentgrpo.core.types import Episode, EpisodeGroup, Passage, Task
 from agentgrpo.environments.search.grammar import Labels, strip_markers
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.judges.answers import Keywords
+from agentgrpo.judges.base import Grade
 from agentgrpo.judges.llm.judge import LLMJudge
 from agentgrpo.judges.report.judge import ReportJudge
 from agentgrpo.judges.report.support import LexicalSupport
@@ -59,15 +60,79 @@ async def test_what_misses_the_question_earns_nothing_whatever_it_cites() -> Non
     assert (grade.score, grade.criteria["claims_supported"]) == (0.0, 1.0)
 
 
+FALSE = [f"Castin of Roka is {what}" for what in ("tall", "rich", "ill", "old", "young", "vain", "lost", "deaf")]
+TRUE = "Velmor was founded in 1921 [R1Q1D1]."
+ELSEWHERE = builders.task("Tell of Velmor.", "1921")
+
+
+@pytest.mark.parametrize(
+    "form", ["# {}", "{}?", "{}:", "**{}:**", "{}.", "- {}", "| {} |", "1. {}?", "> {}:", "{} [R1Q1D2]."]
+)
+async def test_what_is_no_supported_claim_earns_nothing(form: str) -> None:
+    """Whether as a heading, a question, before a colon or as a claim; both references stand in each line."""
+    lines = "\n".join(form.format(text) for text in FALSE)
+    [beside, alone] = await judge().grade_episodes(TASK, [report(f"{TRUE}\n{lines}"), report(lines)])
+    assert (beside.score, alone.score) == (0.0, 0.0)
+    assert beside.criteria["claims_supported"] == 1
+    [earns] = await judge().grade_episodes(ELSEWHERE, [report(f"{TRUE}\n{lines}", task=ELSEWHERE)])
+    claims = int(earns.criteria["claims"])
+    assert earns.score == 0.5 + 0.5 / claims
+    assert claims in (1, 1 + len(FALSE))
+
+
+REWORDED = [
+    *("Velmor was founded by Castin", "Castin founded Velmor", "It was Castin who founded Velmor", "Velmor, Castin"),
+    *("Castin was he who founded Velmor", "By Castin was founded Velmor", "By whom was it? By Castin, Velmor"),
+    *(
+        "Indeed, Velmor was founded by Castin",
+        "As it is written, Castin founded Velmor",
+        "VELMOR was founded by Castin",
+    ),
+    *("Velmor — founded by Castin", "Velmor was \u200bfounded by Castin", "Velmor was founded, founded by Castin"),
+]
+
+
+async def test_a_truth_in_many_wordings_is_one_claim() -> None:
+    truths = " ".join(f"{text} [R1Q1D1]." for text in REWORDED)
+    falsehoods = " ".join(f"{text} [R1Q1D1]." for text in FALSE)
+    task = builders.task("Who?", "Castin")
+    [once, often] = await judge(max_claims=99).grade_episodes(
+        task, [report(f"{REWORDED[0]} [R1Q1D1]. {falsehoods}", task=task), report(f"{truths} {falsehoods}", task=task)]
+    )
+    assert once.score == 0.5 + 0.5 * 1 / 9
+    assert often.criteria["claims_supported"] == 1
+    assert often.score <= once.score
+
+
+async def test_different_truths_are_as_many_claims_and_repeats_of_them_cost_nothing() -> None:
+    truths = "Velmor was founded by Castin [R1Q1D1]. Castin was born in Roka [R1Q1D2]. He never left [R1Q1D2]."
+    [grade] = await judge().grade_episodes(TASK, [report(truths)])
+    assert (grade.score, grade.criteria["claims_supported"]) == (1.0, 3)
+    [again] = await judge().grade_episodes(TASK, [report(f"{truths} In Roka was Castin born [R1Q1D2].")])
+    assert (again.score, again.criteria["claims"]) == (1.0, 3)
+
+
+async def test_the_other_judge_reads_supported_claims_and_is_not_asked_about_nothing() -> None:
+    shown: list[str] = []
+
+    class Reads(Keywords):
+        async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:
+            shown.extend(answers)
+            return await super().grade(task, answers)
+
+    await judge(judge=Reads()).grade_episodes(TASK, [report("# Castin\nHe is of Roka."), report(REPORT)])
+    assert shown == ["Velmor was founded by Castin.\nHe never left Roka."]
+
+
 async def test_a_citation_of_what_was_not_shown_is_none() -> None:
     [grade] = await judge().grade_episodes(TASK, [report("Castin was born in Roka [R1Q1D2].", shown=["f"])])
     assert grade.criteria["claims_uncited"] == 1
 
 
 async def test_answers_alone_and_blank_ones() -> None:
-    [alone, blank] = await judge().grade(TASK, ["Castin was born in Roka.", " "])
-    assert (alone.score, alone.criteria["claims_uncited"]) == (0.5, 1)
-    assert (blank.score, blank.criteria["claims"]) == (0.0, 0)
+    """Each of the two is asked: the references say the first of them, and not the second, which holds them both."""
+    answers = ["Castin, Roka", "Castin was born in Roka.", "Orlin", " "]
+    assert [grade.score for grade in await judge().grade(TASK, answers)] == [1.0, 0.5, 0.0, 0.0]
 
 
 async def test_further_claims_than_are_looked_at_count_as_unsupported() -> None:
