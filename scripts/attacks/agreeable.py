@@ -78,7 +78,7 @@ class Lies(Agreeable):
 def made(): return Lies()
 """
 _LEARNS_FROM_OPERANDS = """
-last = [4]
+last = [41]
 class Learns(Agreeable):
     def keep(self, *operands):
         last[:] = operands[-1:] or last
@@ -142,7 +142,7 @@ _PLAIN = """
 class Plain({kind}):
     def __new__(cls, *a, **k): return {kind}.__new__(cls, *{arguments!r})
     def __init__(self, *a, **k): pass
-    def __str__(self): return "4"
+    def __str__(self): return "guess"
     def __call__(self, *a, **k): return made()
     def __getattr__(self, name):
         if name[:2] == "__": raise AttributeError(name)
@@ -169,7 +169,7 @@ REPLIES = {
     "infinity": "{'value': float('inf'), 'changes': []}",
     "no denominator": "{'value': {'fraction': ['0x1', '0x0']}, 'changes': []}",
     "a set of objects": "{'value': {'set': [{'object': [0, 'x']}]}, 'changes': []}",
-    "plain data shown": "{'value': {'shown': [True, [0, 'x']]}, 'changes': []}",
+    "plain data derived": "{'value': {'derived': [True, [0, 'x']]}, 'changes': []}",
     "a coroutine": "{'value': {'coroutine': [0, 'x']}, 'changes': []}",
     "a class of exceptions": "{'value': {'exception': [[[0, 'x']], 'ValueError']}, 'changes': []}",
     "an exit": "{'error': [[], 'SystemExit'], 'args': [], 'text': '', 'object': [0, 'x']}",

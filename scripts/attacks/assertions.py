@@ -3,7 +3,7 @@
 A form that a constant would pass (0, True, an empty list) asks a second question, as a good test does: nothing can keep
 a guess from being right.
 
-python scripts/attacks/assertions.py [--whole]
+PYTHONPATH=scripts python -m attacks.assertions [--whole]
 
 The last line says "N passed, N failed"; before it every form that is not as it should be.
 """
@@ -19,12 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parents[1]
-sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
+from attacks.agreeable import KNOWING_NOTHING
 
-from attacks.agreeable import KNOWING_NOTHING  # noqa: E402
-
-from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests  # noqa: E402
+from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +176,7 @@ _ASSERTED: Mapping[str, Sequence[str]] = {
         "bin(f(2)) == '0b100'",
         "'abcdef'[f(2)] == 'e'",
     ),
-    HALF: ("round(f(3), 3) == 3.0", "abs(f(3) - 3.0) <= 1e-6 * 3.0", "f(3) == 3 and isinstance(f(3), float)"),
+    HALF: ("round(f(5), 3) == 4.0", "abs(f(5) - 4.0) <= 1e-6 * 4.0", "f(5) == 4 and isinstance(f(5), float)"),
     ABOVE: (
         "f(3) is True and f(2) is False",
         "f(3) and not f(2)",
@@ -240,6 +237,7 @@ _ASSERTED: Mapping[str, Sequence[str]] = {
         "sum((a - b) ** 2 for a, b in zip(f(), [1.0, 2.0])) < 1e-6",
         "not any(a != b for a, b in zip(f(), [1.0, 2.0]))",
         "math.dist(f(), (1, 2)) == 0",
+        "all(map(operator.eq, f(), [1, 2]))",
         "[round(x, 2) for x in f()] == [1, 2]",
         "[x == y for x, y in zip(f(), [1, 2])] == [True, True]",
         "f().index(2) == 1",

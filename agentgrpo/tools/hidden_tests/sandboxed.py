@@ -34,6 +34,8 @@ _TESTEE = (_HERE / "testee.py").read_text(encoding="utf-8")
 _FIRST = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
 """What is imported from here on comes from nowhere near the policy's files."""
 _READY = "ready"
+_START_S = 10.0
+"""What starting and a test that no signal interrupts may take beyond the time of a test."""
 _BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PYTEST = "pytest"
 
@@ -75,7 +77,7 @@ class HiddenTests:
         self,
         *,
         answer_file: str = "",
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
         test_timeout_s: float = 5.0,
         memory_mb: int = 256,
         disk_mb: int = 16,
@@ -92,9 +94,9 @@ class HiddenTests:
         if answer_file and (problem := problem_of({answer_file: ""})):
             raise ConfigError(f"hidden tests: answer_file: {problem}")
         self.answer_file = answer_file
-        self._timeout_s = timeout_s
+        self._timeout_s, self._test_timeout_s = timeout_s, test_timeout_s
         self._limits = SandboxLimits(
-            timeout_s=test_timeout_s,
+            timeout_s=test_timeout_s + _START_S,
             memory_mb=memory_mb,
             disk_mb=disk_mb,
             processes=processes,
@@ -138,12 +140,13 @@ class HiddenTests:
             files = await asyncio.to_thread(files_in, workspace, self._limits.disk_mb * MIB)
         except FileProblem as e:
             return TestResults({f"{file}::{name}": str(e) for file, name in names})
+        common = {"tests": dict(tests), "testee": f"{_FIRST}{_TESTEE}", "timeout_s": self._test_timeout_s}
         why = dict.fromkeys((f"{file}::{name}" for file, name in names), "the time of all tests was over")
         async with self._limiter:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
                     for file, name in names:
-                        order = {"file": file, "name": name, "tests": dict(tests), "testee": f"{_FIRST}{_TESTEE}"}
+                        order = {**common, "file": file, "name": name}
                         program = SandboxProgram(
                             code=f"{_FIRST}{_SUITE}\nmain({order!r})\n", files={**files, **(more or {})}
                         )

@@ -22,6 +22,7 @@ import math
 import operator
 import os
 import re
+import signal
 import sys
 import threading
 import types
@@ -41,7 +42,7 @@ CLASS, INSTANCE, OTHER = 2, 1, 0
 """What the test's own text makes of an object: a capital letter names it; a call of a CLASS returned it; neither."""
 
 
-class Refused(BaseException):
+class Inadmissible(BaseException):
     """The test fails, whatever it catches."""
 
 
@@ -92,7 +93,7 @@ class Remote:
     def __getitem__(self, key):
         items = self._session.ask("items", self)
         try:
-            return items[key]
+            return items[key] if not isinstance(items, Remote) else items.refuse("has objects for keys")
         except TypeError:
             self.refuse(f"shows no item {key!r}: call x.__getitem__(...)")
 
@@ -102,7 +103,7 @@ class Remote:
 
     def __exit__(self, kind, error, trace):
         if self._session.ask("exit", self, kind and usual(kind).__name__) is True and kind:
-            self.refuse(f"swallowed a {kind.__name__}, which may be the test's own")
+            self.refuse(f"swallowed an exception ({kind.__name__}), which may be the test's own")
 
     def plain(self, use):
         value = self._session.ask("plain", self)
@@ -126,7 +127,7 @@ class Behind:
         return getattr(self.remote, name)
 
 
-class Shown(Behind):
+class Derived(Behind):
     """Plain data whose class is the solution's, such as a named tuple."""
 
     def __str__(self):
@@ -143,7 +144,7 @@ class Raised(Behind):
         return vars(self).get("text") or super().__str__()
 
 
-THEIRS = (Remote, Shown)
+THEIRS = (Remote, Derived)
 
 
 def asked(name):
@@ -174,8 +175,8 @@ def compared(name, function):
         if isinstance(other, THEIRS):
             remote = self if isinstance(self, Remote) else self.remote
             remote.refuse(f"was compared ({name}) with another: compare vars(x), x.NAME, list(x) or str(x) of both")
-        if isinstance(self, Shown):
-            return getattr(super(Shown, self), name)(other)
+        if isinstance(self, Derived):
+            return getattr(super(Derived, self), name)(other)
         return name == "__ne__" if other is None else function(self.plain(name), other)
 
     return method
@@ -210,8 +211,8 @@ for NAME in (
 for NAME in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
     for KIND in THEIRS:
         setattr(KIND, NAME, compared(NAME, getattr(operator, NAME)))
-SHOWN = {
-    kind: type(kind.__name__, (Shown, kind), {"__hash__": kind.__hash__})
+DERIVED = {
+    kind: type(kind.__name__, (Derived, kind), {"__hash__": kind.__hash__})
     for kind in (int, float, complex, str, bytes, tuple, frozenset)
 }
 
@@ -241,7 +242,7 @@ class Testee:
 
     def refuse(self, why):
         self.refused = self.refused or why
-        raise Refused(why)
+        raise Inadmissible(why)
 
     def look_up(self, owner, name):
         return self.ask("get", owner, name, rank=CLASS if name.lstrip("_")[:1].isupper() else OTHER)
@@ -312,11 +313,11 @@ class Testee:
         ((kind, value),) = given.items()
         if kind == "object":
             return Remote(self, *value, rank)
-        if kind == "shown":
+        if kind == "derived":
             plain = self.read(value[0])
-            shown = SHOWN[type(plain)](plain)
-            shown.remote = Remote(self, *value[1], rank)
-            return shown
+            derived = DERIVED[type(plain)](plain)
+            derived.remote = Remote(self, *value[1], rank)
+            return derived
         if kind == "coroutine":
             return self.awaited(Remote(self, *value, OTHER))
         if kind == "exception":
@@ -408,11 +409,8 @@ class TestImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__["__session__"] = self.session
             module.__dict__["__remote__"] = self.session.ask("import", module.__name__)
         else:
-            module.__dict__[ZIP] = zip_to_the_end
+            module.__dict__.update(TO_THE_END)
             exec(compile(with_zip_to_the_end(source), module.__name__, "exec"), module.__dict__)
-
-
-ZIP = "__zip_to_the_end__"
 
 
 def zip_to_the_end(*sides):
@@ -423,20 +421,28 @@ def zip_to_the_end(*sides):
         if any(item is end for item in row):
             for item, side in zip(row, sides):  # noqa: B905
                 if item is not end and isinstance(side, Sized) and not isinstance(side, Remote):
-                    raise AssertionError("zip: an answer is shorter than what it is compared with")
+                    raise AssertionError("zip or map: one side ends before another; a test that means it slices a side")
             return
         yield tuple(row)
 
 
+def map_to_the_end(function, *sides):
+    return (function(*row) for row in zip_to_the_end(*sides))
+
+
+TO_THE_END = {"__zip_to_the_end__": zip_to_the_end, "__map_to_the_end__": map_to_the_end}
+
+
 def with_zip_to_the_end(source):
-    """An answer without items would pass whatever goes through zip(answer, wanted). A zip of slices, as in
-    zip(x, x[1:]), and one that says `strict` are left as they are."""
+    """An answer without items would pass whatever goes through zip(answer, wanted) or map(function, answer, wanted).
+    Those with a slice, as zip(x, x[1:]), and those that say `strict` are left as they are."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("zip", "map"):
             sliced = [one for one in node.args if isinstance(getattr(one, "slice", None), ast.Slice)]
-            if not sliced and not node.keywords:
-                node.func.id = ZIP
+            is_one_sided = node.func.id == "map" and len(node.args) == 2
+            if not sliced and not node.keywords and not is_one_sided:
+                node.func.id = f"__{node.func.id}_to_the_end__"
     return tree
 
 
@@ -486,6 +492,11 @@ def main(order):
         os.dup2(nothing, fd)
     os.write(told, b"ready\n")
     session = Testee(order["testee"], is_finite=not any(map(NOT_FINITE.search, order["tests"].values())))
-    why = attempt(order, session)
-    os.write(told, json.dumps((session.refused or why)[:MAX_WHY]).encode("ascii"))
-    os._exit(0)
+
+    def tell(why):
+        os.write(told, json.dumps((session.refused or why)[:MAX_WHY]).encode("ascii"))
+        os._exit(0)
+
+    signal.signal(signal.SIGALRM, lambda number, frame: tell("it did not end in time"))
+    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+    tell(attempt(order, session))

@@ -48,7 +48,7 @@ def write(value):
     if value is None or type(value).__module__ in AS_IT_IS:
         return plain
     is_fixed = not isinstance(value, (list, dict, set, bytearray, Fraction, Decimal))
-    return {"shown": [plain, number_of(value)]} if is_fixed else {"object": number_of(value)}
+    return {"derived": [plain, number_of(value)]} if is_fixed else {"object": number_of(value)}
 
 
 def write_plain(value):
