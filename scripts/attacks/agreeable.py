@@ -138,6 +138,11 @@ Empty = Every
 def f(*a, **k): raise Every("no")
 Thing = f
 """
+_CLASS_OF_EXCEPTIONS = """
+class f(Exception):
+    startswith = isalpha = KeyError
+class Thing(f): pass
+"""
 _PLAIN = """
 class Plain({kind}):
     def __new__(cls, *a, **k): return {kind}.__new__(cls, *{arguments!r})
@@ -200,6 +205,7 @@ KNOWING_NOTHING = {
     "empties arguments": _solution(_EMPTIES_ARGUMENTS),
     "stops iterations": _solution(_STOPS_ITERATIONS),
     "every exception": _solution(_EVERY_EXCEPTION),
+    "a class of exceptions": _solution(_CLASS_OF_EXCEPTIONS),
     "a str": _plain("str"),
     "an int": _plain("int", 0),
     "an int of one": _plain("int", 1),

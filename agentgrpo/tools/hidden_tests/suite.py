@@ -138,7 +138,10 @@ class Derived(Behind):
 
 
 class Raised(Behind):
-    """An exception whose class is the solution's."""
+    """An exception whose class is the solution's: raised there, it is one here; made by a test, it is a Remote."""
+
+    def __new__(cls, *args, **named):
+        return cls.there(*args, **named)
 
     def __str__(self):
         return vars(self).get("text") or super().__str__()
@@ -321,7 +324,9 @@ class Testee:
         if kind == "coroutine":
             return self.awaited(Remote(self, *value, OTHER))
         if kind == "exception":
-            return self.exception(*value)
+            line, base = value
+            remote = Remote(self, *line[-1], OTHER)
+            return self.exception(line, base) if rank == CLASS else remote
         if kind == "nothing":
             return NotImplemented
         if kind == "dict":
@@ -353,7 +358,7 @@ class Testee:
         for number, name in line:
             if number not in self.exceptions:
                 bases = (kind,) if issubclass(kind, Raised) else (Raised, kind)
-                self.exceptions[number] = type(name, bases, {})
+                self.exceptions[number] = type(name, bases, {"there": Remote(self, number, name, CLASS)})
             kind = self.exceptions[number]
         return kind
 
@@ -362,7 +367,8 @@ class Testee:
         if what != "__next__" and issubclass(kind, (StopIteration, StopAsyncIteration)):
             kind = RuntimeError  # map, all and next would take it for the end of what they go through
         try:
-            error = kind(*map(self.read, reply["args"]))
+            error = usual(kind).__new__(kind, *map(self.read, reply["args"]))
+            error.__init__(*error.args)
         except Exception:
             error = AssertionError(text)
         if isinstance(error, Raised):

@@ -37,7 +37,7 @@ def write(value):
     """Plain data as it is, or with the object behind it; else an object's number."""
     if value is NotImplemented:
         return {"nothing": 0}
-    if isinstance(value, type) and issubclass(value, BaseException):
+    if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ != "builtins":
         return {"exception": line_of(value)}
     if isinstance(value, types.CoroutineType):
         return {"coroutine": number_of(value)}
