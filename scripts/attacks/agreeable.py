@@ -143,6 +143,10 @@ class f(Exception):
     startswith = isalpha = KeyError
 class Thing(f): pass
 """
+_COROUTINES = """
+async def f(*a, **k): return made()
+Thing = f
+"""
 _PLAIN = """
 class Plain({kind}):
     def __new__(cls, *a, **k): return {kind}.__new__(cls, *{arguments!r})
@@ -206,6 +210,7 @@ KNOWING_NOTHING = {
     "stops iterations": _solution(_STOPS_ITERATIONS),
     "every exception": _solution(_EVERY_EXCEPTION),
     "a class of exceptions": _solution(_CLASS_OF_EXCEPTIONS),
+    "coroutines": _solution(_COROUTINES),
     "a str": _plain("str"),
     "an int": _plain("int", 0),
     "an int of one": _plain("int", 1),

@@ -312,6 +312,13 @@ async def test_what_only_the_solution_could_say_is_refused_with_what_to_say_inst
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("name", ["agreeable", "coroutines", "a class of exceptions"])
+async def test_no_object_is_true_or_unequal_by_itself(name: str) -> None:
+    forms = [asserted(expression, "") for expression in ("f(3)", "Thing(3)", "f(3) != 5", "f(3).startswith('a')")]
+    assert all(await outcomes(KNOWING_NOTHING[name], forms))
+
+
+@needs_bubblewrap
 async def test_a_refusal_is_final() -> None:
     caught = "def test_it():\n    import s\n    try:\n        s.Thing(3) + 1\n    except BaseException:\n        pass\n"
     (why,) = await outcomes(REFUSED_OF, [Form("caught", caught, "")])

@@ -118,6 +118,32 @@ class Remote:
         self._session.refuse(f"an object of the solution ({self._class}) {why}")
 
 
+class Awaitable(Remote):
+    """A coroutine: as asyncio takes it, and as little true or equal as others."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # asyncio.gather needs it
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+    def __await__(self):
+        return self._session.ask("await", self)
+        yield
+
+    def __next__(self):
+        raise StopIteration(self._session.ask("await", self))
+
+    def send(self, value):
+        return next(self)
+
+    def throw(self, error, *more):
+        raise error
+
+    def close(self):
+        pass
+
+
 class Behind:
     """What is here and has an object of the solution's behind it, which has the other names."""
 
@@ -322,7 +348,7 @@ class Testee:
             derived.remote = Remote(self, *value[1], rank)
             return derived
         if kind == "coroutine":
-            return self.awaited(Remote(self, *value, OTHER))
+            return Awaitable(self, *value, OTHER)
         if kind == "exception":
             line, base = value
             remote = Remote(self, *line[-1], OTHER)
@@ -346,9 +372,6 @@ class Testee:
         if self.is_finite and not is_finite(value):
             self.refuse(f"the solution answered {value}; a test that wants such a number says nan or inf in its text")
         return value
-
-    async def awaited(self, remote):
-        return self.ask("await", remote)
 
     def exception(self, line, base):
         """The class: `line` has the solution's own classes, the last first; all of them derive from a built-in one."""
