@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,21 @@ from agentgrpo.tools.hidden_tests.sandboxed import HiddenTests, TestResults, cod
 from agentgrpo.tools.sandbox.base import End, Finished
 from tests.builders import task
 from tests.tools.bubblewrap import needs_bubblewrap
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from attacks.agreeable import KNOWING_NOTHING
+from attacks.assertions import (
+    FORMS,
+    REFUSED,
+    REFUSED_OF,
+    Form,
+    asserted,
+    attempts,
+    failed_by_right,
+    passed_by,
+    whys,
+)
 
 
 def run(folder: Path, files: Mapping[str, str], tests: Mapping[str, str], **settings: object) -> TestResults:
@@ -76,7 +92,7 @@ def test_an_argument_is_changed():
     sort_it(numbers)
     assert numbers == [1, 2, 3]
 def test_a_generator(): assert list(count(3)) == [0, 1, 2]
-def test_an_empty_object_is_false(): assert not Stack()
+def test_an_object_has_a_length(): assert len(Stack()) == 0
 async def test_that_is_awaited(): assert False
 def test_a_program():
     import subprocess, sys
@@ -98,9 +114,8 @@ class TestObjects(unittest.TestCase):
         with self.assertRaises(IndexError):
             Stack().pop()
         self.assertRaises(ValueError, refuse)
-    def test_equality_among_themselves(self):
-        self.assertEqual(Vector(1, 2) + Vector(1, 1), Vector(2, 3))
-        self.assertNotEqual(Vector(1, 2), Vector(2, 2))
+    def test_plain_values_of_objects(self):
+        self.assertEqual(vars(Vector(1, 2) + Vector(1, 1)), {"x": 2, "y": 3})
         self.assertIsInstance(Vector(1, 2), Vector)
     @unittest.skip("one that is not run has not passed")
     def test_skipped(self): pass
@@ -197,7 +212,7 @@ EVIL_FILES = dict.fromkeys(RUN_BY_ITSELF, SAYS_IT_PASSED) | dict.fromkeys(OF_THE
 TEST = "def test_{0}():\n    import {0}\n    found = {0}.add(2, 3)\n    assert found == 5 or abs(found - 5) < 1e-9\n"
 
 
-def passed_by(folder: Path, attacks: Mapping[str, str], **settings: object) -> set[str]:
+def attacks_that_pass(folder: Path, attacks: Mapping[str, str], **settings: object) -> set[str]:
     tests = {"test_it.py": "".join(map(TEST.format, attacks))}
     results = run(
         folder, {**{f"{name}.py": source for name, source in attacks.items()}, **EVIL_FILES}, tests, **settings
@@ -208,12 +223,12 @@ def passed_by(folder: Path, attacks: Mapping[str, str], **settings: object) -> s
 
 @needs_bubblewrap
 def test_no_trick_passes_a_test_and_each_costs_only_itself(tmp_path: Path) -> None:
-    assert passed_by(tmp_path, {**ATTACKS, "honest": SOLUTION}) == {"test_honest"}
+    assert attacks_that_pass(tmp_path, {**ATTACKS, "honest": SOLUTION}) == {"test_honest"}
 
 
 @needs_bubblewrap
 def test_what_does_not_end_is_ended(tmp_path: Path) -> None:
-    assert passed_by(tmp_path, ENDLESS, test_timeout_s=0.3) == set()
+    assert attacks_that_pass(tmp_path, ENDLESS, test_timeout_s=0.3) == set()
 
 
 @needs_bubblewrap
@@ -237,23 +252,115 @@ def test_a_workspace_that_is_too_large_passes_nothing(tmp_path: Path) -> None:
     assert run(tmp_path, {}, {"test_it.py": "def test_it(): pass"}).passed == 0
 
 
+@pytest.mark.parametrize(
+    ("output", "end", "why"),
+    [
+        (b'ready\n""', End.EXITED, ""),
+        (b'ready\n"Asser', End.EXITED, "its process was ended"),
+        (b"ready\n", End.EXITED, "its process was ended"),
+        (b"ready\n", End.TIMEOUT, "it did not end in time"),
+    ],
+)
+def test_what_is_told_of_a_test(output: bytes, end: End, why: str) -> None:
+    assert sandboxed._why(Finished(end=end, exit_code=0, output=output, errors=b"")) == why
+
+
 def test_a_suite_that_does_not_begin_is_nobodys_failure() -> None:
-    def finished(output: bytes) -> Finished:
-        return Finished(end=End.EXITED, exit_code=3, output=output, errors=b"")
-
-    with pytest.raises(ToolError, match="cannot be started"):
-        sandboxed._results([("a.py", "test_a")], finished(b""))
-    assert sandboxed._results([("a.py", "test_a")], finished(b"ready\n")).why == {
-        "a.py::test_a": "the tests were ended"
-    }
+    with pytest.raises(ToolError, match="cannot be started in the sandbox: no memory"):
+        sandboxed._why(Finished(end=End.EXITED, exit_code=3, output=b"", errors=b"x\nno memory\n"))
 
 
-def test_what_had_passed_before_the_end_has_passed() -> None:
-    output = b'ready\n["a.py", "test_a", ""]\n["a.py", "test_b", "Asser'
-    late = Finished(end=End.TIMEOUT, exit_code=137, output=output, errors=b"")
-    names = [("a.py", f"test_{which}") for which in "abc"]
-    over = "the time of all tests was over"
-    assert sandboxed._results(names, late).why == {"a.py::test_a": "", "a.py::test_b": over, "a.py::test_c": over}
+# --- How tests usually ask: a right solution passes, and none that knows nothing.
+
+
+async def outcomes(solution: str, forms: list[Form]) -> list[str]:
+    hidden = HiddenTests(timeout_s=300.0)
+    try:
+        return await whys(hidden, solution, forms)
+    finally:
+        await hidden.close()
+
+
+@needs_bubblewrap
+async def test_usual_forms_are_passed_by_right_solutions_alone() -> None:
+    hidden = HiddenTests(timeout_s=300.0)
+    try:
+        assert await failed_by_right(hidden, FORMS[::20]) == {}
+        assert await passed_by(hidden, KNOWING_NOTHING["agreeable"], FORMS[::20]) == []
+        for i, name in enumerate(
+            ("iterates", "learns from operands", "remembers arguments", "nan", "stops iterations")
+        ):
+            assert await passed_by(hidden, KNOWING_NOTHING[name], FORMS[i::120]) == [], name
+    finally:
+        await hidden.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@needs_bubblewrap
+async def test_all_forms_are_passed_by_right_solutions_alone() -> None:
+    tried = await attempts()
+    print(f"{len(FORMS)} forms, {len(KNOWING_NOTHING)} solutions that know nothing, {len(tried)} attempts")
+    assert len(FORMS) >= 60
+    assert [what for what, is_right in tried if not is_right] == []
+
+
+@needs_bubblewrap
+async def test_what_only_the_solution_could_say_is_refused_with_what_to_say_instead() -> None:
+    reasons = await outcomes(REFUSED_OF, [asserted(expression, "") for expression in REFUSED])
+    assert [why for (_, instead), why in zip(REFUSED.items(), reasons, strict=True) if instead not in why] == []
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", ["agreeable", "coroutines", "a class of exceptions"])
+async def test_no_object_is_true_or_unequal_by_itself(name: str) -> None:
+    forms = [asserted(expression, "") for expression in ("f(3)", "Thing(3)", "f(3) != 5", "f(3).startswith('a')")]
+    assert all(await outcomes(KNOWING_NOTHING[name], forms))
+
+
+@needs_bubblewrap
+async def test_a_refusal_is_final() -> None:
+    caught = "def test_it():\n    import s\n    try:\n        s.Thing(3) + 1\n    except BaseException:\n        pass\n"
+    (why,) = await outcomes(REFUSED_OF, [Form("caught", caught, "")])
+    assert "no plain value" in why
+
+
+@needs_bubblewrap
+async def test_no_assertion_is_lost_in_a_context_manager() -> None:
+    swallows = "class Thing:\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\n"
+    form = "from s import Thing\ndef test_it():\n    with Thing() as t:\n        assert t.x == 3\n"
+    (why,) = await outcomes(swallows, [Form("with", form, "")])
+    assert "swallowed a" in why
+
+
+LEAVES = """
+import os, time
+PLACES = (".", "/tmp", "/dev/shm", "/var/tmp", "/run")
+def leave():
+    left = []
+    for place in PLACES:
+        try:
+            with open(place + "/left.py", "w") as file: file.write("x")
+            left.append(place)
+        except OSError:
+            pass
+    with open("s.py", "w") as file: file.write("def found(): return []")
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(60)
+    return left
+def found():
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [place for place in PLACES if os.path.exists(place + "/left.py")] + [n for n in processes if n > os.getpid()]
+"""
+
+
+@needs_bubblewrap
+async def test_nothing_is_left_for_the_next_test() -> None:
+    leaving = "import s\ndef test_it(): assert s.leave()[:2] == ['.', '/tmp'] and len(s.found()) > 2\n"
+    finding = "import s\ndef test_it(): assert s.found() == [] and s.PLACES[0] == '.'\n"
+    forms = [Form("leaves", leaving, ""), Form("finds", finding, "")]
+    assert await outcomes(LEAVES, forms) == ["", ""]
 
 
 # --- Tests that nobody could run are the data's fault, before anything runs.
@@ -277,12 +384,44 @@ def test_tests_that_cannot_be_run_are_refused(tests: object, told: str) -> None:
         names_of(tests, "task t0")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert Vector(1) + Vector(2) == Vector(3)",
+        "assert solution.Vector(1) != solution.Vector(2)",
+        "v = Vector(1)\n        w = Vector(2)\n        assert v < w",
+        "self.assertEqual(Vector(1), Vector(1))",
+    ],
+)
+def test_a_comparison_that_only_the_solution_could_judge_is_refused_before_a_run(line: str) -> None:
+    source = f"import solution\nfrom solution import Vector\nclass TestIt:\n    def test_it(self):\n        {line}\n"
+    with pytest.raises(DataError, match=r"task t0, test_it.py, line \d: .* compare plain values"):
+        HiddenTests().refuse_task(task(tests={"test_it.py": source}))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from decimal import Decimal\n    assert Decimal(1) == Decimal(1)",
+        "from helper import Wanted\n    assert Wanted(1) == Wanted(1)",
+        "from solution import Vector\n    assert Vector(1).x == Vector(2).y",
+        "from solution import Celsius\n    assert Celsius(1) == 1.0",
+        "from solution import made\n    assert made(1) == made(1)",
+    ],
+)
+def test_other_comparisons_are_not(line: str) -> None:
+    tests = {"test_it.py": f"def test_it():\n    {line}\n", "helper.py": "class Wanted: pass"}
+    HiddenTests().refuse_task(task(tests=tests))
+
+
 async def test_a_task_without_tests_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="task t0 has no tests"):
         await HiddenTests().score(task(), tmp_path)
 
 
-@pytest.mark.parametrize("settings", [{"test_timeout_s": 0}, {"answer_file": "../x.py"}, {"memory_mb": 1}])
+@pytest.mark.parametrize(
+    "settings", [{"timeout_s": 0}, {"test_timeout_s": 0}, {"answer_file": "../x.py"}, {"memory_mb": 1}]
+)
 def test_settings_are_checked(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         HiddenTests(**settings)

@@ -6,7 +6,9 @@ import ast
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +34,8 @@ _TESTEE = (_HERE / "testee.py").read_text(encoding="utf-8")
 _FIRST = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
 """What is imported from here on comes from nowhere near the policy's files."""
 _READY = "ready"
-_MAX_OUTPUT = MIB
+_START_S = 10.0
+"""What starting and a test that no signal interrupts may take beyond the time of a test."""
 _BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PYTEST = "pytest"
 
@@ -65,16 +68,16 @@ class HiddenTests:
     """Runs tests against the files of a workspace: `(await HiddenTests().run(workspace.path, tests)).share`.
 
     Tests are functions and methods called test_..., of plain classes or unittest.TestCase, with the standard library
-    alone. The policy's files are copied into a sandbox when they are tested, the tests never lie beside them. What the
-    policy's code is asked runs in another process than the test that asks, and answers with plain data: so no file that
-    it brings (conftest.py, sitecustomize.py, json.py), no os._exit, no line that it prints, no patched assertion and no
-    object that is equal to everything makes a test pass. Make one for all episodes."""
+    alone. Each has a sandbox of its own with a fresh copy of the policy's files; the tests never lie beside them. The
+    policy's code runs in another process than the test that asks it, answers with plain data and sees no operand of a
+    comparison. So no file that it brings (conftest.py, sitecustomize.py, json.py), no os._exit, no line that it prints,
+    no patched assertion and no object that agrees to everything makes a test pass. Make one for all episodes."""
 
     def __init__(
         self,
         *,
         answer_file: str = "",
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
         test_timeout_s: float = 5.0,
         memory_mb: int = 256,
         disk_mb: int = 16,
@@ -85,18 +88,18 @@ class HiddenTests:
     ) -> None:
         """answer_file: the file that the code in the answer becomes, such as solution.py; "" = the answer is none.
         timeout_s: of all tests together; test_timeout_s: of each. The rest is as the python tool has it."""
-        if not test_timeout_s > 0:
-            raise ConfigError(f"hidden tests: test_timeout_s={test_timeout_s}; more than 0 seconds are allowed")
+        for key, seconds in (("timeout_s", timeout_s), ("test_timeout_s", test_timeout_s)):
+            if not seconds > 0:
+                raise ConfigError(f"hidden tests: {key}={seconds}; more than 0 seconds are allowed")
         if answer_file and (problem := problem_of({answer_file: ""})):
             raise ConfigError(f"hidden tests: answer_file: {problem}")
         self.answer_file = answer_file
-        self._test_timeout_s = test_timeout_s
+        self._timeout_s, self._test_timeout_s = timeout_s, test_timeout_s
         self._limits = SandboxLimits(
-            timeout_s=timeout_s,
+            timeout_s=test_timeout_s + _START_S,
             memory_mb=memory_mb,
             disk_mb=disk_mb,
             processes=processes,
-            max_output_bytes=_MAX_OUTPUT,
         )
         self._limiter = Limiter(max_concurrent)
         self._kind, self._python = sandbox, python
@@ -108,12 +111,19 @@ class HiddenTests:
         return await self.run(workspace, task.metadata[TESTS], more, where=f"task {task.id}")
 
     def refuse_task(self, task: Task) -> None:
-        """Raise DataError for a task without tests, or with some that nobody can run."""
+        """Raise DataError for a task without tests, or with some that nobody can run or pass."""
         if TESTS not in task.metadata:
             raise DataError(
                 f'task {task.id} has no tests; give it some: "{TESTS}": {{"test_it.py": "from solution import ..."}}'
             )
-        names_of(task.metadata[TESTS], f"task {task.id}")
+        tests, where = task.metadata[TESTS], f"task {task.id}"
+        names_of(tests, where)
+        for file, source in tests.items():
+            for node in objects_compared(ast.parse(source), tests):
+                raise DataError(
+                    f"{where}, {file}, line {node.lineno}: {ast.unparse(node)} asks the solution whether it is right, "
+                    "and nobody passes that; compare plain values of both objects, such as vars(x), x.name or str(x)"
+                )
 
     async def run(
         self,
@@ -130,16 +140,18 @@ class HiddenTests:
             files = await asyncio.to_thread(files_in, workspace, self._limits.disk_mb * MIB)
         except FileProblem as e:
             return TestResults({f"{file}::{name}": str(e) for file, name in names})
-        order = {
-            "names": names,
-            "tests": dict(tests),
-            "testee": f"{_FIRST}{_TESTEE}",
-            "test_timeout_s": self._test_timeout_s,
-        }
-        code = f"{_FIRST}{_SUITE}\nmain({order!r})\n"
+        common = {"tests": dict(tests), "testee": f"{_FIRST}{_TESTEE}", "timeout_s": self._test_timeout_s}
+        why = dict.fromkeys((f"{file}::{name}" for file, name in names), "the time of all tests was over")
         async with self._limiter:
-            finished = await self.sandbox.run(SandboxProgram(code=code, files={**files, **(more or {})}))
-        return _results(names, finished)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    for file, name in names:
+                        order = {**common, "file": file, "name": name}
+                        program = SandboxProgram(
+                            code=f"{_FIRST}{_SUITE}\nmain({order!r})\n", files={**files, **(more or {})}
+                        )
+                        why[f"{file}::{name}"] = _why(await self.sandbox.run(program))
+        return TestResults(why)
 
     @cached_property
     def sandbox(self) -> Sandbox:
@@ -153,21 +165,16 @@ class HiddenTests:
             await self.sandbox.close()
 
 
-def _results(names: list[tuple[str, str]], finished: Finished) -> TestResults:
-    """A suite that is ended has failed the tests that it has not come to: the solution may have done it."""
+def _why(finished: Finished) -> str:
+    """Why the test fails; "" where it passes."""
     lines = plain_text(finished.output).splitlines()
     if not lines or lines[0] != _READY:
         said = plain_text(finished.errors).strip().rpartition("\n")[2] or f"exit code {finished.exit_code}"
         raise ToolError(f"hidden tests cannot be started in the sandbox: {said}")
-    ended = "the time of all tests was over" if finished.end is End.TIMEOUT else "the tests were ended"
-    why = {f"{file}::{name}": ended for file, name in names}
-    for line in lines[1:]:
-        try:
-            file, name, said = json.loads(line)
-        except ValueError:  # cut short
-            break
-        why[f"{file}::{name}"] = said
-    return TestResults(why)
+    try:
+        return str(json.loads(lines[1]))
+    except (IndexError, ValueError):  # nothing is said, or half of it
+        return "it did not end in time" if finished.end is End.TIMEOUT else "its process was ended"
 
 
 # --- What tests there are, without running anything.
@@ -212,6 +219,54 @@ def _tests_of(where: str, tree: ast.Module) -> Iterator[str]:
 
 def _has_tests(node: ast.ClassDef) -> bool:
     return node.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+
+
+_COMPARING = ("assertEqual", "assertNotEqual", "assertLess", "assertLessEqual", "assertGreater", "assertGreaterEqual")
+
+
+def objects_compared(tree: ast.Module, files: Mapping[str, str]) -> Iterator[ast.expr]:
+    """Comparisons of objects that the test file visibly makes by calling classes of the solution."""
+    nodes = list(ast.walk(tree))
+    theirs: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [(node.module or "")] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
+            if not any(_is_known(module, files) for module in modules):
+                theirs |= {name.asname or name.name for name in node.names}
+
+    def is_made(node: ast.expr) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                return name in theirs and name.lstrip("_")[:1].isupper()
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+                return module in theirs and name.lstrip("_")[:1].isupper()
+        return False
+
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+
+    def is_object(node: ast.expr) -> bool:
+        if isinstance(node, ast.BinOp):
+            return is_object(node.left) and is_object(node.right)
+        values = assigned.get(node.id, []) if isinstance(node, ast.Name) else [node]
+        return bool(values) and all(map(is_made, values))
+
+    for node in nodes:
+        if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _COMPARING:
+            sides = node.args[:2]
+        else:
+            continue
+        if len(sides) > 1 and all(map(is_object, sides)):
+            yield node
+
+
+def _is_known(module: str, files: Mapping[str, str]) -> bool:
+    """Whether it is of the standard library or of the tests, and so none of the solution's."""
+    return module.partition(".")[0] in sys.stdlib_module_names or f"{module.replace('.', '/')}.py" in files
 
 
 def code_in(answer: str) -> str:

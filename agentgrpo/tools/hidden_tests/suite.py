@@ -1,26 +1,32 @@
-# The first program in the sandbox: it runs each test in a process of its own and prints a line of JSON for each.
+# The first program in the sandbox: it runs one test, and prints why that fails.
 #
-#     suite --fork--> the test, which never imports a file of the policy's --exec, two pipes--> testee.py, which does
+#     suite: the test, which never imports a file of the policy's --exec, two pipes--> testee.py, which does
 #
 # A test that says `from solution import add` gets a stand-in: a call of it goes to the testee, plain data comes back.
 # So the policy's code shares no memory, no imports and no descriptors with what decides. It can end, hang or lie in its
-# own process; to pass, it must answer as the test wants without knowing what that is. Standard library alone, and that
-# of the Python that runs here, 3.9 or newer. What starts it takes the working directory out of sys.path before.
+# own process; to pass, it must answer as the test wants without knowing what that is. Hence the rule of this file:
+#
+#     what a test names    a function, a method, an attribute      it is asked there, with its arguments
+#     what an object is    its text, number, length, items         it is asked there, without an operand; judged here
+#     what decides         == < in, truth, + beside plain data     it is never asked there
+#
+# Standard library alone, and that of the Python that runs here, 3.9 or newer. What starts it takes the working
+# directory out of sys.path before.
 import _ctypes
-import asyncio
+import ast
 import builtins
-import contextlib
 import importlib.abc
 import importlib.machinery
 import json
+import math
+import operator
 import os
-import select
+import re
 import signal
-import subprocess
 import sys
-import time
+import threading
 import types
-import unittest
+from collections.abc import Sized
 from decimal import Decimal
 from fractions import Fraction
 
@@ -28,128 +34,281 @@ PR_SET_DUMPABLE = 4
 MAX_REPLY = 1 << 24
 MAX_WHY = 300
 UNPROTECTED = 3
+NOT_FINITE = re.compile(r"\b(is_?)?(nan|inf|infinity|infinite|finite)\b", re.IGNORECASE)
 SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+QUESTIONS = {name for kind in (str, bytes, int, float, complex, tuple, frozenset) for name in dir(kind)} | {"get"}
+"""Names by which plain data is asked something; what only changes it has other names, such as append."""
+CLASS, INSTANCE, OTHER = 2, 1, 0
+"""What the test's own text makes of an object: a capital letter names it; a call of a CLASS returned it; neither."""
+
+
+class Inadmissible(BaseException):
+    """The test fails, whatever it catches."""
 
 
 # --- What the testee has, as a test sees it.
 
 
 class Remote:
-    """An object of the testee's. Beside plain data it is never equal and has no order: it could be equal to all."""
+    __slots__ = ("_class", "_number", "_rank", "_session")
 
-    def __init__(self, session, number):
-        object.__setattr__(self, "_session", session)
-        object.__setattr__(self, "_number", number)
+    def __init__(self, session, number, kind, rank):
+        for name, value in (("_session", session), ("_number", number), ("_class", kind), ("_rank", rank)):
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name):
-        return self._session.ask("get", self, name)
+        value = self._session.look_up(self, name)
+        if name[0] != "_" and name in QUESTIONS and isinstance(value, Remote) and self._rank == OTHER:
+            self.refuse(f"was asked {name}, as plain data is: ask its plain value, str(x) or list(x) for example")
+        return value
 
     def __setattr__(self, name, value):
         self._session.ask("set", self, name, value)
 
     def __call__(self, *args, **named):
-        return self._session.ask("call", self, *args, **named)
-
-    def __eq__(self, other):
-        if not isinstance(other, Remote):
-            return False
-        return self._number == other._number or self._session.ask("__eq__", self, other) is True
-
-    def __ne__(self, other):
-        return not self == other
-
-    def __hash__(self):
-        return self._number
+        rank = INSTANCE if self._rank == CLASS else OTHER
+        return self._session.ask("call", self, *args, named=named, rank=rank)
 
     def __bool__(self):
-        for name in ("__bool__", "__len__"):
-            with contextlib.suppress(TypeError):
-                return bool(self._session.ask(name, self))
-        return True
+        self.refuse("was asked whether it is true: say x is not None, or len(x) > 0")
+
+    def __hash__(self):
+        self.refuse("was put where a hash is needed: use a plain value, x.NAME or str(x) for example")
 
     def __instancecheck__(self, value):
-        return self._session.ask("is_instance", value, self) is True
+        return isinstance(value, THEIRS) and self._session.ask("is_instance", value, self) is True
+
+    def __iter__(self):
+        items = self._session.ask("iter", self)
+        while True:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            yield item
+
+    def __contains__(self, wanted):
+        return any(item == wanted for item in self)
+
+    def __getitem__(self, key):
+        items = self._session.ask("items", self)
+        try:
+            return items[key] if not isinstance(items, Remote) else items.refuse("has objects for keys")
+        except TypeError:
+            self.refuse(f"shows no item {key!r}: call x.__getitem__(...)")
+
+    def __enter__(self):
+        entered = self._session.ask("__enter__", self)
+        return self if isinstance(entered, Remote) and entered._number == self._number else entered
+
+    def __exit__(self, kind, error, trace):
+        if self._session.ask("exit", self, kind and usual(kind).__name__) is True and kind:
+            self.refuse(f"swallowed an exception ({kind.__name__}), which may be the test's own")
+
+    def plain(self, use):
+        value = self._session.ask("plain", self)
+        if isinstance(value, Remote):
+            self.refuse(
+                f"has no plain value, and the test says {use} of it and plain data: take float(x), str(x), list(x), "
+                "vars(x), x.NAME or what a method returns"
+            )
+        return value
+
+    def refuse(self, why):
+        self._session.refuse(f"an object of the solution ({self._class}) {why}")
 
 
-def forwarded(name):
+class Awaitable(Remote):
+    """A coroutine: as asyncio takes it, and as little true or equal as others."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # asyncio.gather needs it
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+    def __await__(self):
+        return self._session.ask("await", self)
+        yield
+
+    def __next__(self):
+        raise StopIteration(self._session.ask("await", self))
+
+    def send(self, value):
+        return next(self)
+
+    def throw(self, error, *more):
+        raise error
+
+    def close(self):
+        pass
+
+
+class Behind:
+    """What is here and has an object of the solution's behind it, which has the other names."""
+
+    def __getattr__(self, name):
+        if name[:2] == "__" or "remote" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.remote, name)
+
+
+class Derived(Behind):
+    """Plain data whose class is the solution's, such as a named tuple."""
+
+    def __str__(self):
+        return str(self.remote)
+
+    def __repr__(self):
+        return repr(self.remote)
+
+
+class Raised(Behind):
+    """An exception whose class is the solution's: raised there, it is one here; made by a test, it is a Remote."""
+
+    def __new__(cls, *args, **named):
+        return cls.there(*args, **named)
+
+    def __str__(self):
+        return vars(self).get("text") or super().__str__()
+
+
+THEIRS = (Remote, Derived)
+
+
+def asked(name):
     def method(self, *args):
         return self._session.ask(name, self, *args)
 
     return method
 
 
-def compared(name):
-    def method(self, other):
-        if not isinstance(other, Remote):
-            raise TypeError("an object of the solution has no order beside " + type(other).__name__)
-        return self._session.ask(name, self, other)
+def stated(name):
+    def method(self, *args):
+        self._session.ask(name, self, *args)
 
     return method
 
 
-BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-FORWARDED = [
-    *("getitem", "setitem", "delitem", "contains", "len", "iter", "next", "str", "repr", "enter", "exit"),
-    *("neg", "pos", "abs", "invert", "int", "float", "index", "round", *BINARY, *("r" + name for name in BINARY)),
-]
-for NAME in FORWARDED:
-    setattr(Remote, f"__{NAME}__", forwarded(f"__{NAME}__"))
-for NAME in ("lt", "le", "gt", "ge"):
-    setattr(Remote, f"__{NAME}__", compared(f"__{NAME}__"))
+def combined(name, function):
+    def method(self, other):
+        if isinstance(other, THEIRS):
+            return self._session.ask(name, self, other)
+        return function(self.plain(name), other)
+
+    return method
+
+
+def compared(name, function):
+    def method(self, other):
+        if isinstance(other, THEIRS):
+            remote = self if isinstance(self, Remote) else self.remote
+            remote.refuse(f"was compared ({name}) with another: compare vars(x), x.NAME, list(x) or str(x) of both")
+        if isinstance(self, Derived):
+            return getattr(super(Derived, self), name)(other)
+        return name == "__ne__" if other is None else function(self.plain(name), other)
+
+    return method
+
+
+def reflected(function):
+    return lambda mine, other: function(other, mine)
+
+
+for NAME in ("len", "str", "repr", "int", "float", "index", "complex", "neg", "pos", "abs", "invert", "round", "next"):
+    setattr(Remote, f"__{NAME}__", asked(f"__{NAME}__"))
+for NAME in ("__setitem__", "__delitem__"):
+    setattr(Remote, NAME, stated(NAME))
+for NAME in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+):
+    FUNCTION = getattr(operator, f"__{NAME}__")
+    setattr(Remote, f"__{NAME}__", combined(f"__{NAME}__", FUNCTION))
+    setattr(Remote, f"__r{NAME}__", combined(f"__r{NAME}__", reflected(FUNCTION)))
+for NAME in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+    for KIND in THEIRS:
+        setattr(KIND, NAME, compared(NAME, getattr(operator, NAME)))
+DERIVED = {
+    kind: type(kind.__name__, (Derived, kind), {"__hash__": kind.__hash__})
+    for kind in (int, float, complex, str, bytes, tuple, frozenset)
+}
+
+
+# --- What goes there, and what comes back.
 
 
 class Testee:
     """One testee, started when it is first asked."""
 
-    def __init__(self, source):
-        self.source = source
-        self.pipes = None
+    def __init__(self, source, is_finite):
+        self.source, self.is_finite = source, is_finite
+        self.pipes, self.lock = None, threading.Lock()
+        self.refused = ""
+        self.exceptions = {}
 
     def start(self):
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        subprocess.Popen(
-            [sys.executable, "-s", "-S", "-B", "-c", self.source, str(theirs_in), str(theirs_out)],
-            pass_fds=(theirs_in, theirs_out),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={"PYTHONHASHSEED": "0"},
-        )
+        for end in (theirs_in, theirs_out):
+            os.set_inheritable(end, True)  # as nothing else is, but for the streams that main has closed
+        argv = [sys.executable, "-s", "-S", "-B", "-c", self.source, str(theirs_in), str(theirs_out)]
+        os.posix_spawn(sys.executable, argv, {"PYTHONHASHSEED": "0"})
         os.close(theirs_in)
         os.close(theirs_out)
         self.pipes = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
 
-    def ask(self, what, *args, **named):
-        if self.pipes is None:
-            self.start()
-        requests, replies = self.pipes
-        request = {"do": what, "args": [self.write(a) for a in args], "named": {}}
-        request["named"] = {key: self.write(value) for key, value in named.items()}
-        body = json.dumps(request).encode("ascii")
-        try:
-            requests.write(len(body).to_bytes(4, "big") + body)
-            requests.flush()
-            size = int.from_bytes(replies.read(4), "big")
-        except OSError:
-            size = 0
-        if not 0 < size <= MAX_REPLY:
-            raise AssertionError("the solution has ended its process")
-        reply = json.loads(replies.read(size))
-        if "error" in reply:
-            kind = getattr(builtins, reply["error"])
-            usual = isinstance(kind, type) and issubclass(kind, Exception)
-            raise (kind if usual and kind not in NEEDS_MORE else AssertionError)(reply["text"])
-        for ours, theirs in zip(args, reply.get("args", ())):  # noqa: B905
-            self.change(ours, theirs)
-        return self.read(reply["value"])
+    def refuse(self, why):
+        self.refused = self.refused or why
+        raise Inadmissible(why)
 
-    def change(self, ours, theirs):
-        if type(ours) in (list, dict, set):
-            now = self.read(theirs)
-            if type(now) is type(ours):
+    def look_up(self, owner, name):
+        return self.ask("get", owner, name, rank=CLASS if name.lstrip("_")[:1].isupper() else OTHER)
+
+    def ask(self, what, *args, named=None, rank=OTHER):
+        named = named or {}
+        request = {"do": what, "args": [self.write(one) for one in args]}
+        request["named"] = {key: self.write(one) for key, one in named.items()}
+        reply = self.exchange(json.dumps(request).encode("ascii"))
+        error, value, changes = None, None, ()
+        try:
+            if "error" in reply:
+                error = self.error_of(reply, what)
+            else:
+                value, changes = self.read(reply["value"], rank), [self.read(one) for one in reply["changes"]]
+        except Exception:
+            self.refuse(BROKEN)
+        if error is not None:
+            raise error
+        for ours, theirs in zip((*args[1:], *named.values()), changes):  # noqa: B905
+            if type(ours) in (list, dict, set) and type(theirs) is type(ours):
                 ours.clear()
-                (ours.extend if type(ours) is list else ours.update)(now)
+                (ours.extend if type(ours) is list else ours.update)(theirs)
+        return value
+
+    def exchange(self, body):
+        with self.lock:
+            if self.pipes is None:
+                self.start()
+            requests, replies = self.pipes
+            try:
+                requests.write(len(body).to_bytes(4, "big") + body)
+                requests.flush()
+                size = int.from_bytes(replies.read(4), "big")
+                return json.loads(replies.read(min(size, MAX_REPLY)))
+            except (OSError, ValueError, RecursionError, MemoryError):
+                self.refuse(BROKEN)
 
     def write(self, value):
         if value is None or type(value) in (bool, float, str):
@@ -157,7 +316,9 @@ class Testee:
         if isinstance(value, Remote):
             return {"object": value._number}
         if isinstance(value, RemoteModule):
-            return {"object": value.__remote__._number}
+            return self.write(value.__remote__)
+        if isinstance(value, Behind) and "remote" in vars(value):
+            return self.write(value.remote)
         if type(value) is int:
             return {"int": hex(value)}
         if type(value) in (bytes, bytearray):
@@ -173,14 +334,25 @@ class Testee:
                 return {name: [self.write(one) for one in value]}
         if isinstance(value, dict):
             return {"dict": [[self.write(k), self.write(v)] for k, v in value.items()]}
-        raise TypeError("a test can hand plain data to the solution, and no " + type(value).__name__)
+        return self.refuse(f"a test can hand plain data to the solution, and no {type(value).__name__}")
 
-    def read(self, given):
+    def read(self, given, rank=OTHER):
         if type(given) is not dict:
-            return given
+            return self.number(given, math.isfinite) if type(given) is float else given
         ((kind, value),) = given.items()
         if kind == "object":
-            return Remote(self, int(value))
+            return Remote(self, *value, rank)
+        if kind == "derived":
+            plain = self.read(value[0])
+            derived = DERIVED[type(plain)](plain)
+            derived.remote = Remote(self, *value[1], rank)
+            return derived
+        if kind == "coroutine":
+            return Awaitable(self, *value, OTHER)
+        if kind == "exception":
+            line, base = value
+            remote = Remote(self, *line[-1], OTHER)
+            return self.exception(line, base) if rank == CLASS else remote
         if kind == "nothing":
             return NotImplemented
         if kind == "dict":
@@ -188,14 +360,46 @@ class Testee:
         if kind in SEQUENCES:
             return SEQUENCES[kind](self.read(one) for one in value)
         if kind == "complex":
-            return complex(*value)
+            return complex(*map(self.read, value))
         if kind == "fraction":
             return Fraction(int(value[0], 16), int(value[1], 16))
-        return {"int": lambda n: int(n, 16), "bytes": bytes.fromhex, "decimal": Decimal}[kind](value)
+        if kind == "decimal":
+            return self.number(Decimal(value), Decimal.is_finite)
+        return {"int": lambda n: int(n, 16), "bytes": bytes.fromhex}[kind](value)
+
+    def number(self, value, is_finite):
+        """With nan no comparison is true, and inf is within any share of itself of all numbers."""
+        if self.is_finite and not is_finite(value):
+            self.refuse(f"the solution answered {value}; a test that wants such a number says nan or inf in its text")
+        return value
+
+    def exception(self, line, base):
+        """The class: `line` has the solution's own classes, the last first; all of them derive from a built-in one."""
+        kind = getattr(builtins, base)
+        if not issubclass(kind, (Exception, SystemExit)):
+            kind = AssertionError
+        for number, name in line:
+            if number not in self.exceptions:
+                bases = (kind,) if issubclass(kind, Raised) else (Raised, kind)
+                self.exceptions[number] = type(name, bases, {"there": Remote(self, number, name, CLASS)})
+            kind = self.exceptions[number]
+        return kind
+
+    def error_of(self, reply, what):
+        kind, text = self.exception(*reply["error"]), str(reply["text"])
+        if what != "__next__" and issubclass(kind, (StopIteration, StopAsyncIteration)):
+            kind = RuntimeError  # map, all and next would take it for the end of what they go through
+        try:
+            error = usual(kind).__new__(kind, *map(self.read, reply["args"]))
+            error.__init__(*error.args)
+        except Exception:
+            error = AssertionError(text)
+        if isinstance(error, Raised):
+            error.text, error.remote = text, Remote(self, *reply["object"], OTHER)
+        return error
 
 
-NEEDS_MORE = tuple(kind for kind in (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError))
-"""Exceptions that are not made of a text alone."""
+BROKEN = "the solution has ended its process, or has not kept to the protocol"
 
 
 # --- Imports of a test: the standard library, other files of the tests, and stand-ins for files of the policy.
@@ -207,7 +411,7 @@ class RemoteModule(types.ModuleType):
             return self.__session__.ask("names", self)
         if name[:2] == "__":
             raise AttributeError(name)
-        return self.__session__.ask("get", self, name)
+        return self.__session__.look_up(self, name)
 
 
 class TestImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -234,29 +438,67 @@ class TestImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__["__session__"] = self.session
             module.__dict__["__remote__"] = self.session.ask("import", module.__name__)
         else:
-            exec(compile(source, module.__name__, "exec"), module.__dict__)
+            module.__dict__.update(TO_THE_END)
+            exec(compile(with_zip_to_the_end(source), module.__name__, "exec"), module.__dict__)
 
 
-def attempt(order, file, name):
+def zip_to_the_end(*sides):
+    end = object()
+    rows = [iter(side) for side in sides]
+    while rows:
+        row = [next(items, end) for items in rows]
+        if any(item is end for item in row):
+            for item, side in zip(row, sides):  # noqa: B905
+                if item is not end and isinstance(side, Sized) and not isinstance(side, Remote):
+                    raise AssertionError("zip or map: one side ends before another; a test that means it slices a side")
+            return
+        yield tuple(row)
+
+
+def map_to_the_end(function, *sides):
+    return (function(*row) for row in zip_to_the_end(*sides))
+
+
+TO_THE_END = {"__zip_to_the_end__": zip_to_the_end, "__map_to_the_end__": map_to_the_end}
+
+
+def with_zip_to_the_end(source):
+    """An answer without items would pass whatever goes through zip(answer, wanted) or map(function, answer, wanted).
+    Those with a slice, as zip(x, x[1:]), and those that say `strict` are left as they are."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("zip", "map"):
+            sliced = [one for one in node.args if isinstance(getattr(one, "slice", None), ast.Slice)]
+            is_one_sided = node.func.id == "map" and len(node.args) == 2
+            if not sliced and not node.keywords and not is_one_sided:
+                node.func.id = f"__{node.func.id}_to_the_end__"
+    return tree
+
+
+# --- The test.
+
+
+def attempt(order, session):
     """Why the test fails; "" where it passes."""
-    sys.meta_path.append(TestImports(order["tests"], Testee(order["testee"])))
+    sys.meta_path.append(TestImports(order["tests"], session))
     try:
-        module = importlib.import_module(file[: -len(".py")].replace("/", "."))
-        where, _, method = name.rpartition(".")
+        module = importlib.import_module(order["file"][: -len(".py")].replace("/", "."))
+        where, _, method = order["name"].rpartition(".")
+        unittest = sys.modules.get("unittest")
         kind = getattr(module, where) if where else None
-        if kind is not None and issubclass(kind, unittest.TestCase):
-            return unit(kind(method))
+        if kind is not None and unittest is not None and issubclass(kind, unittest.TestCase):
+            return unit(unittest, kind(method))
         returned = getattr(module if kind is None else kind(), method)()
-        if hasattr(returned, "__await__"):
-            asyncio.run(returned)
-        elif returned is not None:
-            return "it returned something, and a test returns nothing"
-        return ""
+        if isinstance(returned, types.CoroutineType):
+            import asyncio  # it takes long, and few tests need it
+
+            returned = asyncio.run(returned)
+        return "" if returned is None else "it returned something, and a test returns nothing"
     except BaseException as e:
         return type(e).__name__ + ": " + str(e)
 
 
-def unit(case):
+def unit(unittest, case):
     result = unittest.TestResult()
     unittest.TestSuite([case]).run(result)
     bad = [text for _, text in (*result.failures, *result.errors, *result.skipped)]
@@ -264,70 +506,26 @@ def unit(case):
     return "" if result.testsRun == 1 and not bad else (bad or ["it was not run"])[0].strip().rpartition("\n")[2]
 
 
-# --- One test after the other.
-
-
-def run(order, file, name):
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(nothing, fd)
-        why = "it cannot say why"
-        with contextlib.suppress(BaseException):
-            why = attempt(order, file, name)[:MAX_WHY]
-        os.write(writing, json.dumps(why).encode("ascii"))
-        os._exit(0)
-    os.close(writing)
-    said = await_end(reading, order["test_timeout_s"])
-    os.close(reading)
-    end(child)
-    if said is None:
-        return "it did not end in time"
-    try:
-        return json.loads(said)
-    except ValueError:
-        return "its process was ended"
-
-
-def await_end(reading, timeout_s):
-    """What is written until the pipe is closed; None where that takes too long."""
-    said, late = b"", time.monotonic() + timeout_s
-    while True:
-        ready, _, _ = select.select([reading], [], [], max(0.0, late - time.monotonic()))
-        if not ready:
-            return None
-        part = os.read(reading, 1 << 16)
-        if not part:
-            return said
-        said += part
-
-
-def end(child):
-    """With all that the solution has started, where nobody else is here."""
-    with contextlib.suppress(OSError):
-        os.killpg(child, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(child, signal.SIGKILL)
-    if os.getpid() == 1:
-        with contextlib.suppress(OSError):
-            os.kill(-1, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        while os.waitpid(-1 if os.getpid() == 1 else child, 0)[0]:
-            pass
+def usual(kind):
+    """The built-in exception that it derives from."""
+    return next(each for each in kind.__mro__ if each.__module__ == "builtins")
 
 
 def main(order):
-    # Nobody of the same user opens /proc/PID/mem, maps and fd of this process and of those that it forks.
+    # Nobody of the same user opens /proc/PID/mem, maps and fd of this process.
     if _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl"), (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
         sys.exit(UNPROTECTED)
-    print("ready", flush=True)
-    for file, name in order["names"]:
-        try:
-            why = run(order, file, name)
-        except OSError as e:  # no process can be had, for the solution has left so many
-            why = "it could not be run: " + str(e)
-        print(json.dumps([file, name, why]), flush=True)
+    told = os.dup(1)  # which no program inherits that the test starts
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.write(told, b"ready\n")
+    session = Testee(order["testee"], is_finite=not any(map(NOT_FINITE.search, order["tests"].values())))
+
+    def tell(why):
+        os.write(told, json.dumps((session.refused or why)[:MAX_WHY]).encode("ascii"))
+        os._exit(0)
+
+    signal.signal(signal.SIGALRM, lambda number, frame: tell("it did not end in time"))
+    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+    tell(attempt(order, session))

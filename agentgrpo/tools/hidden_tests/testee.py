@@ -1,35 +1,63 @@
 # The process in which code of the policy's runs for one test: it imports, calls and looks up what the test asks for. It
 # answers with plain data, or with the number of an object that stays here. Nothing that it says is code, so whatever it
 # answers, it answers to a question whose purpose it does not know. suite.py has the other end of this protocol.
+import builtins
 import importlib
 import json
 import os
 import random
 import sys
+import types
 from decimal import Decimal
 from fractions import Fraction
 
 MAX_REPLY = 1 << 24
+MAX_TEXT = 10_000
+MAX_ITEMS = 100_000
+SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+AS_IT_IS = ("builtins", "collections", "decimal", "fractions")
+"""Where classes of plain data come from; others have names of their own, for which their objects stay here."""
 OBJECTS = []
 NUMBERS = {}
+LOOP = []
+
+
+class Opaque(Exception):
+    """An object where there is room for plain data only."""
 
 
 def number_of(value):
     if id(value) not in NUMBERS:
         NUMBERS[id(value)] = len(OBJECTS)
         OBJECTS.append(value)  # which keeps it, and so its id
-    return NUMBERS[id(value)]
+    return [NUMBERS[id(value)], type(value).__name__[:60]]
 
 
 def write(value):
-    if value is None or value is True or value is False:
-        return value
+    """Plain data as it is, or with the object behind it; else an object's number."""
     if value is NotImplemented:
         return {"nothing": 0}
+    if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ != "builtins":
+        return {"exception": line_of(value)}
+    if isinstance(value, types.CoroutineType):
+        return {"coroutine": number_of(value)}
+    try:
+        plain = write_plain(value)
+    except Opaque:
+        return {"object": number_of(value)}
+    if value is None or type(value).__module__ in AS_IT_IS:
+        return plain
+    is_fixed = not isinstance(value, (list, dict, set, bytearray, Fraction, Decimal))
+    return {"derived": [plain, number_of(value)]} if is_fixed else {"object": number_of(value)}
+
+
+def write_plain(value):
+    if value is None or value is True or value is False:
+        return value
     if isinstance(value, int):
         return {"int": hex(value)}
     if isinstance(value, float):
-        return float(value)
+        return float.__float__(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, (bytes, bytearray)):
@@ -40,12 +68,14 @@ def write(value):
         return {"fraction": [hex(value.numerator), hex(value.denominator)]}
     if isinstance(value, Decimal):
         return {"decimal": str(value)}
-    for name, kind in (("list", list), ("tuple", tuple), ("set", set), ("frozenset", frozenset)):
+    for name, kind in SEQUENCES.items():
         if isinstance(value, kind):
-            return {name: [write(one) for one in kind.__iter__(value)]}
+            # Objects in a set are asked for their hash, which only they know: such a set stays here, as they do.
+            each = write_plain if name in ("set", "frozenset") else write
+            return {name: [each(one) for one in kind.__iter__(value)]}
     if isinstance(value, dict):
-        return {"dict": [[write(k), write(v)] for k, v in dict.items(value)]}
-    return {"object": number_of(value)}
+        return {"dict": [[write_plain(k), write(v)] for k, v in dict.items(value)]}
+    raise Opaque
 
 
 def read(given):
@@ -56,8 +86,8 @@ def read(given):
         return OBJECTS[value]
     if kind == "dict":
         return {read(k): read(v) for k, v in value}
-    if kind in ("list", "tuple", "set", "frozenset"):
-        return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](map(read, value))
+    if kind in SEQUENCES:
+        return SEQUENCES[kind](map(read, value))
     if kind == "complex":
         return complex(*value)
     if kind == "fraction":
@@ -65,42 +95,91 @@ def read(given):
     return {"int": lambda n: int(n, 16), "bytes": bytes.fromhex, "decimal": Decimal}[kind](value)
 
 
-def public_names(of):
-    return list(getattr(of, "__all__", None) or [name for name in vars(of) if name[0] != "_"])
+def items_of(value):
+    """A dict or a list of what the object shows when somebody goes through it."""
+    if hasattr(type(value), "keys"):
+        return {key: value[key] for key in value.keys()}  # noqa: SIM118
+    items = []
+    for item in value:
+        items.append(item)
+        if len(items) > MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} items")
+    return items
 
 
-def do(request):
-    what, args = request["do"], [read(one) for one in request["args"]]
-    named = {key: read(one) for key, one in request["named"].items()}
+def left(value, error):
+    """What leaving a `with` block says; the error is told by its name alone."""
+    kind = getattr(builtins, error) if error else None
+    return bool(type(value).__exit__(value, kind, kind and kind(), None))
+
+
+def awaited(coroutine):
+    import asyncio  # it takes long, and few need it
+
+    if not LOOP:
+        LOOP.append(asyncio.new_event_loop())
+    return LOOP[0].run_until_complete(coroutine)
+
+
+WHAT = {
+    "names": lambda module: list(getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]),
+    "get": getattr,
+    "set": setattr,
+    "is_instance": isinstance,
+    "items": items_of,
+    "exit": left,
+    "await": awaited,
+}
+
+
+def do(what, args, named):
     if what == "import":
-        value = importlib.import_module(*args)
-        return {"value": {"object": number_of(value)}}
-    if what == "names":
-        value = public_names(*args)
-    elif what == "get":
-        value = getattr(*args)
-    elif what == "set":
-        value = setattr(*args)
-    elif what == "is_instance":
-        value = isinstance(*args)
-    elif what == "call":
-        value = args[0](*args[1:], **named)
-    else:
-        method = getattr(type(args[0]), what, None)
-        if method is None:
-            raise TypeError(type(args[0]).__name__ + " has no " + what)
-        value = method(*args)
+        return {"object": number_of(importlib.import_module(*args))}
+    if what == "iter":
+        return {"object": number_of(iter(*args))}
+    if what == "plain":
+        try:
+            return write_plain(*args)
+        except Opaque:
+            return {"object": number_of(*args)}
+    if what == "call":
+        return write(args[0](*args[1:], **named))
+    if what in WHAT:
+        return write(WHAT[what](*args))
+    method = getattr(type(args[0]), what, None)
+    if method is None:
+        raise TypeError(type(args[0]).__name__ + " has no " + what)
+    return write(method(*args))
+
+
+def answer(request):
+    args, named = [read(one) for one in request["args"]], {k: read(v) for k, v in request["named"].items()}
+    value = do(request["do"], args, named)
     # What a call has changed of its arguments, the test sees too.
-    return {"value": write(value), "args": [write(one) for one in args]}
+    changed = (*args[1:], *named.values()) if request["do"] == "call" else ()
+    return {"value": value, "changes": [write(one) for one in changed]}
+
+
+def line_of(kind):
+    """Classes of exceptions: the solution's own, the last first, and the built-in one that they derive from."""
+    line = []
+    for each in kind.__mro__:
+        if each.__module__ == "builtins":
+            return [line[::-1], each.__name__]
+        line.append([*number_of(each)[:1], each.__name__])
+    raise Opaque
 
 
 def error_of(e):
-    kinds = [kind.__name__ for kind in type(e).__mro__ if kind.__module__ == "builtins"]
     try:
-        text = str(e)
+        text = str(e)[:MAX_TEXT]
     except BaseException:
         text = ""
-    return {"error": kinds[0], "text": (type(e).__name__ + ": " + text)[:300]}
+    try:
+        args = [write_plain(one) for one in e.args]
+    except BaseException:
+        args = [text]
+    return {"error": line_of(type(e)), "args": args, "text": text, "object": number_of(e)}
 
 
 def main(reading, writing):
@@ -112,7 +191,7 @@ def main(reading, writing):
         if not size:
             return
         try:
-            reply = json.dumps(do(json.loads(requests.read(size))))
+            reply = json.dumps(answer(json.loads(requests.read(size))))
             if len(reply) > MAX_REPLY:
                 raise ValueError("the result is too large")
         except BaseException as e:
