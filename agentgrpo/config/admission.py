@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from agentgrpo.config.registry import CONNECTS, FUNCTIONS, PACKAGES, PROGRAMS, ROOT
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.secrets import VARIABLE, found_under, is_variable, keep
 
 HOSTS = ("url", "urls", "base_url", "web_url", "dsn")
 """Keys of a node that say whom it connects to."""
@@ -20,6 +22,8 @@ PLACES = (*HOSTS, "user_agent")
 """Keys of a node that say where it sends things, or that are sent along to anybody."""
 KEYS = ("api_key_env", "env", "dsn_env")
 """Keys of a node that name environment variables, the values of which leave this process."""
+_COMMANDS = ("command",)
+"""Keys of a node whose words are those of a process."""
 ALWAYS = ("dsn",)
 """Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
 BOARDS = ("tensorboard",)
@@ -57,6 +61,72 @@ def refuse_bare_addresses(tree: Any) -> None:
             raise ConfigError(
                 f"{path}={value} does not say how to connect; put http:// before it, or https://: http://{value}"
             )
+
+
+def refuse_secrets(tree: Any) -> None:
+    """Raise ConfigError for a password or a key in `tree`, a configuration with its interpolations unresolved, or what
+    a command line says of it: files hold it, and commands stand in the list of processes. From here on the variables
+    that it names instead are secrets."""
+    for path, value in _walk(tree):
+        key, beside = _last(path), _beside(tree, path)
+        for kind, _ in found_under(key, value, is_command=key in _COMMANDS) if _is_leaf(value) else ():
+            raise ConfigError(f"{path} holds {kind}, which would end up in files; {_instead(path, key, beside)}")
+        if key in KEYS and isinstance(value, str) and not VARIABLE.search(value):
+            if not is_variable(value):
+                raise ConfigError(
+                    f"{path} names no environment variable that is set, and is not shown because it may be the key "
+                    f"itself; set a variable to the key and give its name: {path}=NAME"
+                )
+            if key != "env":  # which names others, too
+                keep(value)
+        if isinstance(value, str) and ("://" in value or _PLACE.search(path)):
+            keep(*VARIABLE.findall(value))
+
+
+def refuse_variables_of_commands(config: Mapping[str, Any], unresolved: Any) -> None:
+    """Raise ConfigError for a command that takes the value of an environment variable, be it in two steps: every user
+    of the machine can read the words of a process."""
+    names = {name for _, text in _walk(unresolved) if isinstance(text, str) for name in VARIABLE.findall(text)}
+    raw = dict(_walk(unresolved))
+    for path, value in _walk(config):
+        if _last(path) not in _COMMANDS or not _is_leaf(value):
+            continue
+        for name in names:
+            if (held := os.environ.get(name)) and held in str(value) and held not in str(raw.get(path)):
+                how = _instead(path, _last(path), _beside(unresolved, path))
+                raise ConfigError(
+                    f"{path} takes the value of {name}, and every user can list the words of a process; {how}"
+                )
+
+
+def _instead(path: str, key: str, beside: Mapping[str, Any]) -> str:
+    """How a secret is handed over that the setting would hold."""
+    parent = path.rpartition(".")[0]
+    named = [name for name in KEYS if name in beside]
+    if key in _COMMANDS:
+        listed = f", which {_join(parent.removesuffix('.command'), 'env')}=[NAME] hands to it" if "env" in named else ""
+        return f"have the program read an environment variable itself{listed}"
+    also = "".join(f", or name the variable: {_join(parent, name)}=NAME" for name in named if name != "env")
+    return f"put it into an environment variable and write '${{oc.env:NAME}}' in its place{also}"
+
+
+def _last(path: str) -> str:
+    """The key that a value stands under; of a list's, that of the list."""
+    return next((part for part in reversed(path.split(".")) if not part.isdigit()), path)
+
+
+def _beside(tree: Any, path: str) -> Mapping[str, Any]:
+    """The node that a value stands in, with its other keys."""
+    node: Any = tree
+    nodes: list[Any] = []
+    for part in path.split("."):
+        nodes.append(node)
+        node = node[int(part)] if isinstance(node, list) else node.get(part) if isinstance(node, Mapping) else None
+    return next((node for node in reversed(nodes) if isinstance(node, Mapping)), {})
+
+
+def _is_leaf(value: Any) -> bool:
+    return not isinstance(value, Mapping | list)
 
 
 def refuse_targets(tree: Any, file: Path) -> None:

@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from agentgrpo.core.concurrency import PerLoop, uncounted
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.environments.started import StartedServer, words_of
+from agentgrpo.services.client import shown
 
 Reply = Mapping[str, Any]
 PORT = "{port}"
@@ -74,7 +75,7 @@ class EnvServer:
 
     @property
     def shown(self) -> str:
-        return f"OpenEnv server {self._url}"
+        return f"OpenEnv server {shown(self._url)}"
 
     async def action_schema(self) -> Mapping[str, Any]:
         """Raises EnvironmentFailure."""
