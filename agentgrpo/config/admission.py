@@ -67,66 +67,57 @@ def refuse_secrets(tree: Any) -> None:
     """Raise ConfigError for a password or a key in `tree`, a configuration with its interpolations unresolved, or what
     a command line says of it: files hold it, and commands stand in the list of processes. From here on the variables
     that it names instead are secrets."""
-    for path, value in _walk(tree):
-        key, beside = _last(path), _beside(tree, path)
-        for kind, _ in found_under(key, value, is_command=key in _COMMANDS) if _is_leaf(value) else ():
-            raise ConfigError(f"{path} holds {kind}, which would end up in files; {_instead(path, key, beside)}")
-        if key in KEYS and isinstance(value, str) and not VARIABLE.search(value):
-            if not is_variable(value):
-                raise ConfigError(
-                    f"{path} names no environment variable that is set, and is not shown because it may be the key "
-                    f"itself; set a variable to the key and give its name: {path}=NAME"
-                )
-            if key != "env":  # which names others, too
-                keep(value)
-        if isinstance(value, str) and ("://" in value or _PLACE.search(path)):
-            keep(*VARIABLE.findall(value))
+    for path, node, key, value in _texts(tree, tree):
+        where, last = _join(path, key), key.rpartition(".")[2]
+        variables = VARIABLE.findall(value)
+        if last in KEYS and not variables and not is_variable(value):
+            raise ConfigError(
+                f"{where} names no environment variable that is set, and is not shown, for it may be the key itself; set "
+                f"a variable to the key and give its name: {where}=NAME"
+            )
+        for kind, _ in found_under(last, value, is_command=last in (*_COMMANDS, *ALWAYS)):
+            raise ConfigError(f"{where} holds {kind}, which would end up in files; {_instead(path, last, node)}")
+        if last in KEYS and last != "env":  # which names others, too
+            keep(value)
+        if "://" in value or _PLACE.search(where):
+            keep(*variables)
 
 
-def refuse_variables_of_commands(config: Mapping[str, Any], unresolved: Any) -> None:
-    """Raise ConfigError for a command that takes the value of an environment variable, be it in two steps: every user
-    of the machine can read the words of a process."""
-    names = {name for _, text in _walk(unresolved) if isinstance(text, str) for name in VARIABLE.findall(text)}
-    raw = dict(_walk(unresolved))
-    for path, value in _walk(config):
-        if _last(path) not in _COMMANDS or not _is_leaf(value):
-            continue
-        for name in names:
-            if (held := os.environ.get(name)) and held in str(value) and held not in str(raw.get(path)):
-                how = _instead(path, _last(path), _beside(unresolved, path))
-                raise ConfigError(
-                    f"{path} takes the value of {name}, and every user can list the words of a process; {how}"
-                )
+def refuse_variables_of_commands(config: Any, unresolved: Any) -> None:
+    """Raise ConfigError for a command that takes the value of an environment variable, be it in two steps: all users of
+    a machine can read the words of its processes."""
+    names = {name for _, _, _, text in _texts(unresolved, unresolved) for name in VARIABLE.findall(text)}
+    for path, node, key, value in _texts(config, unresolved):
+        for name in names if key in _COMMANDS else ():
+            if (held := os.environ.get(name)) and held in value:
+                where, how = _join(path, key), _instead(path, key, node)
+                raise ConfigError(f"{where} takes the value of {name}, and all users can list a process's words; {how}")
 
 
-def _instead(path: str, key: str, beside: Mapping[str, Any]) -> str:
-    """How a secret is handed over that the setting would hold."""
-    parent = path.rpartition(".")[0]
-    named = [name for name in KEYS if name in beside]
+def _texts(tree: Any, raw: Any) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+    """(key of the node, node, key in it, text) of every value; the words of a command are one text."""
+    for path, node, _ in _nodes(tree, raw):
+        for key, value in node.items():
+            values = _flat(value)
+            for text in [" ".join(values)] if str(key) in _COMMANDS else values:
+                yield path, node, str(key), text
+
+
+def _flat(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [text for inner in value for text in _flat(inner)]
+    return [] if value is None or isinstance(value, Mapping | bool | float) else [str(value)]
+
+
+def _instead(path: str, key: str, node: Mapping[str, Any]) -> str:
+    """How a secret is handed over that the setting `key` of the node would hold."""
     if key in _COMMANDS:
-        listed = f", which {_join(parent.removesuffix('.command'), 'env')}=[NAME] hands to it" if "env" in named else ""
+        listed = f", which {_join(path, 'env')}=[NAME] hands to it" if "env" in node else ""
         return f"have the program read an environment variable itself{listed}"
-    also = "".join(f", or name the variable: {_join(parent, name)}=NAME" for name in named if name != "env")
-    return f"put it into an environment variable and write '${{oc.env:NAME}}' in its place{also}"
-
-
-def _last(path: str) -> str:
-    """The key that a value stands under; of a list's, that of the list."""
-    return next((part for part in reversed(path.split(".")) if not part.isdigit()), path)
-
-
-def _beside(tree: Any, path: str) -> Mapping[str, Any]:
-    """The node that a value stands in, with its other keys."""
-    node: Any = tree
-    nodes: list[Any] = []
-    for part in path.split("."):
-        nodes.append(node)
-        node = node[int(part)] if isinstance(node, list) else node.get(part) if isinstance(node, Mapping) else None
-    return next((node for node in reversed(nodes) if isinstance(node, Mapping)), {})
-
-
-def _is_leaf(value: Any) -> bool:
-    return not isinstance(value, Mapping | list)
+    named = "".join(
+        f", or name the variable: {_join(path, name)}=NAME" for name in KEYS if name in node and name != "env"
+    )
+    return f"put it into an environment variable and write '${{oc.env:NAME}}' in its place{named}"
 
 
 def refuse_targets(tree: Any, file: Path) -> None:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus, unquote
@@ -223,8 +223,8 @@ def _spellings(names: Iterable[str]) -> list[tuple[str, str]]:
 @lru_cache(maxsize=1024)
 def _spelt(value: str) -> frozenset[str]:
     plain = {value, unquote(value)}
-    coded = {code(v) for v in plain for code in (quote, lambda v: quote(v, safe=""), quote_plus, _in_json)}
-    return frozenset(filter(None, plain | coded))
+    coded = {code(v) for v in plain for code in (quote, partial(quote, safe=""), quote_plus, _in_json)}
+    return frozenset(filter(None, {*plain, *coded, *map(_in_json, coded)}))  # a call's arguments are JSON in JSON
 
 
 def _in_json(value: str) -> str:

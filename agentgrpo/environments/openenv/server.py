@@ -16,10 +16,11 @@ import json
 import logging
 import socket
 import urllib.request
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -143,14 +144,24 @@ class EnvServer:
     def _got(self, path: str, timeout_s: float) -> bytes:
         """Raises OSError, also for an answer that says no."""
         proxies = urllib.request.ProxyHandler({} if self.is_ours else None)
-        with urllib.request.build_opener(proxies).open(f"{self._url}{path}", timeout=timeout_s) as answer:
+        with urllib.request.build_opener(proxies).open(self._request(path), timeout=timeout_s) as answer:
             body: bytes = answer.read(_MAX_BYTES)
             return body
+
+    def _request(self, path: str) -> urllib.request.Request:
+        """A GET of what lies below the URL, with its query and its login, which urllib takes for a host."""
+        parts = urlsplit(self._url)
+        login, at, host = parts.netloc.rpartition("@")
+        sent = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if at else {}
+        return urllib.request.Request(
+            urlunsplit(parts._replace(netloc=host, path=_below(parts.path, path))), headers=sent
+        )
 
     @property
     def _ws_url(self) -> str:
         parts = urlsplit(self._url)
-        return urlunsplit(parts._replace(scheme="wss" if parts.scheme == "https" else "ws", path=f"{parts.path}/ws"))
+        scheme = "wss" if parts.scheme == "https" else "ws"
+        return urlunsplit(parts._replace(scheme=scheme, path=_below(parts.path, "/ws")))
 
 
 class ServerSession:
@@ -256,6 +267,10 @@ class _Room:
                 "" if most == 1 else "s",
                 most,
             )
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}{name}"
 
 
 def _complaints(data: Mapping[str, Any]) -> str:
