@@ -72,8 +72,8 @@ def refuse_secrets(tree: Any) -> None:
         variables = VARIABLE.findall(value)
         if last in KEYS and not variables and not is_variable(value):
             raise ConfigError(
-                f"{where} names no environment variable that is set, and is not shown, for it may be the key itself; set "
-                f"a variable to the key and give its name: {where}=NAME"
+                f"{where} names no environment variable that is set, and is not shown, for it may be the key itself; "
+                f"set a variable to the key and give its name: {where}=NAME"
             )
         for kind, _ in found_under(last, value, is_command=last in (*_COMMANDS, *ALWAYS)):
             raise ConfigError(f"{where} holds {kind}, which would end up in files; {_instead(path, last, node)}")

@@ -20,6 +20,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -144,9 +145,13 @@ class EnvServer:
     def _got(self, path: str, timeout_s: float) -> bytes:
         """Raises OSError, also for an answer that says no."""
         proxies = urllib.request.ProxyHandler({} if self.is_ours else None)
-        with urllib.request.build_opener(proxies).open(self._request(path), timeout=timeout_s) as answer:
-            body: bytes = answer.read(_MAX_BYTES)
-            return body
+        try:
+            with urllib.request.build_opener(proxies).open(self._request(path), timeout=timeout_s) as answer:
+                body: bytes = answer.read(_MAX_BYTES)
+                return body
+        except HTTPError as e:
+            e.close()
+            raise
 
     def _request(self, path: str) -> urllib.request.Request:
         """A GET of what lies below the URL, with its query and its login, which urllib takes for a host."""
