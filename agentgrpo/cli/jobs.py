@@ -15,8 +15,8 @@ from agentgrpo.config.hardware import speaks
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import AgentGrpoError, MalformedRows, Preempted, ProcessError
 from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
-from agentgrpo.core.secrets import discreet, guarded
-from agentgrpo.core.untrusted import visible
+from agentgrpo.core.secrets import guarded
+from agentgrpo.core.untrusted import printable
 
 if TYPE_CHECKING:
     from agentgrpo.config.compose import Job
@@ -33,18 +33,13 @@ def report(error: BaseException, debug: bool = False) -> int:
     interrupted = is_of_interrupt(error)
     known = interrupted or isinstance(error, AgentGrpoError)
     if debug or not known:
-        print(_printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if known and (isinstance(error, ProcessError) or speaks()):
         text = str(error) if isinstance(error, MalformedRows) else _one_line(error)
-        print(SAID if interrupted else f"agentgrpo: {_printable(text)}", file=sys.stderr)
+        print(SAID if interrupted else f"agentgrpo: {printable(text)}", file=sys.stderr)
     if interrupted:
         return INTERRUPTED
     return error.exit_code if isinstance(error, AgentGrpoError) else 1
-
-
-def _printable(text: str) -> str:
-    """What errors say is often other people's: the names of their files, their templates, what their servers answer."""
-    return visible(discreet(text))
 
 
 def _one_line(error: BaseException, kind: str = "") -> str:
@@ -156,7 +151,7 @@ class Jobs:
         for place, overrides, why in self._failed:
             own = " ".join(o for o in overrides if not all(o in others for others in self._overrides))
             said = f"{place}: {own}{': ' if own else ''}{why}"
-            print(f"agentgrpo:   {_printable(said)}", file=sys.stderr)
+            print(f"agentgrpo:   {printable(said)}", file=sys.stderr)
 
     @property
     def exit_code(self) -> int:

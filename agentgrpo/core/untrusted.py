@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.errors import AgentGrpoError, DataError
+from agentgrpo.core.secrets import discreet
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -32,6 +33,12 @@ def visible(text: str) -> str:
     """`text` without escape sequences, control characters and invisible ones. It takes time in proportion to its
     length, whatever is in it."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", _ESCAPES.sub("", text))
+
+
+def printable(text: str) -> str:
+    """`text`, in which there may be words of others (an error's, a file's name), as a terminal and a log may get it:
+    visible, and without secrets."""
+    return visible(discreet(text))
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:
