@@ -173,6 +173,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made("llama", tmp_path_factory.mktemp("model") / "model")
 
 
+QUIET = '''
+class Quiet:
+    def reset(self, **columns):
+        return "go"
+
+    def act(self, x: str) -> str:
+        """Acts.
+
+        Args:
+            x: What.
+        """
+        return x
+'''
+
+
 @pytest.fixture
 def base(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The settings of a run of one step, here."""
@@ -183,7 +198,7 @@ def base(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
     Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("c.jsonl").write_text('{"id": "d1", "text": "A is B."}\n')
     Path("fails.py").write_text("import os, sys\nprint(os.environ['CANARY_PW'], file=sys.stderr)\nsys.exit(3)\n")
-    Path("quiet.py").write_text("class Quiet:\n    def reset(self, **columns):\n        return 'go'\n")
+    Path("quiet.py").write_text(QUIET)
     numbers = ["rollout.max_tokens=4", "rollout.tasks_per_step=1", "rollout.group_size=2", "run.max_steps=1"]
     quiet = ["run.final_eval=false", "run.eval_every=0", "hardware.threads=1", "run.log_with=[tensorboard]"]
     return ["experiment=none", "task.questions=q.jsonl", f"model.path={model}", "run.dir=run", *numbers, *quiet]
@@ -191,6 +206,7 @@ def base(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
 
 SEARCH = ["task.corpus=c.jsonl", "retriever=http", "retriever.retries=0"]
 JUDGE = ["environment=quiet:Quiet", "reward=correctness", "judge=llm", "judge.completer.retries=0"]
+HERE = "judge.completer.base_url=http://127.0.0.1:PORT/v1"
 OPENENV = ["environment=openenv", "task=jsonl", "reward=environment"]
 MCP = ["environment=tools", "tools=[mcp]", "reward=react"]
 PROGRAM = ["environment=program", "reward=environment"]
@@ -285,25 +301,17 @@ def port() -> Iterator[int]:
 
 
 NAMED = {
-    "openenv": [*OPENENV, f"environment.url='http://u:{VARIABLE}@127.0.0.1:PORT/?q={VARIABLE}'"],
-    "retriever": [*SEARCH, f"retriever.url='http://u:{VARIABLE}@127.0.0.1:PORT/retrieve?q={VARIABLE}'"],
-    "retriever's path": [*SEARCH, f"retriever.url='http://127.0.0.1:PORT/{VARIABLE}/retrieve'"],
-    "broken": [*SEARCH, f"retriever.url='http://u:{VARIABLE}/@127.0.0.1:PORT/retrieve'"],
-    "judge": [*JUDGE, f"judge.completer.base_url='http://u:{VARIABLE}@127.0.0.1:PORT/v1'"],
-    "judge's key": [
-        *JUDGE,
-        "judge.completer.base_url=http://127.0.0.1:PORT/v1",
-        "judge.completer.api_key_env=CANARY_PW",
-    ],
-    "judge's fields": [
-        *JUDGE,
-        "judge.completer.base_url=http://127.0.0.1:PORT/v1",
-        f"+judge.completer.extra.token='{VARIABLE}'",
-    ],
-    "mcp": [*MCP, f"tools.mcp.url='http://u:{VARIABLE}@127.0.0.1:PORT/mcp?q={VARIABLE}'"],
-    "mcp's program": [*MCP, "tools.mcp.command='python fails.py'", "tools.mcp.env=[CANARY_PW]"],
-    "mcp's command": [*MCP, f"tools.mcp.command='python fails.py {VARIABLE}'"],
-    "qdrant": ["retriever=qdrant", f"retriever.url='http://u:{VARIABLE}@127.0.0.1:PORT'"],
+    "openenv": (8, [*OPENENV, f"environment.url='http://u:{VARIABLE}@127.0.0.1:PORT/?q={VARIABLE}'"]),
+    "retriever": (8, [*SEARCH, f"retriever.url='http://u:{VARIABLE}@127.0.0.1:PORT/retrieve?q={VARIABLE}'"]),
+    "retriever's path": (8, [*SEARCH, f"retriever.url='http://127.0.0.1:PORT/{VARIABLE}/retrieve'"]),
+    "broken": (2, [*SEARCH, f"retriever.url='http://u:{VARIABLE}/@127.0.0.1:PORT/retrieve'"]),
+    "judge": (8, [*JUDGE, f"judge.completer.base_url='http://u:{VARIABLE}@127.0.0.1:PORT/v1'"]),
+    "judge's key": (8, [*JUDGE, HERE, "judge.completer.api_key_env=CANARY_PW"]),
+    "judge's fields": (8, [*JUDGE, HERE, f"+judge.completer.extra.token='{VARIABLE}'"]),
+    "mcp": (2, [*MCP, f"tools.mcp.url='http://u:{VARIABLE}@127.0.0.1:PORT/mcp?q={VARIABLE}'"]),
+    "mcp's program": (2, [*MCP, "tools.mcp.command='python fails.py'", "tools.mcp.env=[CANARY_PW]"]),
+    "mcp's command": (2, [*MCP, f"tools.mcp.command='python fails.py {VARIABLE}'"]),
+    "qdrant": (2, ["retriever=qdrant", f"retriever.url='http://u:{VARIABLE}@127.0.0.1:PORT'"]),
 }
 
 
@@ -311,7 +319,8 @@ NAMED = {
 def test_a_secret_of_the_environment_is_found_nowhere(
     place: str, base: list[str], port: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", *base, *(word.replace("PORT", str(port)) for word in NAMED[place])]) in (2, 8)
+    code, words = NAMED[place]
+    assert main(["train", *base, *(word.replace("PORT", str(port)) for word in words)]) == code
     told = capfd.readouterr()
     assert CANARY not in told.out + told.err, told
     assert holding(tmp_path) == []

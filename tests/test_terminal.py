@@ -18,22 +18,30 @@ EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202ered\x1b[2J\r\x08\x00"
 """A title, a colour, a cleared screen, a text turned round, a line overwritten."""
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 NAME = EVIL.replace("\0", "")
-SPEAKS = f"""
+SPEAKS = f'''
 import sys, warnings
 EVIL = {EVIL!r}
-class Raises:
+class _Acts:
+    def act(self, x: str) -> str:
+        """Acts.
+
+        Args:
+            x: What.
+        """
+        return "ok " + EVIL
+class Raises(_Acts):
     def reset(self, **columns): raise ValueError("why: " + EVIL)
-class Named:
+class Named(_Acts):
     def reset(self, **columns):
         raise type("E" + EVIL.replace(chr(0), ""), (Exception,), {{}})("x")
-class Warns:
+class Warns(_Acts):
     def reset(self, **columns):
         warnings.warn("look: " + EVIL)
         raise ValueError("x")
-class Rewards:
+class Rewards(_Acts):
     def reset(self, **columns): return "go"
     def get_reward(self): return {{"reward": 1.0, "m" + EVIL: "no number " + EVIL}}
-"""
+'''
 
 
 def template(folder: Path) -> list[str]:
@@ -138,6 +146,7 @@ def test_an_error_has_no_control_character(
     code = main(["train", *base, f"model.path={own}", *SOURCES[source](own)])
     told = capfd.readouterr()
     assert code in (2, 8)
+    assert "no public methods" not in told.err
     assert re.findall(CONTROL, told.out + told.err) == []
 
 
