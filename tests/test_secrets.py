@@ -62,6 +62,11 @@ SECRETS: dict[str, tuple[str, Any]] = {
     "the key itself, misspelt": ("api_kye", CANARY),
     "a password, misspelt": ("pasword", CANARY),
     "a key that a service has issued": ("user", "sk-proj-a1b2c3d4e5f6g7h8i9j0"),
+    "a header in words": ("Authorization", "Bearer swordfish"),
+    "a password in words": ("passwd", "sword fish"),
+    "a key under any name": ("openai_key", CANARY),
+    "a URL without a scheme": ("url", f"//u:{CANARY}@host/x"),
+    "a host with a login": ("url", f"u:{CANARY}@host:80"),
     "one that stands in for a variable": ("url", f"http://u:${{oc.env:PW,{CANARY}}}@host"),
 }
 HARMLESS = {
@@ -69,6 +74,7 @@ HARMLESS = {
     "a user of a database": ("dsn", "postgresql://user@host/database?application_name=mine"),
     "a port and an @": ("url", "http://host:8000/@user/x"),
     "a variable": ("url", "http://u:${oc.env:PW}@host/?key=${oc.env:KEY}"),
+    "a variable's name from elsewhere": ("api_key_env", "${judge.completer.api_key_env}"),
     "a variable as a whole": ("token", "${oc.env:KEY}"),
     "names of columns": ("question_key", "query"),
     "limits": ("max_tokens", 4096),

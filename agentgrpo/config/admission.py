@@ -70,14 +70,14 @@ def refuse_secrets(tree: Any) -> None:
     for path, node, key, value in _texts(tree, tree):
         where, last = _join(path, key), key.rpartition(".")[2]
         variables = VARIABLE.findall(value)
-        if last in KEYS and not variables and not is_variable(value):
+        if last in KEYS and "${" not in value and not is_variable(value):
             raise ConfigError(
                 f"{where} names no environment variable that is set, and is not shown, for it may be the key itself; "
                 f"set a variable to the key and give its name: {where}=NAME"
             )
         for kind, _ in found_under(last, value, is_command=last in (*_COMMANDS, *ALWAYS)):
             raise ConfigError(f"{where} holds {kind}, which would end up in files; {_instead(path, last, node)}")
-        if last in KEYS and last != "env":  # which names others, too
+        if last in KEYS and last != "env" and "${" not in value:  # which names others, too
             keep(value)
         if "://" in value or _PLACE.search(where):
             keep(*variables)

@@ -48,7 +48,9 @@ _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
 _DEFAULT = re.compile(r"\$\{\s*oc\.env\s*:[^,{}]*,([^{}]*)\}")
 VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,{}]+)")
 """An environment variable that a setting takes its value from."""
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^\s'\"<>`]+)", re.IGNORECASE)
+_URL = re.compile(r"(?:([a-z][a-z0-9+.-]*):|(?<![\w:/]))//([^\s'\"<>`]+)", re.IGNORECASE)
+_NO_SCHEME = re.compile(r"(?!mailto:)[^\s/:@]+:([^\s/@]+)@[\w.-]+(?::\d+)?(?:/\S*)?")
+"""user:password@host/path."""
 _BROKEN = re.compile(r"[^/?#@]*:(?!\d*(?:[/?#]|$))")
 """What begins as user:password and has / or # in the password."""
 _PARAMETER = re.compile(r"[?&;#]([\w.\[\]-]+)=([^&;#\s'\"]+)")
@@ -100,6 +102,8 @@ def found_in(text: str, *, is_command: bool = False) -> Iterator[tuple[str, str]
     text = literal(text)
     for scheme, rest in _URL.findall(text):
         yield from _in_url(scheme.lower(), rest)
+    if match := _NO_SCHEME.fullmatch(text.strip()):
+        yield PASSWORD, match[1]
     is_word = not re.search(r"\s", text.strip())
     for pattern in (*((_PARAMETER,) if is_word else ()), *((_PAIR, _OPTION) if is_command else ())):
         for name, value in pattern.findall(text):
@@ -143,8 +147,11 @@ def found_under(name: str, value: object, *, is_command: bool = False) -> Iterat
     if isinstance(value, bool | float) or value is None:
         return
     text = literal(str(value))
-    if (kind := says_secret(name, is_setting=True)) and not re.search(r"\s", text) and _is_value(text):
-        yield kind, text
+    secret, kind = re.sub(rf"^{_BEARER}", "", text.strip(), flags=re.IGNORECASE), says_secret(name, is_setting=True)
+    if kind and _is_value(secret) and (kind == PASSWORD or not re.search(r"\s", secret)):
+        yield kind, secret
+    if _WORD.findall(name)[-1:] in (["key"], ["Key"]) and looks_issued(text, is_bare=True):
+        yield KEY, text
     yield from found_in(text, is_command=is_command)
 
 
