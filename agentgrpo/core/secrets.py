@@ -274,7 +274,7 @@ def guarded(words: Sequence[str] = ()) -> Iterator[None]:
     keep_typed(words)
     try:
         if not is_inner:
-            sys.stdout, sys.stderr = map(_Masking, screen)  # type: ignore[assignment]
+            sys.stdout, sys.stderr = map(_Masking, screen)
         yield
     finally:
         sys.stdout, sys.stderr = screen
