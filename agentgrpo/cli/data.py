@@ -7,6 +7,7 @@ from typing import Any
 
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.untrusted import printable
 from agentgrpo.tasks.questions.checking import check
 from agentgrpo.tasks.questions.formats import FORMATS
 
@@ -27,7 +28,7 @@ def data(config: Mapping[str, Any], command: Command) -> VerbResult:
         corpus=given["corpus"],
         corpus_keys=_keys(given["corpus_keys"]),
     )
-    print(report.json() if given["json"] else "\n".join(report.lines()))
+    print(report.json() if given["json"] else printable("\n".join(report.lines())))
     return VerbResult(exit_code=int(report.hurts))
 
 

@@ -15,7 +15,8 @@ from agentgrpo.config.hardware import speaks
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 from agentgrpo.core.errors import AgentGrpoError, MalformedRows, Preempted, ProcessError
 from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
-from agentgrpo.core.untrusted import visible
+from agentgrpo.core.secrets import guarded
+from agentgrpo.core.untrusted import printable
 
 if TYPE_CHECKING:
     from agentgrpo.config.compose import Job
@@ -32,10 +33,10 @@ def report(error: BaseException, debug: bool = False) -> int:
     interrupted = is_of_interrupt(error)
     known = interrupted or isinstance(error, AgentGrpoError)
     if debug or not known:
-        traceback.print_exception(error)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if known and (isinstance(error, ProcessError) or speaks()):
-        text = visible(str(error) if isinstance(error, MalformedRows) else _one_line(error))
-        print(SAID if interrupted else f"agentgrpo: {text}", file=sys.stderr)
+        text = str(error) if isinstance(error, MalformedRows) else _one_line(error)
+        print(SAID if interrupted else f"agentgrpo: {printable(text)}", file=sys.stderr)
     if interrupted:
         return INTERRUPTED
     return error.exit_code if isinstance(error, AgentGrpoError) else 1
@@ -79,6 +80,7 @@ class Jobs:
         self._folders: set[Path] = set()
         self._process = os.getpid()
 
+    @guarded()  # in a launcher's worker, too
     def one(self, tree: Any) -> float | None:
         """The objective of a job. A failure is said, so that a sweep goes on; raises SystemExit for a stop that can be
         resumed, KeyboardInterrupt, and in a launcher's worker whatever the job raised."""
@@ -148,7 +150,8 @@ class Jobs:
             print(f"agentgrpo: {len(self._failed)} of {len(self._codes)} jobs failed:", file=sys.stderr)
         for place, overrides, why in self._failed:
             own = " ".join(o for o in overrides if not all(o in others for others in self._overrides))
-            print(f"agentgrpo:   {place}: {own}{': ' if own else ''}{why}", file=sys.stderr)
+            said = f"{place}: {own}{': ' if own else ''}{why}"
+            print(f"agentgrpo:   {printable(said)}", file=sys.stderr)
 
     @property
     def exit_code(self) -> int:

@@ -24,18 +24,26 @@ from typing import Any, NoReturn
 import agentgrpo
 from agentgrpo import __version__
 from agentgrpo.cli.jobs import Jobs, report
+from agentgrpo.config.admission import refuse_secrets
 from agentgrpo.config.registry import NESTED, ROOT
 from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.interrupts import raise_again
 from agentgrpo.core.renamed import overrides_of_today
+from agentgrpo.core.secrets import guarded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code, of several jobs that of the first one with another than 0."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    with guarded(words):
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
     try:
-        line, code = read(list(sys.argv[1:] if argv is None else argv)), 0
+        line, code = read(words), 0
         if line is not None and line.verb.composes:
             with _jobs_of(line, debug=debug) as (jobs, run):
                 run()
@@ -58,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_one(argv: Sequence[str]) -> Path:
     """The directory of the one run of a command line, for a program: what went wrong is raised as it is."""
+    with guarded(argv):
+        return _run_one(argv)
+
+
+def _run_one(argv: Sequence[str]) -> Path:
     line = read(list(argv))
     if line is None or line.sweep or any(flag in SHARED_FLAGS and flag != "--config-dir" for flag in line.flags):
         raise ConfigError(f"agentgrpo {' '.join(argv)}; from Python it is one run, with settings such as run.seed=1")
@@ -145,10 +158,12 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.hardware import speaks
-    from agentgrpo.config.overrides import brought, makes_room, normalise, of_one_run, parse, place_sweep
+    from agentgrpo.config.overrides import brought, makes_room, normalise, of_one_run, parse, place_sweep, swept_values
 
     verb, sweep = line.verb, line.sweep
     overrides = normalise(line.overrides, line.presets, sweep=sweep)
+    if sweep:
+        refuse_secrets(swept_values(overrides))  # before Hydra writes them down
     if verb.keeps_nothing:
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from agentgrpo.config.registry import CONNECTS, FUNCTIONS, PACKAGES, PROGRAMS, ROOT
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.secrets import VARIABLE, found_under, is_variable, keep
 
 HOSTS = ("url", "urls", "base_url", "web_url", "dsn")
 """Keys of a node that say whom it connects to."""
@@ -20,6 +22,8 @@ PLACES = (*HOSTS, "user_agent")
 """Keys of a node that say where it sends things, or that are sent along to anybody."""
 KEYS = ("api_key_env", "env", "dsn_env")
 """Keys of a node that name environment variables, the values of which leave this process."""
+_COMMANDS = ("command",)
+"""Keys of a node whose words are those of a process."""
 ALWAYS = ("dsn",)
 """Places that get secrets which no key names: PostgreSQL's library adds PGPASSWORD, and what ~/.pgpass holds."""
 BOARDS = ("tensorboard",)
@@ -57,6 +61,63 @@ def refuse_bare_addresses(tree: Any) -> None:
             raise ConfigError(
                 f"{path}={value} does not say how to connect; put http:// before it, or https://: http://{value}"
             )
+
+
+def refuse_secrets(tree: Any) -> None:
+    """Raise ConfigError for a password or a key in `tree`, a configuration with its interpolations unresolved, or what
+    a command line says of it: files hold it, and commands stand in the list of processes. From here on the variables
+    that it names instead are secrets."""
+    for path, node, key, value in _texts(tree, tree):
+        where, last = _join(path, key), key.rpartition(".")[2]
+        variables = VARIABLE.findall(value)
+        if last in KEYS and "${" not in value and not is_variable(value):
+            raise ConfigError(
+                f"{where} names no environment variable that is set, and is not shown, for it may be the key itself; "
+                f"set a variable to the key and give its name: {where}=NAME"
+            )
+        for kind, _ in found_under(last, value, is_command=last in (*_COMMANDS, *ALWAYS)):
+            raise ConfigError(f"{where} holds {kind}, which would end up in files; {_instead(path, last, node)}")
+        if last in KEYS and last != "env" and "${" not in value:  # which names others, too
+            keep(value)
+        if "://" in value or _PLACE.search(where):
+            keep(*variables)
+
+
+def refuse_variables_of_commands(config: Any, unresolved: Any) -> None:
+    """Raise ConfigError for a command that takes the value of an environment variable, be it in two steps: all users of
+    a machine can read the words of its processes."""
+    names = {name for _, _, _, text in _texts(unresolved, unresolved) for name in VARIABLE.findall(text)}
+    for path, node, key, value in _texts(config, unresolved):
+        for name in names if key in _COMMANDS else ():
+            if (held := os.environ.get(name)) and held in value:
+                where, how = _join(path, key), _instead(path, key, node)
+                raise ConfigError(f"{where} takes the value of {name}, and all users can list a process's words; {how}")
+
+
+def _texts(tree: Any, raw: Any) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+    """(key of the node, node, key in it, text) of every value; the words of a command are one text."""
+    for path, node, _ in _nodes(tree, raw):
+        for key, value in node.items():
+            values = _flat(value)
+            for text in [" ".join(values)] if str(key) in _COMMANDS else values:
+                yield path, node, str(key), text
+
+
+def _flat(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [text for inner in value for text in _flat(inner)]
+    return [] if value is None or isinstance(value, Mapping | bool | float) else [str(value)]
+
+
+def _instead(path: str, key: str, node: Mapping[str, Any]) -> str:
+    """How a secret is handed over that the setting `key` of the node would hold."""
+    if key in _COMMANDS:
+        listed = f", which {_join(path, 'env')}=[NAME] hands to it" if "env" in node else ""
+        return f"have the program read an environment variable itself{listed}"
+    named = "".join(
+        f", or name the variable: {_join(path, name)}=NAME" for name in KEYS if name in node and name != "env"
+    )
+    return f"put it into an environment variable and write '${{oc.env:NAME}}' in its place{named}"
 
 
 def refuse_targets(tree: Any, file: Path) -> None:

@@ -34,9 +34,11 @@ from agentgrpo.config.admission import (
     refuse_bare_addresses,
     refuse_remote_code,
     refuse_resolvers,
+    refuse_secrets,
     refuse_targets,
     refuse_unnamed,
     refuse_unnamed_code,
+    refuse_variables_of_commands,
 )
 from agentgrpo.config.build import admit_user_code, leave_out_nulls, refuse_unknown, user_code, validate
 from agentgrpo.config.hardware import Launch
@@ -87,15 +89,20 @@ class Composition:
 
 
 def to_plain(cfg: DictConfig) -> dict[str, Any]:
-    """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found."""
-    refuse_resolvers(OmegaConf.to_container(cfg, resolve=False))
+    """The tree with every interpolation resolved. Raises ConfigError for a value that is missing or cannot be found,
+    and for a secret that is written out."""
+    unresolved = OmegaConf.to_container(cfg, resolve=False)
+    refuse_resolvers(unresolved)
+    refuse_secrets(unresolved)
     try:
         if missing := sorted(OmegaConf.missing_keys(cfg)):
             has = "has no value; give it one" if len(missing) == 1 else "have no value; give each one"
             raise ConfigError(f"{' and '.join(missing)} {has}: {' '.join(f'{key}=...' for key in missing)}")
-        return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as e:
         raise ConfigError(f"{e.full_key}: {str(e).splitlines()[0]}") from e
+    refuse_variables_of_commands(config, unresolved)
+    return config
 
 
 def to_yaml(tree: Mapping[str, Any], choices: Mapping[str, str]) -> str:

@@ -134,6 +134,11 @@ def by_key(overrides: Sequence[str]) -> dict[str, Any]:
     return {o.key_or_group: o.value() for o in parse(overrides)}
 
 
+def swept_values(overrides: Sequence[str]) -> dict[str, list[Any]]:
+    """key -> the values that a sweep gives it one after the other."""
+    return {o.key_or_group: _values(o) for o in parse(overrides)}
+
+
 def _chosen(group: str, override: Override) -> Iterator[Any]:
     """The presets that are chosen; where a group holds parts by name, a list of presets is all of their parts."""
     for value in _values(override):

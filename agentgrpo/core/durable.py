@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from agentgrpo.core.errors import AgentGrpoError, CheckpointError, RunDirectoryError, StorageError
+from agentgrpo.core.secrets import masked_bytes
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FREE_SPACE = "; free space (or raise the quota) and go on with `agentgrpo resume`"
@@ -150,7 +151,7 @@ def ensure_directory(path: Path) -> None:
             fsync_directory(directory.parent)
 
 
-# --- Durable files: whole ones, and logs that only grow.
+# --- Durable files: whole ones, and logs that only grow. They hold no secret that is known (core.secrets).
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -169,7 +170,7 @@ def write_each_atomic(files: Mapping[Path, bytes]) -> None:
     try:
         for path, data in files.items():
             with storage(path, len(data)):
-                _write_new(temporaries[path], data)
+                _write_new(temporaries[path], masked_bytes(data))
         for path, temporary in temporaries.items():
             with storage(path):
                 rename(temporary, path)
@@ -197,7 +198,7 @@ def append_lines(path: Path, lines: Sequence[str], *, synced: bool = True) -> in
     survive a kill at once, but a power failure only after the next `sync` of the file."""
     if any("\n" in line for line in lines):
         raise ValueError(f"{path}: a line to append holds a line end")
-    data = "".join(f"{line}\n" for line in lines).encode()
+    data = masked_bytes("".join(f"{line}\n" for line in lines).encode())
     ensure_directory(path.parent)
     with storage(path, len(data)):
         is_new = not path.exists()

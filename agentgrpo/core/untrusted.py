@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.errors import AgentGrpoError, DataError, line_of
+from agentgrpo.core.secrets import discreet
 
 _ESCAPES = re.compile(
     "\x1b\\[[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, cursor
@@ -38,6 +39,12 @@ def visible(text: str) -> str:
         return text
     parts = (text[i : i + _PART] for i in range(0, len(text), _PART))
     return "".join(_INVISIBLE.sub("", _ESCAPES.sub("", part)) for part in parts)
+
+
+def printable(text: str) -> str:
+    """`text`, in which there may be words of others (an error's, a file's name), as a terminal and a log may get it:
+    visible, and without secrets."""
+    return visible(discreet(text))
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:

@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
@@ -45,10 +46,18 @@ class StartedServer:
     """Started when it is first needed, and again where it has died since."""
 
     def __init__(
-        self, argv: Callable[[], Sequence[str]], *, shown: str, is_up: Callable[[], Awaitable[bool]], timeout_s: float
+        self,
+        argv: Callable[[], Sequence[str]],
+        *,
+        shown: str,
+        is_up: Callable[[], Awaitable[bool]],
+        timeout_s: float,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """argv: of the process, asked anew for each start. is_up: whether it answers. timeout_s: until it must."""
+        """argv: of the process, asked anew for each start. is_up: whether it answers. timeout_s: until it must.
+        variables: of its environment, beside those of this process."""
         self._argv, self._shown, self._is_up, self._timeout_s = argv, shown, is_up, timeout_s
+        self._variables = variables
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         self._process: _Kept | None = None
 
@@ -60,7 +69,7 @@ class StartedServer:
             if self._process is not None and self._process.is_alive:
                 return
             await self.close()
-            process = _Kept(self._argv())
+            process = _Kept(self._argv(), self._variables)
             late = time.monotonic() + self._timeout_s
             try:
                 while not await self._is_up():
@@ -84,7 +93,7 @@ class StartedServer:
 class _Kept:
     """A process under a keeper (tools.worker), which ends it with all that it has started, also when this one dies."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         """Raises EnvironmentFailure."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115, closed by `end`
         self._channel, control = socket.socketpair()
@@ -95,6 +104,7 @@ class _Kept:
                     stdin=control.fileno(),
                     stdout=self._output,
                     stderr=subprocess.STDOUT,
+                    env={**os.environ, **variables},
                     start_new_session=True,
                 )
             except OSError as e:

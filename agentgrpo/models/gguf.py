@@ -26,16 +26,21 @@ from zipfile import BadZipFile, ZipFile
 import torch
 import transformers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agentgrpo.core.cache import default_cache, made_once
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.models.gguf_header import read_header
+from agentgrpo.training.plausible import described_weights, refuse_many_layers
 
 SUFFIX = ".gguf"
 PACKAGE = "pypi:"
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)")
 _SPLITS_DIGITS = ("smollm",)
 """Values of tokenizer.ggml.pre whose every digit is a token of its own. (transformers reads merges and words only.)"""
+_PER_NUMBER = 4
+"""Weights for a number of the tensors, at most: output embeddings may be those of the input, and buffers are in no
+file."""
 _QUANTISED = ("quantization_config", "hf_quantizer", "is_quantized", "quantization_method")
 """What transformers leaves on a model that it has dequantised, and then refuses to save it for."""
 
@@ -169,10 +174,17 @@ def _verify(path: str, file: Path, sha256: str | None) -> None:
 
 def _convert(path: str, file: Path, folder: Path) -> None:
     try:
+        held = read_header(file)
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        refuse_many_layers(config.to_dict(), f"model.path={path}")
+        if (described := described_weights(config)) > _PER_NUMBER * held:
+            raise ValueError(f"it describes {described:,} weights, and its tensors have {held:,} numbers")
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
         )
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+    except ConfigError:
+        raise
     except Exception as e:  # whatever the library stumbles over in the file
         reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         raise ConfigError(f"model.path={path}: transformers cannot read {file.name} ({reason})") from e

@@ -14,6 +14,7 @@ from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.untrusted import printable
 from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.preflight.numerics import check_numerics
 from agentgrpo.run.judging import JudgeReport, check_judge
@@ -59,7 +60,7 @@ def _check_judge(config: Mapping[str, Any], *, as_json: bool, labels: str | None
         rows = {name: report.json() for name, report in reports.items()}
         print(json.dumps({"suite": {name: json.loads(row) for name, row in rows.items()}}) if members else rows[""])
     for name, report in reports.items() if not as_json else ():
-        print("\n".join([*([f"suite.{name}:"] if name else []), *report.text()]))
+        print(printable("\n".join([*([f"suite.{name}:"] if name else []), *report.text()])))
     return VerbResult(exit_code=1 if any(report.findings for report in reports.values()) else 0)
 
 

@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.secrets import masked
 from agentgrpo.records.frame import Frame, ProgressLine, Spelled, SteadyLive, Trended
 
 # --- How fast work goes, and how long what is left of it takes: judged by the median of its last spans, so that one
@@ -349,7 +350,7 @@ class Screen:
     def _clean(self, text: str) -> str:
         """Sanitised, with a "?" for what the terminal's encoding does not have."""
         encoding = self._console.encoding
-        return sanitize(text).encode(encoding, "replace").decode(encoding)
+        return sanitize(masked(text)).encode(encoding, "replace").decode(encoding)
 
     def _print(self, text: Text) -> None:
         self._said = self._now()

@@ -18,6 +18,7 @@ from typing import Any
 
 from agentgrpo.core.durable import append_lines, sync
 from agentgrpo.core.errors import DataError
+from agentgrpo.core.secrets import masked
 
 SEALS = "seals.jsonl"
 _BLOCK = 2**20
@@ -111,7 +112,8 @@ def problems(run_dir: Path) -> Iterator[str]:
 
 
 def signed(content: Mapping[str, Any]) -> str:
-    """The text of a JSON file."""
+    """The text of a JSON file, which holds no secret that is known."""
+    content = json.loads(masked(json.dumps(content)))
     return json.dumps({**content, "sha256": _of_content(content)}, indent=2) + "\n"
 
 

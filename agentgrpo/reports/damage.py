@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from agentgrpo.core.untrusted import printable
 from agentgrpo.records.run_dir import RunDir
 
 _SHOWN = 5
@@ -15,6 +16,9 @@ def warn_of_damage(runs: Iterable[RunDir]) -> None:
     for run in runs:
         found = run.problems()
         for problem in found[:_SHOWN]:
-            print(f"agentgrpo: warning: {problem}", file=sys.stderr)
+            print(f"agentgrpo: warning: {printable(problem)}", file=sys.stderr)
         if len(found) > _SHOWN:
-            print(f"agentgrpo: warning: {run.path}: {len(found) - _SHOWN} more files are damaged", file=sys.stderr)
+            print(
+                f"agentgrpo: warning: {printable(str(run.path))}: {len(found) - _SHOWN} more files are damaged",
+                file=sys.stderr,
+            )

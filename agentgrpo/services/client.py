@@ -22,6 +22,7 @@ import httpx
 
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError, EpisodeError, line_of
+from agentgrpo.core.secrets import masked
 from agentgrpo.services.rate import RateLimiter, pause_s
 from agentgrpo.services.secret import Secret
 
@@ -272,7 +273,7 @@ class JsonClient:
             if rate is not None and asked[0] is not None and pause < self._timeout_s:
                 rate.hold(pause)
             if error.kind not in PASSING or attempt == self._retries or loop.time() + pause >= deadline:
-                error = self._error(f"{self.shown}, attempt {attempt + 1}: {self._hide(str(error))}", kind=error.kind)
+                error = self._error(f"{self.shown}, attempt {attempt + 1}: {masked(str(error))}", kind=error.kind)
                 logger.log(self._log_level, "%s", error)
                 raise error
             attempt += 1
@@ -328,12 +329,7 @@ class JsonClient:
 
     def _quote(self, body: bytes, num_bytes: int) -> str:
         # Hidden before it is cut: half a key is a leak too.
-        return repr(self._hide(body.decode("latin-1"))[:num_bytes].encode("latin-1"))
-
-    def _hide(self, text: str) -> str:
-        for secret in self._secrets:
-            text = secret.hidden_in(text)
-        return text
+        return repr(masked(body.decode("latin-1"))[:num_bytes].encode("latin-1", "replace"))
 
 
 def shown(url: str) -> str:

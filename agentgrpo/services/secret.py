@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from urllib.parse import quote, quote_plus
 
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.secrets import is_variable, keep
 
 _VISIBLE = re.compile(r"[!-~]+")
 
@@ -41,6 +40,9 @@ class Secret:
     """For servers that take the bare value, in place of the header: as this query parameter of a GET, and as this field
     of what is posted."""
 
+    def __post_init__(self) -> None:
+        keep(self.env)
+
     def check(self) -> None:
         """Raises ConfigError where the variable is missing or holds what no header can carry."""
         if not _sends.get():
@@ -48,19 +50,11 @@ class Secret:
         value = os.environ.get(self.env, "")
         if not _VISIBLE.fullmatch(value):
             problem = "is not set" if not value else "holds spaces, line breaks or other signs that no header can carry"
-            raise ConfigError(f"the environment variable {self.env} {problem}; set it to the server's key")
+            name = self.env if is_variable(self.env) else "that api_key_env should name (it may be the key itself)"
+            raise ConfigError(f"the environment variable {name} {problem}; set it to the server's key")
 
     def headers(self) -> dict[str, str]:
         return {} if self.parameter else {self.header: self.prefix + os.environ.get(self.env, "")}
 
     def parameters(self) -> dict[str, str]:
         return {self.parameter: os.environ.get(self.env, "")} if self.parameter else {}
-
-    def hidden_in(self, text: str) -> str:
-        """`text` with the variable's name in place of its value, also where that is spelled as in a URL or in JSON:
-        servers like to quote the key, or the request, that they refuse."""
-        value = os.environ.get(self.env, "")
-        spellings = {value, quote(value), quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
-        for spelling in sorted(spellings if value else (), key=len, reverse=True):
-            text = text.replace(spelling, f"${self.env}")
-        return text

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.untrusted import damaged
 
 LAYERS = 1000
 _COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks|depth)$")
+_KINDS = ("safetensors", "bin")
+"""Of files with weights."""
 _PER_BYTE = 4
 """Weights in a byte of the files, at most."""
 
@@ -28,13 +30,45 @@ def refuse_endless_layers(folder: Path) -> None:
     file = folder / "config.json"
     if not file.is_file():
         return  # whoever loads it says so
-    with damaged(file, ConfigError):
-        config = json.loads(file.read_bytes())
-        if not isinstance(config, dict):
-            raise ValueError(f"a {type(config).__name__} instead of an object")
+    refuse_many_layers(_object(file), file)
+
+
+def refuse_many_layers(config: Mapping[str, Any], where: object) -> None:
+    """The same of what such a file holds, which is at `where`."""
     for key, value in _numbers(config):
         if value > LAYERS and _COUNTS.search(key):
-            raise ConfigError(f"{file}: {key} is more than {LAYERS}, which no model has; give another model")
+            raise ConfigError(f"{where}: {key} is more than {LAYERS}, which no model has; give another model")
+
+
+def refuse_outer_weights(folder: Path) -> None:
+    """Raise ConfigError where a file of the folder names weights that do not lie in the folder itself: whoever knows
+    the model again reads no others."""
+    indexes = [(kind, index) for kind in _KINDS for index in folder.glob(f"*.{kind}.index.json")]
+    named = [(kind, index, name) for kind, index in indexes for name in _mapped(index)]
+    config = folder / "config.json"
+    if config.is_file() and (name := _object(config).get("transformers_weights")) is not None:
+        named.append((_KINDS[0], config, name))
+    for kind, file, name in named:
+        if not (isinstance(name, str) and re.fullmatch(rf"[^/\\\0]+\.{kind}", name)):
+            raise ConfigError(
+                f"{file} names the weights {str(name)[:200]!r}; allowed are files *.{kind} of the folder itself: put "
+                "them there, and correct the name"
+            )
+
+
+def _mapped(index: Path) -> Iterable[Any]:
+    named = _object(index).get("weight_map")
+    if not isinstance(named, dict):
+        raise ConfigError(f"{index} has no weight_map that is an object; give the index of these weights")
+    return named.values()
+
+
+def _object(file: Path) -> dict[str, Any]:
+    with damaged(file, ConfigError):
+        content = json.loads(file.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__} instead of an object")
+    return content
 
 
 def refuse_unheld_weights(folder: Path) -> None:
@@ -45,14 +79,18 @@ def refuse_unheld_weights(folder: Path) -> None:
         return  # whoever loads it says so
     held = sum(file.stat().st_size for file in files)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    described = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if described > _PER_BYTE * held:
+    if (described := described_weights(config)) > _PER_BYTE * held:
         raise ConfigError(
             f"{folder / 'config.json'} describes {described:,} weights, and the safetensors beside it have {held:,} "
             "bytes; give the config.json of these weights"
         )
+
+
+def described_weights(config: PretrainedConfig) -> int:
+    """How many a model of this configuration has."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _numbers(node: Any) -> Iterator[tuple[str, float]]:

@@ -34,7 +34,7 @@ from agentgrpo.training.adapters import CONFIG as ADAPTER
 from agentgrpo.training.adapters import adapter_tensors, has_adapter, save_adapter
 from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.training.head import CHUNK_TOKENS, Head
-from agentgrpo.training.plausible import refuse_unheld_weights
+from agentgrpo.training.plausible import refuse_outer_weights, refuse_unheld_weights
 from agentgrpo.training.remote_code import trusted_class, trusted_options
 
 # --- The input embeddings, with a gradient that goes straight to the rows that were looked up.
@@ -263,6 +263,7 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
             f"model {str(path)!r} is an adapter; give a whole model: agentgrpo export --ckpt PATH --merge OUT makes one"
         )
     try:
+        refuse_outer_weights(Path(path))
         if code is None:
             refuse_unheld_weights(Path(path))
         make = AutoModelForCausalLM if code is None else trusted_class(code)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from agentgrpo.config.hardware import Launch
 from agentgrpo.core.errors import ConfigError, ProcessError, line_of
+from agentgrpo.core.untrusted import printable
 from agentgrpo.training.process_group import Alone, ProcessGroup, Stop
 from agentgrpo.training.sharding import is_sharded
 
@@ -189,7 +190,7 @@ class Heartbeat:
                 if not self._closed.is_set():
                     self.lose(f"the launcher, or rank 0 that keeps the processes' addresses, is gone ({e})")
             if self.error is not None and not self._closed.wait(LEAVE_S):
-                print(f"agentgrpo: {self.error}", file=sys.stderr, flush=True)
+                print(f"agentgrpo: {printable(str(self.error))}", file=sys.stderr, flush=True)
                 os._exit(ProcessError.exit_code)
 
     def _beat(self) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from agentgrpo.core.errors import AgentGrpoError, ConfigError
-from agentgrpo.training.plausible import refuse_endless_layers
+from agentgrpo.training.plausible import refuse_endless_layers, refuse_outer_weights
 
 _FILES = ("config.json", "tokenizer_config.json")
 
@@ -54,6 +54,7 @@ def loaded(folder: Path, key: str = "model.path", passing: tuple[type[Exception]
     the kinds `passing`."""
     try:
         refuse_endless_layers(folder)
+        refuse_outer_weights(folder)
         yield
     except AgentGrpoError:
         raise

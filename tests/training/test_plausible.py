@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from agentgrpo.core.errors import ConfigError
-from agentgrpo.training.plausible import refuse_endless_layers, refuse_unheld_weights
+from agentgrpo.models.loading import Start
+from agentgrpo.training.plausible import refuse_endless_layers, refuse_outer_weights, refuse_unheld_weights
 from agentgrpo.training.policy import load_policy
+from agentgrpo.training.remote_code import loaded
+from tests.e2e.test_models import made
 
 SMALL = {"model_type": "qwen3", "num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 16, "intermediate_size": 8}
 
@@ -61,3 +66,69 @@ def test_impossible_sizes_are_one_line(tmp_path: Path, key: str, value: object) 
     with pytest.raises(ConfigError) as e:
         load_policy(folder(tmp_path, {**SMALL, key: value}))
     assert "\n" not in str(e.value)
+
+
+OUTER: list[Any] = [
+    *("../other/model.safetensors", "/etc/x.safetensors", "inside/model.safetensors", "./model.safetensors"),
+    *(
+        "..",
+        "",
+        "model.bin",
+        "a\\b.safetensors",
+        "x.safetensors\n",
+        "x.safetensors\0",
+        "file:x.safetensors/.",
+        None,
+        7,
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize("name", OUTER, ids=repr)
+@pytest.mark.parametrize("where", ["index", "config"])
+def test_weights_that_lie_elsewhere_are_refused(name: Any, where: str, tmp_path: Path) -> None:
+    """transformers loads them, and a run that is resumed would not see that they are others."""
+    model = made("llama", tmp_path / "model")
+    shutil.copytree(model, tmp_path / "other")
+    shutil.copytree(model, model / "inside")
+    if where == "index":
+        (model / "model.safetensors").rename(tmp_path / "away.safetensors")
+        with safe_open(tmp_path / "away.safetensors", framework="pt") as opened:
+            index = {"metadata": {}, "weight_map": dict.fromkeys(opened.keys(), name)}
+        (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    elif name is None:
+        return
+    else:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"transformers_weights": name}))
+    with pytest.raises(
+        ConfigError, match=r"names the weights .*; allowed are files \*\.safetensors of the folder"
+    ) as e:
+        load_policy(model)
+    assert "\n" not in str(e.value)
+    with pytest.raises(ConfigError, match="names the weights"), loaded(model):
+        pass
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"weight_map": []}', "{}", '{"weight_map": 3}', "[" * 10**5, "\0"])
+def test_an_index_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
+    model = made("llama", tmp_path / "model")
+    (model / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ConfigError) as e:
+        load_policy(model)
+    assert "\n" not in str(e.value)
+
+
+def test_weights_behind_a_link_are_known_again_by_what_they_hold(tmp_path: Path) -> None:
+    """The hub's cache has them so."""
+    model, blob = made("llama", tmp_path / "model"), tmp_path / "blob"
+    (model / "model.safetensors").rename(blob)
+    (model / "model.safetensors").symlink_to(blob)
+    refuse_outer_weights(model)
+    load_policy(model)
+    before = Start(model).state()
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    assert Start(model).state() != before

@@ -16,10 +16,12 @@ import json
 import logging
 import socket
 import urllib.request
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -27,6 +29,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from agentgrpo.core.concurrency import PerLoop, uncounted
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure, line_of
 from agentgrpo.environments.started import StartedServer, words_of
+from agentgrpo.services.client import shown
 from agentgrpo.services.secret import Secret
 
 Reply = Mapping[str, Any]
@@ -86,7 +89,7 @@ class EnvServer:
 
     @property
     def shown(self) -> str:
-        return f"OpenEnv server {self._url}"
+        return f"OpenEnv server {shown(self._url)}"
 
     async def action_schema(self) -> Mapping[str, Any]:
         """Raises EnvironmentFailure."""
@@ -159,17 +162,29 @@ class EnvServer:
     def _got(self, path: str, timeout_s: float) -> bytes:
         """Raises OSError, also for an answer that says no."""
         proxies = urllib.request.ProxyHandler({} if self.is_ours else None)
-        request = urllib.request.Request(f"{self._url}{path}")
-        for name, value in self.headers.items():
+        try:
+            with urllib.request.build_opener(proxies).open(self._request(path), timeout=timeout_s) as answer:
+                body: bytes = answer.read(_MAX_BYTES)
+                return body
+        except HTTPError as e:
+            e.close()
+            raise
+
+    def _request(self, path: str) -> urllib.request.Request:
+        """A GET of what lies below the URL, with its query and its login, which urllib takes for a host."""
+        parts = urlsplit(self._url)
+        login, at, host = parts.netloc.rpartition("@")
+        basic = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if at else {}
+        request = urllib.request.Request(urlunsplit(parts._replace(netloc=host, path=_below(parts.path, path))))
+        for name, value in (basic | {**self.headers}).items():
             request.add_unredirected_header(name, value)
-        with urllib.request.build_opener(proxies).open(request, timeout=timeout_s) as answer:
-            body: bytes = answer.read(_MAX_BYTES)
-            return body
+        return request
 
     @property
     def _ws_url(self) -> str:
         parts = urlsplit(self._url)
-        return urlunsplit(parts._replace(scheme="wss" if parts.scheme == "https" else "ws", path=f"{parts.path}/ws"))
+        scheme = "wss" if parts.scheme == "https" else "ws"
+        return urlunsplit(parts._replace(scheme=scheme, path=_below(parts.path, "/ws")))
 
 
 class ServerSession:
@@ -276,6 +291,10 @@ class _Room:
                 "" if most == 1 else "s",
                 most,
             )
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}{name}"
 
 
 def _complaints(data: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,9 @@ _MAX_LINE = 16 * 2**20
 
 def rows(id: str, arguments: Mapping[str, Any], python: str | None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """The rows of the package's own splits, "train" and "eval". Raises ConfigError where it cannot be loaded."""
-    asked = subprocess.run(_argv(id, arguments, python), capture_output=True, check=False)
+    asked = subprocess.run(
+        _argv(id, python), env={**os.environ, **_handed(arguments)}, capture_output=True, check=False
+    )
     found: Mapping[str, Sequence[Mapping[str, Any]]] | None
     try:
         found = json.loads(asked.stdout)
@@ -43,13 +46,17 @@ def rows(id: str, arguments: Mapping[str, Any], python: str | None) -> Mapping[s
     raise ConfigError(f"environment.id={id}: {why}")
 
 
-def _argv(id: str, arguments: Mapping[str, Any], python: str | None) -> list[str]:
+def _handed(arguments: Mapping[str, Any]) -> dict[str, str]:
+    return {worker.ARGUMENTS: json.dumps(dict(arguments))}
+
+
+def _argv(id: str, python: str | None) -> list[str]:
     if not id:
         raise ConfigError("environment.id is empty; name an installed package with an environment of verifiers")
     found = sys.executable if python is None else shutil.which(Path(python).expanduser())
     if found is None:
         raise ConfigError(f"environment.python={python}: there is no such program; give the path of a Python")
-    return [found, "-P", worker.__file__, id, json.dumps(dict(arguments))]
+    return [found, "-P", worker.__file__, id]
 
 
 class VerifiersProgram:
@@ -57,12 +64,16 @@ class VerifiersProgram:
 
     def __init__(self, id: str, arguments: Mapping[str, Any], python: str | None, *, start_timeout_s: float) -> None:
         """Raises ConfigError for an interpreter that is not there."""
-        self._base, self._id = _argv(id, arguments, python), id
+        self._base, self._id = _argv(id, python), id
         self._folder = tempfile.mkdtemp(prefix="agentgrpo-verifiers-")
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._started, self._socket = 0, ""
         self._server = StartedServer(
-            self._start, shown=f"environment.id={id}", is_up=self._is_up, timeout_s=start_timeout_s
+            self._start,
+            shown=f"environment.id={id}",
+            is_up=self._is_up,
+            timeout_s=start_timeout_s,
+            variables=_handed(arguments),
         )
 
     async def ready(self) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 KEY = "AGENTGRPO_ENDPOINT_KEY"
+ARGUMENTS = "AGENTGRPO_ARGUMENTS"
+"""The variable with the package's arguments, which may hold secrets: every user can list the words of a process."""
 _LINE = 16 * 2**20
 
 
@@ -102,7 +104,8 @@ async def serve(rollouts: _Rollouts, socket: str) -> None:
         await server.serve_forever()
 
 
-def main(name: str, arguments: str, *socket: str) -> None:
+def main(name: str, *socket: str) -> None:
+    arguments = os.environ.pop(ARGUMENTS)
     os.environ[KEY] = "agentgrpo"
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     out = os.dup(1)

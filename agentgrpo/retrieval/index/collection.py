@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, RetrieverError
+from agentgrpo.core.secrets import masked
 from agentgrpo.core.types import Passage
 from agentgrpo.retrieval.corpus import passage_of, well_formed
 from agentgrpo.retrieval.embedder import Embedder, Vectors
@@ -80,8 +81,7 @@ class QdrantPlace:
     def said(self, error: Exception) -> str:
         """What Qdrant says of a failure, without password and key."""
         # of a URL that it cannot read, it may quote a piece of the password
-        said = type(error).__name__ if "@" in (self.url or "") else one_line(error)
-        return Secret(self.api_key_env).hidden_in(said) if self.api_key_env else said
+        return masked(type(error).__name__ if "@" in (self.url or "") else one_line(error))
 
 
 def place_of(

@@ -18,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from agentgrpo.core.secrets import masked
 from agentgrpo.services.client import host_of, is_loopback
 from agentgrpo.services.secret import Secret
 from agentgrpo.tools.workspace import clear_away
@@ -65,13 +66,13 @@ class ServerProgram:
     """A server that is a program: one JSON message a line on its standard input and output.
 
     It runs under guard.py, so that it ends with everything it has started when the connection is closed and when this
-    process dies. Its environment is a short list of harmless variables and those named in `secrets`, no others.
+    process dies. Its environment is a short list of harmless variables and those named in `variables`, no others.
     new_folder: makes what {session} stands for in the command, which is removed when the program is gone."""
 
     def __init__(
         self,
         command: Sequence[str],
-        secrets: Sequence[Secret],
+        variables: Sequence[str],
         *,
         max_message_bytes: int,
         new_folder: Callable[[], Path],
@@ -80,7 +81,7 @@ class ServerProgram:
         self._command = list(command)
         self._new_folder = new_folder
         self._folder: Path | None = None
-        self._secrets = list(secrets)
+        self._variables = list(variables)
         self._max_message_bytes = max_message_bytes
         self._end = ""
         self._closing = self._abandoned = False
@@ -93,9 +94,7 @@ class ServerProgram:
         return self._hidden(f"{self._end}: {said[-1]}" if said else self._end)[-500:]
 
     def _hidden(self, text: str) -> str:
-        for secret in self._secrets:
-            text = secret.hidden_in(text)
-        return text
+        return masked(text, *self._variables)
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -112,7 +111,7 @@ class ServerProgram:
 
     async def _start(self) -> Streams:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment |= {secret.env: os.environ[secret.env] for secret in self._secrets}
+        environment |= {name: os.environ[name] for name in self._variables}
         command = self._command
         if any(SESSION in word for word in command):
             self._folder = self._new_folder()

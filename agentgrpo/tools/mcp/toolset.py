@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from agentgrpo.core.concurrency import uncounted
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.secrets import masked
 from agentgrpo.services.client import host_of
+from agentgrpo.services.client import shown as shown_url
 from agentgrpo.services.secret import Secret
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.workspace import Workspaces
@@ -31,8 +33,6 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
 _MAX_SPEC = 20_000
 """Characters of what one tool is said to be and to take, which stands in every prompt."""
-_A_KEY = 8
-"""Characters of a variable that may be a key; a shorter one would be found everywhere."""
 
 
 class Mcp:
@@ -80,7 +80,7 @@ class Mcp:
             raise ConfigError(f"max_sessions={max_sessions}; 1 or more are allowed")
         from agentgrpo.tools.mcp.server import McpServer, Patience, PooledServer, SharedServer
 
-        self._secrets = [Secret(name) for name in (*env, *([] if api_key_env is None else [api_key_env]))]
+        self._handed = (*env, *([] if api_key_env is None else [api_key_env]))
         self._folders = Workspaces()
         connect, shown = _way(command, url, env, api_key_env, max_message_bytes, self._folders)
         patience = Patience(timeout_s=timeout_s, start_timeout_s=start_timeout_s, max_restarts=max_restarts)
@@ -134,10 +134,7 @@ class Mcp:
         except UnicodeEncodeError:  # no connection takes it, and the server would never hear of the call
             return ToolResult.refused("a text is not valid Unicode: it has half a surrogate pair")
         result = await (await self._session(workspace)).call(name, dict(arguments))
-        text = result.text
-        for secret in self._secrets:
-            text = secret.hidden_in(text) if len(os.environ.get(secret.env, "")) >= _A_KEY else text
-        return replace(result, text=text)
+        return replace(result, text=masked(result.text, *self._handed))
 
     async def close(self) -> None:
         await self._server.close()
@@ -186,16 +183,15 @@ def _way(
         key = None if api_key_env is None else Secret(api_key_env)
         if key is not None:
             key.check()
-        return lambda: Endpoint(url, key, max_message_bytes=max_message_bytes), f"MCP server {url.partition('?')[0]}"
+        return lambda: Endpoint(url, key, max_message_bytes=max_message_bytes), f"MCP server {shown_url(url)}"
     if api_key_env is not None:
         raise ConfigError(f"api_key_env={api_key_env} is for a url; a command gets the variables named in env")
-    secrets = [Secret(name) for name in env]
     for name in env:
         if name not in os.environ:
             raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
     program = [_found(words[0]), *words[1:]]
     return lambda: ServerProgram(
-        program, secrets, max_message_bytes=max_message_bytes, new_folder=folders.new_directory
+        program, env, max_message_bytes=max_message_bytes, new_folder=folders.new_directory
     ), f"MCP server {Path(words[0]).name}"
 
 

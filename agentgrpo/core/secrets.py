@@ -1,0 +1,282 @@
+"""Secrets: how one is known where it is written, and how all that are known stay out of what others read.
+
+    http://me:PASSWORD@host   ?api_key=KEY   --token KEY   Authorization: Bearer KEY   api_key=KEY   sk-...
+
+A configuration holds none of these: it names environment variables (`config.admission.refuse_secrets`). `masked` takes
+the values of such variables, and what was typed against this rule, out of every text that leaves this process: the
+files of a run, what goes to a board, the screen.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any, TextIO
+from urllib.parse import quote, quote_plus, unquote
+
+# --- A secret where it is written.
+
+PASSWORD, KEY = "a password", "a key"
+_PASSWORDS = {"password", "passwd", "passphrase", "pwd", "pass", "pw"}
+_CLEAR = {
+    "token",
+    "secret",
+    "auth",
+    "authorization",
+    "bearer",
+    "credential",
+    "credentials",
+    "cookie",
+    "jwt",
+    *_PASSWORDS,
+}
+_NAMES = {"key", "sig", "signature", *_CLEAR}
+"""How the names of options, headers, environment variables and parameters of URLs end that hold a secret. Of settings
+only _CLEAR and _KEYS, for questions, answers and documents have keys too."""
+_KEYS = re.compile(r"(?:api|access|secret|private|auth|signing)_?key|\w*(?:token|password|secret)", re.IGNORECASE)
+_MISSPELT = ("api_key", "access_token", "auth_token", "token", "password", "secret", "credentials")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
+_DEFAULT = re.compile(r"\$\{\s*oc\.env\s*:[^,{}]*,([^{}]*)\}")
+VARIABLE = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,{}]+)")
+"""An environment variable that a setting takes its value from."""
+_URL = re.compile(r"(?:([a-z][a-z0-9+.-]*):|(?<![\w:/]))//([^\s'\"<>`]+)", re.IGNORECASE)
+_NO_SCHEME = re.compile(r"(?!mailto:)[^\s/:@]+:([^\s/@]+)@[\w.-]+(?::\d+)?(?:/\S*)?")
+"""user:password@host/path."""
+_BROKEN = re.compile(r"[^/?#@]*:(?!\d*(?:[/?#]|$))")
+"""What begins as user:password and has / or # in the password."""
+_PARAMETER = re.compile(r"[?&;#]([\w.\[\]-]+)=([^&;#\s'\"]+)")
+_BEARER = r"(?:(?:Bearer|Basic|Token|Digest)\s+)?"
+_PAIR = re.compile(rf"([\w.-]+)[\"']?\s*[=:]\s*[\"']?{_BEARER}([^\s\"'&;,#?}}\]]+)", re.IGNORECASE)
+_OPTION = re.compile(rf"(?<!\S)-{{1,2}}([A-Za-z][\w.-]*)\s+[\"']?{_BEARER}([^\s\"'-][^\s\"']*)", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<!\S)(?:-u|--user|--login|--userpwd)[ =]*[\"']?[^\s:\"']*:([^\s\"']+)")
+_BEARING = re.compile(r"\b(?:Bearer|Basic)\s+([\w.~+/=-]{8,})", re.IGNORECASE)
+_ISSUED = re.compile(
+    r"(?<![\w-])(?:sk-|sk_|pk_|rk_|hf_|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza|tvly-|nvapi-|gsk_|pplx-|"
+    r"r8_|lsv2_|jina_|npm_|pypi-|ya29\.|eyJ)(?=[\w.-]*\d)[\w.-]{16,}"
+)
+"""Keys by the beginnings that services give them."""
+
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Of a commit or a file."""
+
+
+def says_secret(name: str, *, is_setting: bool = False) -> str | None:
+    """What a value under this name is: PASSWORD or KEY; None = no secret. is_setting: of a configuration, where a
+    question_key is the name of a column."""
+    words = [word.lower() for word in _WORD.findall(name)] or [""]
+    last, joined = words[-1], "_".join(words)
+    if last in _PASSWORDS or last.endswith(("password", "passwd")):
+        return PASSWORD
+    is_key = last in _CLEAR or _KEYS.fullmatch("_".join(words[-2:])) is not None
+    if is_setting:
+        return KEY if is_key or get_close_matches(joined, _MISSPELT, n=1, cutoff=0.82) else None
+    return KEY if is_key or last in _NAMES or last.endswith("apikey") else None
+
+
+def looks_issued(text: str, *, is_bare: bool = False) -> bool:
+    """Whether it is a key by its looks: it begins as those of a service do or, of a bare word, letters and digits take
+    turns in it."""
+    if _ISSUED.search(text):
+        return True
+    pieces = [p for p in re.split(r"[^A-Za-z0-9]+", text) if len(p) >= 16] if is_bare else []
+    return any(len([*groupby(p, str.isdigit)]) >= 4 and not _HASH.fullmatch(p) for p in pieces)
+
+
+def literal(text: str) -> str:
+    """Without what is interpolated, but with the values that stand in for variables that are not set."""
+    return _INTERPOLATION.sub("", _DEFAULT.sub(r"\1", text))
+
+
+def found_in(text: str, *, is_command: bool = False) -> Iterator[tuple[str, str]]:
+    """(PASSWORD or KEY, the secret itself) of every secret in a value that is written out. is_command: words that a
+    program is started with, in which options have values."""
+    text = literal(text)
+    for scheme, rest in _URL.findall(text):
+        yield from _in_url(scheme.lower(), rest)
+    if match := _NO_SCHEME.fullmatch(text.strip()):
+        yield PASSWORD, match[1]
+    is_word = not re.search(r"\s", text.strip())
+    for pattern in (*((_PARAMETER,) if is_word else ()), *((_PAIR, _OPTION) if is_command else ())):
+        for name, value in pattern.findall(text):
+            if (kind := says_secret(name)) and _is_value(value):
+                yield kind, value
+    if is_command:
+        yield from ((PASSWORD, value) for value in _LOGIN.findall(text))
+        words = (word.rpartition("=")[2] for word in text.split() if "/" not in word)
+        yield from ((KEY, word) for word in words if looks_issued(word, is_bare=True))
+    yield from ((KEY, value) for value in _BEARING.findall(text) if looks_issued(value, is_bare=True))
+    yield from ((KEY, match[0]) for match in _ISSUED.finditer(text))
+
+
+def _in_url(scheme: str, rest: str) -> Iterator[tuple[str, str]]:
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    login = authority.rpartition("@")[0]
+    if not login and "@" in rest and _BROKEN.match(rest):
+        login = rest.rpartition("@")[0]
+    user, colon, password = login.partition(":")
+    is_web = scheme in ("http", "https", "ws", "wss")
+    if secret := password or (user if is_web and not colon else ""):
+        yield PASSWORD, secret
+        yield PASSWORD, base64.b64encode(unquote(login).encode()).decode()  # as it is sent
+    after = rest.removeprefix(login).removeprefix("@")
+    for piece in re.split(r"[/?&;#]", after)[1:]:
+        name, equals, value = piece.partition("=")
+        if looks_issued(value or name, is_bare=True) or (equals and says_secret(name) and _is_value(value)):
+            yield KEY, value or name
+
+
+def _is_value(text: str) -> bool:
+    """Whether it may be a secret: no number of a few digits, no word of YAML, no path."""
+    short = text.isdigit() and len(text) < 6
+    return not (
+        short or text.lower() in ("", "true", "false", "null", "none") or text.startswith(("/", "./", "<", "$"))
+    )
+
+
+def found_under(name: str, value: object, *, is_command: bool = False) -> Iterator[tuple[str, str]]:
+    """The same for the value of the setting `name`, the last part of its key."""
+    if isinstance(value, bool | float) or value is None:
+        return
+    text = literal(str(value))
+    secret, kind = re.sub(rf"^{_BEARER}", "", text.strip(), flags=re.IGNORECASE), says_secret(name, is_setting=True)
+    if kind and _is_value(secret) and (kind == PASSWORD or not re.search(r"\s", secret)):
+        yield kind, secret
+    if _WORD.findall(name)[-1:] in (["key"], ["Key"]) and looks_issued(text, is_bare=True):
+        yield KEY, text
+    yield from found_in(text, is_command=is_command)
+
+
+# --- Variables of the environment.
+
+
+def is_variable(name: str) -> bool:
+    """Whether it names an environment variable and is not perhaps a key itself: one that is set, or capitals."""
+    return name in os.environ or re.fullmatch(r"[A-Z]+\d{0,2}(?:_+[A-Z]*\d{0,2})*", name) is not None
+
+
+_named: set[str] = set()
+_typed: set[str] = set()
+
+
+def keep(*names: str) -> None:
+    """From here on the values of these environment variables are secrets, whatever the variables are called."""
+    _named.update(names)
+
+
+def keep_typed(words: Sequence[str]) -> None:
+    """From here on what is a secret in the words of a command line is one everywhere."""
+    for word in words:
+        key, _, value = word.partition("=")
+        last = key.rpartition(".")[2]
+        _typed.update(secret for _, secret in found_under(last, value.strip("'\"")))
+        _typed.update(secret for _, secret in found_in(word.removeprefix(f"{key}="), is_command="://" not in word))
+        if last.endswith("_env") and not is_variable(value):
+            _typed.add(value)
+        if "://" in word:
+            keep(*VARIABLE.findall(word))
+    _typed.update(secret for _, secret in found_in(" ".join(words), is_command=True))
+
+
+@lru_cache(maxsize=1024)
+def _in_variable(name: str, value: str) -> tuple[str, ...]:
+    """What of an environment variable is a secret that no configuration names: by its name, or in a URL."""
+    is_word = value.isalpha() and len({value, value.lower(), value.upper()}) < 3
+    whole = (value,) if says_secret(name) and len(value) >= 8 and not is_word else ()
+    return (*whole, *(secret for _, secret in found_in(value) if len(secret) >= 8))
+
+
+def _is_telling(value: str) -> bool:
+    """A shorter one would be found everywhere."""
+    return len(value) >= 8 or (len(value) >= 5 and not value.isalpha() and not value.isdigit())
+
+
+# --- Texts without them.
+
+
+def masked(text: str, *names: str) -> str:
+    """`text` with $NAME in the place of a variable's value, and *** for what was typed, also where that is spelled as
+    in a URL, in JSON or in a login. names: of variables whose values are secrets here, and perhaps nowhere else."""
+    for spelling, shown in _spellings(names):
+        text = text.replace(spelling, shown)
+    return text
+
+
+def masked_bytes(data: bytes) -> bytes:
+    """The same for the content of a file."""
+    for spelling, shown in _spellings(()):
+        data = data.replace(spelling.encode("utf-8", "surrogatepass"), shown.encode())
+    return data
+
+
+def _spellings(names: Iterable[str]) -> list[tuple[str, str]]:
+    secrets = {value: f"${name}" for name, text in os.environ.items() for value in _in_variable(name, text)}
+    for name in (*_named, *names):
+        if _is_telling(value := os.environ.get(name, "")):
+            secrets |= dict.fromkeys((value, *(s for _, s in found_in(value) if _is_telling(s))), f"${name}")
+    secrets |= {value: "***" for value in _typed if len(value) > 2}
+    spelt = {spelling: shown for value, shown in secrets.items() for spelling in _spelt(value)}
+    return sorted(spelt.items(), key=lambda item: -len(item[0]))
+
+
+@lru_cache(maxsize=1024)
+def _spelt(value: str) -> frozenset[str]:
+    plain = {value, unquote(value)}
+    coded = {code(v) for v in plain for code in (quote, partial(quote, safe=""), quote_plus, _in_json)}
+    return frozenset(filter(None, {*plain, *coded, *map(_in_json, coded)}))  # a call's arguments are JSON in JSON
+
+
+def _in_json(value: str) -> str:
+    return json.dumps(value)[1:-1]
+
+
+def discreet(text: str) -> str:
+    """`masked`, and *** for what looks like a secret in it: text that others have composed, of files that nobody has
+    looked into yet."""
+    text = masked(text)
+    for _, secret in found_in(text):
+        text = text.replace(secret, "***") if len(secret) > 2 else text
+    return text
+
+
+class _Masking:
+    """A stream of text that passes everything on, masked."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(masked(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def guarded(words: Sequence[str] = ()) -> Iterator[None]:
+    """A command line of these words: what is a secret in it, and in the configuration, stays one until it is over, and
+    what is printed inside, by whomever, is masked."""
+    is_inner = isinstance(sys.stdout, _Masking)
+    screen, named, typed = (sys.stdout, sys.stderr), {*_named}, {*_typed}
+    keep_typed(words)
+    try:
+        if not is_inner:
+            sys.stdout, sys.stderr = map(_Masking, screen)
+        yield
+    finally:
+        sys.stdout, sys.stderr = screen
+        for kept, before in ((_named, named), (_typed, typed)):
+            kept.intersection_update(kept if is_inner else before)
