@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, TypeVar, cast
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary, is_asked_for
 from agentgrpo.core.messages import content_of
+from agentgrpo.core.outside import CLOSE_S, Caller, called, holding
 from agentgrpo.core.types import Episode, Message, Task
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt
@@ -94,12 +95,12 @@ class OwnEnvironments(ToolEnvironments):
 
     def make(self, attempt: Attempt) -> Environment:
         with boundary(EnvironmentFailure, f"{self.name}, its constructor"):
-            if issubclass(self.kind, ToolEnvironment):
-                return Guarded(self.kind(self, attempt, **self.arguments), self.name)
-            own = self.kind(**self.arguments)
-        if answers_turns(self.kind):
-            return Guarded(own, self.name)
-        return Guarded(MethodEnvironment(self, attempt, own), self.name)
+            at = (self, attempt) if issubclass(self.kind, ToolEnvironment) else ()
+            with holding(f"{self.name}, its constructor (task {attempt.task.id})"):
+                own = called(self.kind, *at, **self.arguments).result()
+        if not at and not answers_turns(self.kind):
+            own = MethodEnvironment(self, attempt, own)
+        return Guarded(own, self.name, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
@@ -138,17 +139,16 @@ def answers_turns(kind: type) -> bool:
 class Guarded:
     """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted."""
 
-    def __init__(self, own: Any, name: str) -> None:
+    def __init__(self, own: Any, name: str, attempt: Attempt) -> None:
         self._own, self._name = own, name
+        self._caller = Caller(f"task {attempt.task.id}, sample {attempt.sample_index}")
 
     async def reset(self, task: Task) -> Observation:
-        with boundary(EnvironmentFailure, f"{self._name}.reset"):
-            said = await self._own.reset(task)
+        said = await self._call("reset", lambda: self._own.reset(task))
         return said if isinstance(said, Observation) else Observation(messages=opening_of(task, said, self._name))
 
     async def step(self, turn: Turn) -> Observation:
-        with boundary(EnvironmentFailure, f"{self._name}.step"):
-            said = await self._own.step(turn)
+        said = await self._call("step", lambda: self._own.step(turn))
         if isinstance(said, str):
             said = Observation(messages=[Message(role="user", content=said)])
         if not isinstance(said, Observation):
@@ -158,13 +158,25 @@ class Guarded:
         return replace(said, metrics={**said.metrics, TURNS: turn.index + 1})
 
     async def score(self, episode: Episode) -> Scores:
-        with boundary(EnvironmentFailure, f"{self._name}.score"):
+        async def score() -> Scores:
             return scores_of(await self._own.score(episode), self._name) if hasattr(self._own, "score") else {}
 
+        scores: Scores = await self._call("score", score)
+        return scores
+
     async def close(self) -> None:
-        with boundary(EnvironmentFailure, f"{self._name}.close"):
+        async def close() -> None:
             if hasattr(self._own, "close"):
                 await _awaited(self._own.close())
+
+        try:
+            if not self._caller.is_ended:
+                await self._call("close", close, within_s=CLOSE_S)
+        finally:
+            self._caller.end()
+
+    async def _call(self, method: str, call: Callable[[], Awaitable[Any]], within_s: float | None = None) -> Any:
+        return await self._caller.call(EnvironmentFailure, f"{self._name}.{method}", call, within_s=within_s)
 
 
 class MethodEnvironment(ToolEnvironment):
@@ -215,7 +227,9 @@ class MethodTool:
         """An exception of the method is told to the policy, as a runtime error."""
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
-        except Exception as e:
+        except BaseException as e:
+            if is_asked_for(e):
+                raise
             return ToolResult.failed(f"{type(e).__name__}: {e}")
         return ToolResult.ok(content_of(value))
 
@@ -288,7 +302,8 @@ async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
     """A plain function runs in a thread, so that no other episode waits for it."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+    result = await asyncio.to_thread(called, function, **arguments)
+    return result.result()
 
 
 async def _awaited(value: Any) -> Any:
