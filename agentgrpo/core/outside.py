@@ -122,21 +122,20 @@ def _unchanged(what: str) -> Iterator[None]:
     finally:
         if os.getpid() != process:  # it has the parent's open files and tasks, and must do nothing with them
             os._exit(1)
+        changed = []
         for number, handler in zip(_SIGNALS, handlers, strict=True) if is_main else ():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-                _tell(what, f"the handler of {number.name}")
+                changed.append(f"the handler of {number.name}")
         for name, value in _kept.items():
             read, put = _STATE[name]
             if read() != value:
                 put(value)
-                _tell(what, name)
-
-
-def _tell(what: str, name: str) -> None:
-    if name not in _told:
-        _told.add(name)
-        _LOG.warning("%s has changed %s for all of the process; it is put back (said once)", what, name)
+                changed.append(name)
+        if news := {*changed} - _told:
+            _told.update(news)
+            names = ", ".join(sorted(news))
+            _LOG.warning("%s has changed %s for all of the process: put back (said once)", what, names)
 
 
 _SET_CHILD_SUBREAPER = 36
@@ -202,6 +201,9 @@ def holding(what: str) -> Iterator[None]:
     try:
         with _unchanged(what):
             yield
+    except Overdue:
+        extend_limit(PATIENCE_S)  # for what must be cleared away, now that the attempt ends
+        raise
     finally:
         if before is None:
             del _holders[thread]
@@ -283,25 +285,24 @@ class _Steps(Awaitable[T]):
 async def awaited(what: str, function: Callable[..., Awaitable[T]], /, *arguments: Any) -> CallResult[T]:
     """What comes of the coroutine function, for a task that is there for it: nobody has cancelled the task any more
     when this returns. what: for the line about code that blocks the event loop."""
-    error: BaseException
     try:
         with holding(what):
             steps = _Steps(what, function(*arguments))
     except BaseException as e:
         return CallResult(error=e)
     try:
-        return CallResult(value=await steps)
+        result = CallResult(value=await steps)
     except BaseException as e:
         if steps.is_closed:
             raise
-        error = e
+        result = CallResult(error=e)
     task = asyncio.current_task()
     assert task is not None
     while task.cancelling():
         task.uncancel()
         with suppress(asyncio.CancelledError):  # it may be on its way still
             await asyncio.sleep(0)
-    return CallResult(error=error)
+    return result
 
 
 class Caller:
@@ -341,7 +342,6 @@ class Caller:
             raise cls(f"{stage}: not done within {within_s:g} s", kind="timeout")
         result: CallResult[T] = call.answered.result()
         if isinstance(result.error, Overdue):
-            extend_limit(PATIENCE_S)  # the attempt ends now; this much is left for clearing away
             raise cls(f"{stage}: {result.error}, and was interrupted at the time limit", kind="timeout")
         with boundary(cls, stage):
             return result.result()
@@ -424,15 +424,22 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run. Code from outside cannot stop the event loop, nor keep it from ending: not by loop.stop(), nor by
     what a task of its own raises, nor by a task that ignores its cancellation."""
     _kept.update({name: read() for name, (read, _) in _STATE.items()})
+    running: list[asyncio.Task[T]] = []
+
+    async def whole() -> T:
+        if not running:
+            running.append(asyncio.get_running_loop().create_task(work, name="agentgrpo-run"))
+        return await running[0]
+
     with asyncio.Runner() as runner:
         _loops.add(runner.get_loop())
-        task = runner.get_loop().create_task(work, name="agentgrpo-run")
         try:
             while True:
                 try:
-                    return runner.run(_waiting(task))
+                    return runner.run(whole())
                 except BaseException as e:
-                    if task.done() or (isinstance(e, Exception) and "loop stopped" not in str(e)):
+                    is_stop = isinstance(e, SystemExit | KeyboardInterrupt) or "loop stopped" in str(e)
+                    if not is_stop or not running or running[0].done():
                         raise
                     _LOG.warning("code from outside has stopped the event loop (%s); it goes on", repr(e)[:200])
         finally:
@@ -451,10 +458,6 @@ def _in_a_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_in_a_fork)
-
-
-async def _waiting(task: asyncio.Task[T]) -> T:
-    return await task
 
 
 async def _stop_all() -> None:

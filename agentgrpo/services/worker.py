@@ -9,9 +9,9 @@ kills the worker (PR_SET_PDEATHSIG).
 
 Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`, which reads the file INPUT.
 
-A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply bears the number of its request: where the
-function forks, only the worker itself replies, and what another process says is no reply to a later request. The package is not imported, which would take
-longer than most functions do: what becomes of a result is protocol.content_of, spelled out.
+A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply bears the number of its request. Where
+the function forks, the worker alone replies. The package is not imported, which would take longer than most functions
+do: what becomes of a result is protocol.content_of, spelled out.
 """
 
 from __future__ import annotations
