@@ -273,7 +273,7 @@ def test_the_process_is_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert state() == before
 
     run_loop(run())
-    assert "shop:Shop.step (task t, sample 1) has changed the filters of warnings, the garbage collector" in caplog.text
+    assert "shop:Shop.step (task t, sample 1) has changed the garbage collector, the handler of SIGTERM" in caplog.text
 
 
 FORKS = """
