@@ -92,9 +92,15 @@ def _folder() -> str:
     return ""
 
 
-def _filter_warnings(filters: list[Any]) -> None:
+def _fatal_warnings() -> set[Any]:
+    """Filters that make errors of warnings, which those of libraries then are, too."""
+    return {row for row in warnings.filters if row[0] == "error"}
+
+
+def _fatal_warnings_are(kept: set[Any]) -> None:
+    rows = [row for row in warnings.filters if row[0] != "error" or row in kept]
     warnings.resetwarnings()  # which tells all modules that have an old answer
-    warnings.filters[:] = filters  # type: ignore[index]
+    warnings.filters[:] = rows  # type: ignore[index]
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -102,8 +108,11 @@ _STATE: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the working directory": (_folder, os.chdir),
     "the garbage collector": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
-    "what is logged": (lambda: logging.root.manager.disable, logging.disable),
-    "the filters of warnings": (lambda: [*warnings.filters], _filter_warnings),
+    "what is logged": (
+        lambda: logging.root.manager.disable > logging.WARNING,
+        lambda _: logging.disable(logging.NOTSET),
+    ),
+    "the filters of warnings": (_fatal_warnings, _fatal_warnings_are),
 }
 """What the whole process has -> how it is read, and set."""
 _kept: dict[str, Any] = {}
