@@ -29,7 +29,8 @@ SHORT = [
 TASKS = """
 class Tasks:
     fingerprint = ""
-    def __init__(self, questions=None): ...
+    def __init__(self, questions=None, corpus=None, web_corpus=None, thesaurus=None, dev_fraction=None, seed=None,
+        test_fraction=None, id_key=None, question_key=None, answers_key=None, corpus_keys=None): ...
     def split(self, name):
         raise SystemExit(0)
     def corpora(self):
@@ -130,5 +131,5 @@ def test_a_data_set_that_ends_the_program_is_one_line(
 ) -> None:
     (site / "stranger_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(str(site))
-    assert train(WORLD, "task.name=stranger_tasks:Tasks", "~task.corpus", run="run") == 2
-    assert "stranger_tasks.py:6 has called for the end of the program (SystemExit: 0)" in capsys.readouterr().err
+    assert train(WORLD, "task.name=stranger_tasks:Tasks", run="run") == 2
+    assert "stranger_tasks.py:7 has called for the end of the program (SystemExit: 0)" in capsys.readouterr().err
