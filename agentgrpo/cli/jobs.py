@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgrpo.config.hardware import speaks
 from agentgrpo.core.commands import VERBS, Command, VerbResult
-from agentgrpo.core.errors import AgentGrpoError, MalformedRows, Preempted, ProcessError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, MalformedRows, Preempted, ProcessError, ProcessExit
 from agentgrpo.core.interrupts import INTERRUPTED, SAID, is_of_interrupt, raise_again, tidy_before
 from agentgrpo.core.secrets import guarded
 from agentgrpo.core.untrusted import printable
@@ -40,6 +40,15 @@ def report(error: BaseException, debug: bool = False) -> int:
     if interrupted:
         return INTERRUPTED
     return error.exit_code if isinstance(error, AgentGrpoError) else 1
+
+
+def _of_user(exit: SystemExit) -> ConfigError:
+    """A SystemExit that is none of ours."""
+    at = traceback.extract_tb(exit.__traceback__)[-1]
+    return ConfigError(
+        f"{at.filename}:{at.lineno} has called for the end of the program (SystemExit: {exit}); code of yours that "
+        "cannot go on raises an error"
+    )
 
 
 def _one_line(error: BaseException, kind: str = "") -> str:
@@ -82,7 +91,7 @@ class Jobs:
 
     @guarded()  # in a launcher's worker, too
     def one(self, tree: Any) -> float | None:
-        """The objective of a job. A failure is said, so that a sweep goes on; raises SystemExit for a stop that can be
+        """The objective of a job. A failure is said, so that a sweep goes on; raises ProcessExit for a stop that can be
         resumed, KeyboardInterrupt, and in a launcher's worker whatever the job raised."""
         from agentgrpo.config.compose import swept
 
@@ -107,7 +116,10 @@ class Jobs:
             entry = self._load()
             raise_again(leaves=False)  # what is under way from here on knows how to end
             code, objective = entry(job.config, command)
-        except (Exception, KeyboardInterrupt) as error:
+        except ProcessExit:
+            raise
+        except BaseException as caught:
+            error = _of_user(caught) if isinstance(caught, SystemExit) else caught
             self._empty(folder)
             code, objective = self._reported(error), None
             why = _one_line(error) if isinstance(error, AgentGrpoError) else _one_line(error, type(error).__name__)
@@ -130,7 +142,7 @@ class Jobs:
         if os.getpid() != self._process:
             raise error  # in a launcher's worker, whose own means carry the failure home
         if isinstance(error, Preempted):
-            raise SystemExit(code) from error  # likewise
+            raise ProcessExit(code) from error  # likewise
         return code
 
     def _empty(self, folder: Path | None) -> None:

@@ -29,10 +29,12 @@ from agentgrpo.config.registry import NESTED, ROOT
 from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.interrupts import raise_again
+from agentgrpo.core.outside import forks_ended
 from agentgrpo.core.renamed import overrides_of_today
 from agentgrpo.core.secrets import guarded
 
 
+@forks_ended()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code, of several jobs that of the first one with another than 0."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -53,7 +55,8 @@ def _run(words: list[str]) -> int:
             raise_again(leaves=True)  # what is under way from here on knows how to end
             command = Command(verb=line.name, arguments=line.arguments, overrides=(), choices={}, snapshot="")
             code = entry({}, command).exit_code
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # as code from outside may have left it
+            sys.stdout.flush()
         return code
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -25,7 +24,8 @@ from agentgrpo.config.hardware import Hardware, Launch
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.durable import RunLock, write_atomic
-from agentgrpo.core.errors import AgentGrpoError, ConfigError, ProcessError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, ProcessError, ProcessExit
+from agentgrpo.core.outside import run_loop
 from agentgrpo.models.export import export_model, require_model
 from agentgrpo.models.loading import Start, saved_start
 from agentgrpo.records.run_dir import EVAL, EVALUATED, RunDir
@@ -77,7 +77,7 @@ def train(config: Config, command: Command) -> VerbResult:
         screen.line(f"run directory: {settings.run.dir}")
         session, progress = _new_session(settings, command, world, screen, watch)
         with noting_stop(Path(settings.run.dir), world, progress, settings.run.max_steps):
-            result = asyncio.run(run_session(session, progress))
+            result = run_loop(run_session(session, progress))
         del session  # the models of baselines need the room
         return _finish(settings.run, baselines, world, screen, watch, result, progress.step)
 
@@ -118,7 +118,7 @@ def resume(config: Config, command: Command) -> VerbResult:
             session, progress = session_of(built, checkpoint, watch), Progress.restored(checkpoint)
             del built, checkpoint
         with noting_stop(run_dir, world, progress, run.max_steps):
-            result = asyncio.run(run_session(session, progress))
+            result = run_loop(run_session(session, progress))
         del session  # the models of baselines need the room
         return finish(result, progress.step)
 
@@ -147,7 +147,7 @@ def evaluate(config: Config, command: Command) -> VerbResult:
         baseline, trained = (partial(examiner, *given) for given in zip((before, settings), weights, strict=True))
         once(world, lambda: set_result_aside(run_dir))
         with noting_stop(run_dir, world):
-            result = asyncio.run(examine_only(baseline, trained, screen, world, grace_s=settings.run.grace_s))
+            result = run_loop(examine_only(baseline, trained, screen, world, grace_s=settings.run.grace_s))
         screen.line(f"results: {run_dir / 'eval.json'}")
         code = Verdict(result["verdict"]).exit_code if arguments["gate"] else 0
         return VerbResult(exit_code=code, objective=result["sampled"]["trained"]["reward"])
@@ -274,7 +274,7 @@ def _all_processes(config: Config) -> Iterator[ProcessGroup]:
         os._exit(code)
     except AgentGrpoError as e:
         if launch.rank:
-            raise SystemExit(e.exit_code) from e
+            raise ProcessExit(e.exit_code) from e
         raise
 
 

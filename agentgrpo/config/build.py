@@ -13,6 +13,7 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from agentgrpo.config.other_names import other_name
 from agentgrpo.config.registry import ADAPTERS, FROZEN, FUNCTIONS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.config.settings import ColdStartSettings, LoraSettings
 from agentgrpo.config.values import fit, is_plain, parameters_of
-from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, did_you_mean, is_asked_for
+from agentgrpo.core.outside import called
 
 _admitted: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -214,7 +216,12 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
             raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
-    built = target(**arguments, **passed)
+    name = child.node.get("name", child.name)
+    built = (
+        _outside(f"{child.path}.name={name}, as it is made", target, **arguments, **passed)
+        if name in _admitted
+        else target(**arguments, **passed)
+    )
     return finish(child, _load(ADAPTERS[child.kind])(built) if child.kind in ADAPTERS else built)
 
 
@@ -284,7 +291,7 @@ def resolve(kind: str, name: object, path: str) -> Any:
     own = f"{'a class or function' if kind in WRAPPERS else 'a class'} of your own is package.module:Class"
     found = _of_user(name, known, f"{path}.name", own)
     if kind == "environment":  # whose objects are made for each attempt
-        return _load(WRAPPERS[kind])(found)
+        return _outside(f"{path}.name={name}", _load(WRAPPERS[kind]), found)
     return found if inspect.isclass(found) or kind not in WRAPPERS else partial(_load(WRAPPERS[kind]), found)
 
 
@@ -298,10 +305,22 @@ def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> An
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        return _load(name)
+        return _outside(f"{where}={name}, as it is imported", _load, name)
     except (ImportError, AttributeError) as e:
         near = _did_you_mean_in(name) if isinstance(e, AttributeError) else ""
         raise ConfigError(f"{where}={name}: {e}; it must be installed, or importable from here{near}") from e
+
+
+def _outside(where: str, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """What code of the user's returns. Raises ConfigError for whatever it raises, SystemExit too, but for what says by
+    itself that a name leads nowhere."""
+    result = called(function, *arguments, **named)
+    error = result.error
+    if error is None or isinstance(error, AgentGrpoError | ImportError | AttributeError) or is_asked_for(error):
+        return result.result()
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{where}: {type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno}); correct it"
+    raise ConfigError(text) from (error if isinstance(error, Exception) else None)
 
 
 def _registered(kind: str) -> Mapping[str, Any]:

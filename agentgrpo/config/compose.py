@@ -332,7 +332,7 @@ def run_hydra(job: Callable[[Any], float | None], name: str, argv: Sequence[str]
         raise _config_error(e, name, argv, configs) from e
     finally:
         sys.argv = saved_argv
-        os.environ.pop("HYDRA_FULL_ERROR")
+        os.environ.pop("HYDRA_FULL_ERROR", None)  # code from outside may have cleared all of it
         if saved is not None:
             os.environ["HYDRA_FULL_ERROR"] = saved
 

@@ -198,17 +198,46 @@ class Batcher(Generic[G, K, V]):
 
 
 _limit: ContextVar[asyncio.Timeout | None] = ContextVar("limit", default=None)
+_limits: PerLoop[set[asyncio.Timeout]] = PerLoop(set)
+"""Those under way."""
 
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[None]:
     """TimeoutError where the block takes longer than `seconds`, those inside of `uncounted` left out (None: never)."""
     async with asyncio.timeout(seconds) as limit:
-        token = _limit.set(limit)
+        token, limits = _limit.set(limit), _limits.get()
+        limits.add(limit)
         try:
             yield
         finally:
+            limits.discard(limit)
             _limit.reset(token)
+
+
+def current_limit() -> asyncio.Timeout | None:
+    """The time limit that this task runs under."""
+    return _limit.get()
+
+
+def standstill(seconds: float, *, counted: asyncio.Timeout | None) -> None:
+    """The running event loop has stood still, if there is one: no limit but `counted` includes these seconds."""
+    if asyncio._get_running_loop() is not None:
+        for limit in _limits.get() - {counted}:
+            _postpone(limit, seconds)
+
+
+def extend_limit(seconds: float) -> None:
+    """The time limit that this task runs under ends in `seconds`, whatever it was."""
+    limit = _limit.get()
+    if limit is not None and (ends := limit.when()) is not None:
+        _postpone(limit, asyncio.get_running_loop().time() + seconds - ends)
+
+
+def _postpone(limit: asyncio.Timeout, seconds: float) -> None:
+    if (ends := limit.when()) is not None and not limit.expired():
+        with suppress(RuntimeError):  # it is being left
+            limit.reschedule(ends + seconds)
 
 
 @contextmanager

@@ -22,7 +22,8 @@
         ├── ToolError
         ├── RetrieverError             `kind`: timeout, http_500, http_429, http_4xx, transport, garbage, oversize,
         │                              over_budget (the episode's own limit: told to the policy)
-        └── JudgeError
+        ├── JudgeError
+        └── RewardError                a reward term failed
 
 A message says what was given, what is allowed and what to do. Extension authors raise plain Python errors; `boundary`
 attributes them to a stage; `rollout/groups.py` is the one place that captures an EpisodeError as a Failure.
@@ -32,8 +33,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+
+
+class ProcessExit(SystemExit):
+    """The process ends with this code: any other SystemExit comes from code of the user's, and is an error of that."""
 
 
 class AgentGrpoError(Exception):
@@ -143,15 +150,37 @@ class JudgeError(EpisodeError):
     """A judge failed or its verdict could not be parsed."""
 
 
+class RewardError(EpisodeError):
+    """A reward term failed."""
+
+
 @contextmanager
-def boundary(cls: type[EpisodeError], stage: str) -> Iterator[None]:
-    """Attribute any error that escapes the block to `stage`; errors that already have a type pass unchanged."""
+def boundary(cls: Callable[[str], EpisodeError], stage: str) -> Iterator[None]:
+    """Attribute any error that escapes the block to `stage`, SystemExit too; errors that already have a type pass
+    unchanged, and so does what somebody else has asked for: Ctrl-C, and the cancellation of this task."""
     try:
         yield
-    except (AgentGrpoError, asyncio.CancelledError):
+        return
+    except (AgentGrpoError, GeneratorExit):
         raise
-    except Exception as e:
-        raise cls(f"{stage}: {line_of(e)}") from e
+    except BaseException as e:
+        if is_asked_for(e):
+            raise
+        error = e
+    # Not as its cause: where a KeyboardInterrupt is among the causes, a person has pressed Ctrl-C.
+    raise cls(f"{stage}: {line_of(error)}") from (error if isinstance(error, Exception) else None)
+
+
+def is_asked_for(error: BaseException) -> bool:
+    """Whether the block that raises it was told to end: by Ctrl-C, where that raises KeyboardInterrupt, by another
+    signal, or by a cancellation of the task that it runs in."""
+    if isinstance(error, KeyboardInterrupt):
+        is_main = threading.current_thread() is threading.main_thread()
+        return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if isinstance(error, asyncio.CancelledError) and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, ProcessExit)
 
 
 _LONGEST = 1000

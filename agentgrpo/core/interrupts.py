@@ -82,12 +82,13 @@ def raise_again(*, leaves: bool) -> None:
 
 
 def is_of_interrupt(error: BaseException) -> bool:
-    """Whether it is KeyboardInterrupt, or came of one: a library may have made another error of it."""
+    """Whether it is KeyboardInterrupt, or came of one: a library may have made another error of it. What was raised
+    `from None` came of nothing."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         if isinstance(found, KeyboardInterrupt):
             return True
         seen.add(id(found))
-        found = found.__cause__ or found.__context__
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     return False

@@ -39,6 +39,7 @@ from agentgrpo.engines.packing import pack
 from agentgrpo.engines.recorded import CudaGraphs, RecordedDecoding, Recorder
 from agentgrpo.engines.sampling import Distribution, Noise, StopRules, sample
 from agentgrpo.engines.schedule import EngineTurn, Schedule, Step
+from agentgrpo.engines.torch_settings import TorchSettings
 
 
 class HFEngine:
@@ -76,7 +77,7 @@ class HFEngine:
         refuse_least(slots=slots, prefill_budget=prefill_budget, prefill_chunk=prefill_chunk)
         refuse_context(self.max_context, limit, kv_budget)
         refuse_other_attention(model, self.max_context)
-        self.policy_version = 0
+        self.policy_version, self._torch = 0, TorchSettings.of_run()
         self.stats = EngineStats()
         self._live, self._model = model, copy_of(model) if own_weights else model
         self._modules, self._run_seed = list(self._model.modules()), run_seed
@@ -173,7 +174,7 @@ class HFEngine:
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """By one forward pass with transformers' own attention: none of the engine's machinery takes part."""
         self._check(token_ids)
-        with boundary(EngineError, "score"), engine_mode(self._model, attention="sdpa"):
+        with boundary(EngineError, "score"), self._torch.in_force(), engine_mode(self._model, attention="sdpa"):
             ids = torch.tensor([token_ids], device=self._model.device)
             logprobs = self._model(input_ids=ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
             scores: list[float] = logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist()
@@ -260,7 +261,7 @@ class HFEngine:
             if unit.turn.started_at is None:
                 unit.turn.started_at = now
         drawing = step.drawing
-        with engine_mode(self._model, modules=self._modules):
+        with self._torch.in_force(), engine_mode(self._model, modules=self._modules):
             for context in step.contexts:
                 context.held.reserve(self._shape, context.capacity)
             for copy in step.copies:

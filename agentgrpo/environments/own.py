@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import NoneType
 from typing import Any, TypeVar
 
-from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary, line_of
+from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary, is_asked_for, line_of
 from agentgrpo.core.messages import ToolReply, content_of
 from agentgrpo.core.numbers import named, number, refuse_taken, row
+from agentgrpo.core.outside import CLOSE_S, Caller, called, holding
 from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt
@@ -115,11 +116,12 @@ class OwnEnvironments(ToolEnvironments):
 
     def make(self, attempt: Attempt) -> Environment:
         with boundary(EnvironmentFailure, f"{self.name}, its constructor"):
-            if issubclass(self.kind, ToolEnvironment):
-                return Guarded(self.kind(self, attempt, **self.arguments), self.name, self.taken)
-            own = self.kind(**self.arguments)
-        answers = own if answers_turns(self.kind) else MethodEnvironment(self, attempt, own)
-        return Guarded(answers, self.name, self.taken)
+            at = (self, attempt) if issubclass(self.kind, ToolEnvironment) else ()
+            with holding(f"{self.name}, its constructor (task {attempt.task.id})"):
+                own = called(self.kind, *at, **self.arguments).result()
+        if not at and not answers_turns(self.kind):
+            own = MethodEnvironment(self, attempt, own)
+        return Guarded(own, self.name, self.taken, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
@@ -159,39 +161,59 @@ class Guarded:
     """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted, its numbers
     numbers, by names that nobody else has."""
 
-    def __init__(self, own: Any, name: str, taken: Collection[str]) -> None:
+    def __init__(self, own: Any, name: str, taken: Collection[str], attempt: Attempt) -> None:
         self._own, self._name, self._taken = own, name, taken
+        self._caller = Caller(f"task {attempt.task.id}, sample {attempt.sample_index}")
 
     async def reset(self, task: Task) -> Observation:
-        with boundary(EnvironmentFailure, f"{self._name}.reset"):
+        async def reset() -> Observation:
             said = await self._own.reset(task)
             if isinstance(said, Observation):
                 return self._counted(said, {}, "reset")
             return Observation(messages=opening_of(task, said, self._name))
 
+        observation: Observation = await self._call("reset", reset)
+        return observation
+
     async def step(self, turn: Turn) -> Observation:
-        with boundary(EnvironmentFailure, f"{self._name}.step"):
+        async def step() -> Observation:
             said = await self._own.step(turn)
             if isinstance(said, str):
                 said = Observation(messages=[Message(role="user", content=said)])
             if isinstance(said, Observation):
                 return self._counted(said, {TURNS: turn.index + 1}, "step")
-        raise EnvironmentFailure(
-            f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
-        )
+            raise EnvironmentFailure(
+                f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
+            )
+
+        observation: Observation = await self._call("step", step)
+        return observation
 
     async def score(self, episode: Episode) -> Scores:
         """A class that answers turns has paid for each, if it was nothing."""
         paid = {} if isinstance(self._own, ToolEnvironment) else {"reward": 0.0}
-        where = f"{self._name}.score"
-        with boundary(EnvironmentFailure, where):
+
+        async def score() -> Scores:
             said = await self._own.score(episode) if hasattr(self._own, "score") else None
+            where = f"{self._name}.score"
             return {**paid, **scores_of(said, where, turns=len(episode.turns), taken=self._taken)}
 
+        scores: Scores = await self._call("score", score)
+        return scores
+
     async def close(self) -> None:
-        with boundary(EnvironmentFailure, f"{self._name}.close"):
+        async def close() -> None:
             if hasattr(self._own, "close"):
                 await _awaited(self._own.close())
+
+        try:
+            if not self._caller.is_ended:
+                await self._call("close", close, within_s=CLOSE_S)
+        finally:
+            self._caller.end()
+
+    async def _call(self, method: str, call: Callable[[], Awaitable[Any]], within_s: float | None = None) -> Any:
+        return await self._caller.call(EnvironmentFailure, f"{self._name}.{method}", call, within_s=within_s)
 
     def _counted(self, said: Observation, ours: Mapping[str, float], method: str) -> Observation:
         where = f"{self._name}.{method}"
@@ -252,7 +274,9 @@ class MethodTool:
         try:
             value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
             return ToolResult.ok(content_of(value))
-        except Exception as e:
+        except BaseException as e:
+            if is_asked_for(e):
+                raise
             return ToolResult.failed(line_of(e))
 
     async def close(self) -> None:
@@ -342,7 +366,8 @@ async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
     """A plain function runs in a thread, so that no other episode waits for it."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)
+    result = await asyncio.to_thread(called, function, **arguments)
+    return result.result()
 
 
 async def _awaited(value: Any) -> Any:

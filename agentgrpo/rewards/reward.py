@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
-from agentgrpo.core.errors import BadValue, ConfigError, EpisodeError, JudgeError, boundary, did_you_mean, text_of
+from agentgrpo.core.errors import (
+    BadValue,
+    ConfigError,
+    EpisodeError,
+    JudgeError,
+    RewardError,
+    boundary,
+    did_you_mean,
+    text_of,
+)
 from agentgrpo.core.numbers import LARGEST, is_number
+from agentgrpo.core.outside import call_once, called, holding
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
 from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
@@ -14,6 +25,7 @@ from agentgrpo.rewards.feedback import TERM, Feedback
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
 
+T = TypeVar("T")
 _NO_ANSWER = Grade(score=0.0)
 MODES = ("shaped", "sparse_final_only")
 
@@ -77,9 +89,9 @@ class Reward:
         """Every episode's reward; the judge is asked once, about the answers there are.
 
         None where the infrastructure failed: the episode itself, the judge (then for every episode with an answer), a
-        term that is no number, or a total that is not finite or too large for its square to be; `failures` says why,
-        except for the episode's own. A judge that has no reference to compare with has failed only where its grade is
-        needed. A term's exception is a bug and is raised.
+        term that raises an error or is no number, or a total that is not finite or too large for its square to be;
+        `failures` says why, except for the episode's own. A judge that has no reference to compare with has failed only
+        where its grade is needed.
         """
         judged = [i for i, e in enumerate(group.episodes) if e.failure is None and has_answer(e)]
         grades: dict[int, Grade] = {}
@@ -99,7 +111,7 @@ class Reward:
             try:
                 if episode.failure is None and reason is None:
                     result = self._result(episode, grades.get(i, _NO_ANSWER))
-            except BadValue as e:
+            except (BadValue, RewardError) as e:
                 reason = Failure(kind=e.kind, stage="reward", message=f"{where}: {e}")
             if result is not None and not all(map(is_number, (result.total, *result.turns))):
                 message = f"{where}: the terms {dict(result.terms)} have no finite sum up to {LARGEST:g}"
@@ -152,9 +164,10 @@ class Reward:
         return counts_of([self._judge])
 
     async def _grade(self, group: EpisodeGroup, judged: Sequence[int]) -> list[Grade]:
-        with boundary(JudgeError, "judge"):
-            verdicts = await grade_episodes(self._judge, group.task, [group.episodes[i] for i in judged])
-            scores = [v.score if isinstance(v, Grade) else math.nan for v in verdicts]
+        episodes = [group.episodes[i] for i in judged]
+        name = f"task {group.task.id}"
+        verdicts = await call_once(JudgeError, "judge", name, grade_episodes, self._judge, group.task, episodes)
+        scores = [v.score if isinstance(v, Grade) else math.nan for v in verdicts]
         if len(scores) != len(judged) or not all(0 <= s <= 1 for s in scores):
             raise JudgeError(
                 f"task {group.task.id}: the judge gave {scores} for {len(judged)} answers; one grade in [0, 1] per "
@@ -167,7 +180,7 @@ class Reward:
         correctness = grade.score
         own = self._by_branch(episode, correctness)
         values = {
-            name: _mean(own[name]) if name in own else self._value(term, episode, correctness)
+            name: _mean(own[name]) if name in own else self._value(name, term, episode, correctness)
             for name, term in self._terms.items()
         }
         dimensions = {
@@ -193,19 +206,19 @@ class Reward:
         """What each term that knows branches adds to the reward of each; empty for an episode without any."""
         found = {}
         for name, term in self._branch_terms.items() if episode.branches else ():
-            row = term.per_branch(episode)
+            row = _said(name, episode, term.per_branch)
             if len(row) != len(episode.branches):
                 raise ValueError(f"reward term '{name}' gave {len(row)} values for {len(episode.branches)} branches")
             weight = self._scale * self._share(term, correctness)
             found[name] = [weight * value + 0.0 for value in row]
         return found
 
-    def _value(self, term: RewardTerm, episode: Episode, correctness: float) -> float:
+    def _value(self, name: str, term: RewardTerm, episode: Episode, correctness: float) -> float:
         """What the term adds to the total."""
         if not self._counts(term):
             return 0.0
         # + 0.0 turns the -0.0 of a cost that was not incurred into 0.0
-        return self._scale * self._share(term, correctness) * term(episode, correctness) + 0.0
+        return self._scale * self._share(term, correctness) * _said(name, episode, term, correctness) + 0.0
 
     def _share(self, term: RewardTerm, correctness: float) -> float:
         return self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
@@ -223,7 +236,7 @@ class Reward:
             return ()
         rows = []
         for name, term in self._turn_terms.items():
-            row = term.per_turn(episode)
+            row = _said(name, episode, term.per_turn)
             if len(row) != num_turns:
                 raise ValueError(f"reward term '{name}' gave {len(row)} values for {num_turns} turns")
             settled = self._scale * (self._cost_when_wrong if term.is_cost else 1.0)
@@ -234,6 +247,13 @@ class Reward:
         finest = min(range(num_turns), key=lambda i: abs(turns[i]) or math.inf)
         turns[finest] += _sum([total, *(-t for t in turns)])
         return tuple(turns)
+
+
+def _said(name: str, episode: Episode, term: Callable[..., T], *more: float) -> T:
+    """Raises RewardError for whatever the term raises."""
+    stage = f"reward term '{name}'"
+    with boundary(RewardError, stage), holding(f"{stage} (task {episode.task.id}, sample {episode.sample_index})"):
+        return called(term, episode, *more).result()
 
 
 def _sum(values: Sequence[float]) -> float:

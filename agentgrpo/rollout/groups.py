@@ -39,8 +39,9 @@ async def run_episode(
                     return await runner.run(
                         task, sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt
                     )
-        except TimeoutError:
-            failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s")
+        except TimeoutError as e:
+            where = "".join(f"; {note}" for note in getattr(e.__cause__, "__notes__", ()))
+            failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s{where}")
         except EpisodeError as e:
             failure = Failure(kind=e.kind, stage=type(e).__name__, message=text_of(e))
     return Episode(

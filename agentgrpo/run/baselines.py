@@ -8,7 +8,6 @@ weights is the run's.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -21,6 +20,7 @@ import yaml
 from agentgrpo.config.compose import to_yaml
 from agentgrpo.core.durable import RunLock, ensure_directory, write_atomic
 from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.outside import run_loop
 from agentgrpo.environments.figures import Figures
 from agentgrpo.records.run_dir import CONFIG, EVAL, TRAJECTORIES, RunDir
 from agentgrpo.records.screen import Screen
@@ -170,7 +170,7 @@ def _train(
                 "against; train that anew"
             )
         with noting_stop(run_dir, world, progress):
-            asyncio.run(run_session(session, progress))
+            run_loop(run_session(session, progress))
 
 
 def _begin(run_dir: Path, snapshot: str) -> None:

@@ -10,8 +10,9 @@ kills the worker (PR_SET_PDEATHSIG).
 Given a command, the keeper does the same for it: `worker.py TRAINER_PID INPUT COMMAND...`. Its input is the file INPUT,
 or the inherited descriptor of this number. Its process number is sent to the trainer before it begins.
 
-A message is 4 bytes of length, big-endian, and as many bytes of JSON. The package is not imported, which would take
-longer than most functions do: what becomes of a result is protocol.content_of, spelled out.
+A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply bears the number of its request. Where
+the function forks, the worker alone replies. The package is not imported, which would take longer than most functions
+do: what becomes of a result is protocol.content_of, spelled out.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ def _execute(keeper: int, source: str, *argv: str) -> None:
 
 def _serve(keeper: int) -> None:
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    worker = os.getpid()
     if os.getppid() != keeper:
         return
     channel = socket.socket(fileno=os.dup(0))
@@ -146,11 +148,15 @@ def _serve(keeper: int) -> None:
         for part in name.split("."):
             function = getattr(function, part)
     except BaseException as e:
-        _send(channel, {"error": _last_line(e)})
+        _send(channel, {"error": _last_line(e)}, hello)
         return
-    _send(channel, {"text": ""})
+    _send(channel, {"text": ""}, hello)
     while True:
-        _send(channel, _reply(function, _receive(channel), hello["max_chars"]))
+        request = _receive(channel)
+        reply = _reply(function, request, hello["max_chars"])
+        if os.getpid() != worker:  # the function has forked, and this is the child
+            os._exit(0)
+        _send(channel, reply, request)
 
 
 def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int) -> dict[str, str]:
@@ -215,8 +221,8 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-def _send(channel: socket.socket, message: dict[str, str]) -> None:
-    body = json.dumps(message).encode("ascii")
+def _send(channel: socket.socket, reply: dict[str, str], request: dict[str, Any]) -> None:
+    body = json.dumps({**reply, "number": request["number"]}).encode("ascii")
     channel.sendall(len(body).to_bytes(4, "big") + body)
 
 

@@ -121,7 +121,7 @@ class Workers:
 
 class _Worker:
     def __init__(self, location: str, max_chars: int, memory_mb: int) -> None:
-        self.num_calls = 0
+        self.num_calls = self._number = 0
         self._location = location
         limits = {"max_chars": max_chars, "memory": memory_mb * 2**20}
         self._hello: Mapping[str, Any] | None = {"location": location, "path": _import_path(), **limits}
@@ -159,14 +159,17 @@ class _Worker:
 
     async def _exchange(self, message: Mapping[str, Any]) -> Mapping[str, str]:
         loop = asyncio.get_running_loop()
-        body = json.dumps(message).encode("ascii")
+        self._number += 1
+        body = json.dumps({**message, "number": self._number}).encode("ascii")
+        reply: Mapping[str, Any] = {"number": 0}
         try:
             await loop.sock_sendall(self._channel, len(body).to_bytes(4, "big") + body)
-            size = int.from_bytes(await self._exactly(loop, 4), "big")
-            reply: Mapping[str, str] = json.loads(await self._exactly(loop, size))
+            while reply["number"] != self._number:
+                size = int.from_bytes(await self._exactly(loop, 4), "big")
+                reply = json.loads(await self._exactly(loop, size))
         except (ConnectionError, EOFError) as e:
             raise await self._obituary() from e
-        return reply
+        return {key: value for key, value in reply.items() if key != "number"}
 
     async def _exactly(self, loop: asyncio.AbstractEventLoop, size: int) -> bytes:
         got = bytearray()

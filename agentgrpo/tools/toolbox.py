@@ -19,6 +19,7 @@ from functools import partial
 from agentgrpo.core.concurrency import Limiter, off_loop
 from agentgrpo.core.errors import ConfigError, EpisodeError, ToolError, boundary
 from agentgrpo.core.messages import AnyCall, MalformedCall, ToolReply, ToolSpec
+from agentgrpo.core.outside import awaited, stopped
 from agentgrpo.core.stages import Stage, calling
 from agentgrpo.core.types import Outcome, ToolCall, ToolRecord
 from agentgrpo.core.untrusted import visible
@@ -56,8 +57,6 @@ def _marked(text: str, length: int) -> str:
 
 GRACE_S = 0.5
 """Seconds that a cancelled call has to leave; past them it is left behind."""
-_MORE_CANCELS = 10
-"""For a tool that swallows the first ones."""
 _LOG = logging.getLogger(__name__)
 Answer = tuple[ToolReply, ToolRecord]
 
@@ -97,7 +96,6 @@ class Toolbox:
             for name, tool in tools.items()
         }
         self._prices = dict(prices or {})
-        self._left_behind: set[asyncio.Task[ToolResult]] = set()
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -214,42 +212,20 @@ class Toolbox:
 
     async def _within_deadline(self, call: ToolCall, workspace: Workspace) -> ToolResult:
         """One attempt, in a task of its own: not even a tool that swallows its cancellation can hold up the episode."""
-        task = asyncio.get_running_loop().create_task(
-            self._tools[call.name].call(call.arguments, workspace), name=f"tool {call.name}"
-        )
-        task.add_done_callback(self._forget)
+        name = f"tool {call.name}"
+        work = awaited(name, self._tools[call.name].call, call.arguments, workspace)
+        task = asyncio.get_running_loop().create_task(work, name=name)
         try:
             with calling(Stage.TOOLS):
                 await asyncio.wait({task}, timeout=self._timeout_s)
         finally:  # also where this very call is cancelled
             is_late = not task.done()
             if is_late:
-                await self._stop(task, call.name)
+                await stopped(task, task, what=name, patience_s=GRACE_S)
         if is_late:
             text = f"error: not done within {self._timeout_s:g} s"
             return ToolResult(outcome=Outcome.TIMEOUT, text=text)
-        if task.cancelled():
-            raise ToolError(f"tool {call.name}: the call was cancelled from inside")
-        result = task.result()
+        result = task.result().result()
         if not isinstance(result, ToolResult):
             raise ToolError(f"tool {call.name}: a {type(result).__name__} came back; a ToolResult is needed")
         return result
-
-    async def _stop(self, task: asyncio.Task[ToolResult], name: str) -> None:
-        task.cancel()
-        try:
-            await asyncio.wait({task}, timeout=GRACE_S / 2)  # in peace: it may have something to clear away
-            for _ in range(_MORE_CANCELS):
-                if task.done():
-                    break
-                task.cancel()
-                await asyncio.wait({task}, timeout=GRACE_S / 2 / _MORE_CANCELS)
-        finally:
-            if not task.done():
-                _LOG.error("tool %s did not stop within %s s of its cancellation: it is left behind", name, GRACE_S)
-                self._left_behind.add(task)
-
-    def _forget(self, task: asyncio.Task[ToolResult]) -> None:
-        self._left_behind.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: nobody may be left to ask for it

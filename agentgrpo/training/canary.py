@@ -8,6 +8,7 @@ from typing import Protocol, TypeGuard
 from agentgrpo.core.errors import TrainingError
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.engines.base import Engine
+from agentgrpo.engines.torch_settings import TorchSettings
 from agentgrpo.training.policy import Policy
 
 TOLERANCE = 1e-2
@@ -55,7 +56,8 @@ async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequen
         num_prompt_tokens=1,
         policy_version=max(step, 0),
     )
-    ((_, expected),) = policy.logprobs([sample])
+    with TorchSettings.of_run().in_force():
+        ((_, expected),) = policy.logprobs([sample])
     allowed = allowed_gap(policy)
     if is_pooled(engine):
         gap = await engine.check(token_ids, expected.tolist(), allowed)

@@ -20,6 +20,7 @@ from agentgrpo.core.errors import ConfigError, TrainingError
 from agentgrpo.core.stages import Clock, NoClock, Stage
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.engines.kernels.last_layer import decoder_layers
+from agentgrpo.engines.torch_settings import TorchSettings
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.packing import PackedBatch, idle_batch, pack, split_groups
@@ -101,6 +102,7 @@ class Trainer:
         self.world = world or Alone()
         self.objective = Objective(algorithm, sampler_differs=sampler_differs)
         # Every pass through sharded layers is a collective: all processes make the same number of them.
+        self._torch = TorchSettings.of_run()
         self._in_step = any(map(is_sharded, policy.model.parameters()))
         self._may_recompute = not self._in_step and decoder_layers(policy.model) is not None
         self._forward_precision = partial(autocast, mixed_precision, policy.device)
@@ -126,7 +128,7 @@ class Trainer:
         totals = Totals()
         losses: list[float] = []
         norms: list[float] = []
-        with self._atomic():
+        with self._torch.in_force(), self._atomic():
             packed = [p for p in map(self._pack, split_groups(samples, self.algorithm.mini_batches)) if p]
             mini_batches = [self._mini_batch(batches, step) for batches in packed]
             for epoch in range(self.algorithm.num_epochs):
@@ -144,8 +146,9 @@ class Trainer:
         assert self.reference is not None
         rank, size, tokens = self.world.rank, self.world.size, self.tokens_per_micro_batch
         batches = pack(samples, tokens_per_batch=tokens, token_weights=token_mean, min_batches=size)
-        own = [b.to(self.policy.device, self.policy.dtype) for b in batches[rank::size]]
-        everywhere = self.world.gather([self._scores(self.reference, b).logprobs.cpu() for b in own])
+        with self._torch.in_force():
+            own = [b.to(self.policy.device, self.policy.dtype) for b in batches[rank::size]]
+            everywhere = self.world.gather([self._scores(self.reference, b).logprobs.cpu() for b in own])
         found = {id(s): torch.zeros(0) for s in samples}
         for i, batch in enumerate(batches):
             scored = torch.split(everywhere[i % size][i // size], list(batch.num_tokens))

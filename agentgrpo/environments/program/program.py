@@ -15,11 +15,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
-from agentgrpo.core.errors import ConfigError, EnvironmentFailure, line_of
+from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
+from agentgrpo.core.outside import call_once, called
 from agentgrpo.environments.program.sandbox import CREDENTIALS, MAX_TAIL, CommandSandbox
 from agentgrpo.services import worker
 
@@ -83,13 +85,13 @@ class FunctionProgram:
     async def run(self, call: Call) -> object:
         """A plain function runs in a thread, which nothing can stop: its requests come to nothing."""
         given = {} if self._takes_all else {name: getattr(call, name) for name in self._parameters}
-        all_of_it = [call] if self._takes_all else []
-        try:
-            if inspect.iscoroutinefunction(self._function):
-                return await self._function(*all_of_it, **given)
-            return await asyncio.to_thread(self._function, *all_of_it, **given)
-        except Exception as e:
-            raise EnvironmentFailure(f"{self._name}: {line_of(e)}", kind="program") from e
+        function = partial(self._function, *([call] if self._takes_all else []), **given)
+        failure = partial(EnvironmentFailure, kind="program")
+        if not inspect.iscoroutinefunction(self._function):
+            result = await asyncio.to_thread(called, function)
+            with boundary(failure, self._name):
+                return result.result()
+        return await call_once(failure, self._name, f"task {call.task['id']}", function)
 
 
 class CommandProgram:

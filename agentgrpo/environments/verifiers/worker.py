@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ def _last(completion: Any) -> str | None:
 
 
 async def serve(rollouts: _Rollouts, socket: str) -> None:
+    # A child that an environment forks, and that comes back to this loop, would answer in its place.
+    os.register_at_fork(after_in_child=partial(asyncio.get_running_loop().call_soon, os._exit, 1))
     server = await asyncio.start_unix_server(rollouts.answer, socket, limit=_LINE)
     async with server:
         await server.serve_forever()

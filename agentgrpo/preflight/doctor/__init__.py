@@ -31,6 +31,7 @@ import transformers
 from agentgrpo.config.hardware import Launch
 from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
+from agentgrpo.core.errors import ProcessExit
 from agentgrpo.preflight.doctor.case import Case
 from agentgrpo.preflight.doctor.examination import examine
 from agentgrpo.preflight.doctor.finding import Result
@@ -82,7 +83,7 @@ def _terminable() -> Iterator[None]:
     """SIGTERM ends it as Ctrl-C does, with nothing left behind."""
 
     def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+        raise ProcessExit(128 + number)
 
     before = handled_by(SIGTERM, end)
     try:

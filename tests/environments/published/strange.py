@@ -34,6 +34,13 @@ def process() -> str:
     return json.dumps(os.getpid())
 
 
+def forks(*, n: int) -> str:
+    """Comes back twice, and the child first."""
+    if n == 1 and os.fork():
+        time.sleep(0.5)
+    return json.dumps([n, os.getpid()])
+
+
 class Dice:
     """A game that draws from the generators that everybody shares; it ends with the action "stop"."""
 

@@ -65,6 +65,14 @@ async def test_the_end_of_its_process_is_a_failure(aside: Make) -> None:
     assert caught.value.kind == "crash"
 
 
+async def test_a_child_that_it_forks_answers_nobody(aside: Make) -> None:
+    """Neither its own call nor those that follow, which would get the reward of another attempt."""
+    call = aside("forks").call
+    found = [await call({"n": n}) for n in range(4)]
+    assert [n for n, _ in found] == [0, 1, 2, 3]
+    assert len({pid for _, pid in found}) == 1
+
+
 async def test_what_hangs_is_ended_and_holds_up_nobody(aside: Make) -> None:
     hanging = asyncio.create_task(aside("hangs", timeout_s=1.0).call({}))
     assert len(await aside("draws").call({"times": 1})) == 1
