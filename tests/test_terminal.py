@@ -145,7 +145,7 @@ def test_an_error_has_no_control_character(
     capfd.readouterr()
     code = main(["train", *base, f"model.path={own}", *SOURCES[source](own)])
     told = capfd.readouterr()
-    assert code in (2, 8)
+    assert code != 0
     assert "no public methods" not in told.err
     assert re.findall(CONTROL, told.out + told.err) == []
 
