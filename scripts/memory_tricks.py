@@ -251,9 +251,7 @@ async def earned(world: Diaries, tasks: Sequence[Task], write: Write, rewards: S
         shown_by="matching",
         max_context=None,
     )
-    engine = ScriptedEngine(
-        encode=renderer.encode_action, decode=renderer.decode, script=script, max_context=1_000_000
-    )
+    engine = ScriptedEngine(encode=renderer.encode_action, decode=renderer.decode, script=script, max_context=1_000_000)
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer)
     totals: list[list[float]] = [[] for _ in rewards]
     for task in tasks:

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -32,6 +33,15 @@ def visible(text: str) -> str:
     """`text` without escape sequences, control characters and invisible ones. It takes time in proportion to its
     length, whatever is in it."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", _ESCAPES.sub("", text))
+
+
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs that show nothing: fillers of Hangul, the blank of Braille."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of `text` can be seen: no letter, number, punctuation or sign."""
+    return not any(c not in _FILLERS and unicodedata.category(c)[0] in "LNPS" for c in text)
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:

@@ -164,7 +164,7 @@ def test_calls_that_succeed() -> None:
     assert of_chunks("call_success", *rows, weight=2.0, skip_counts=False) == [1.5, 0.0, 0.0, 2 / 3]
     assert of_chunks("call_success", *rows, weight=2.0, skip_counts=True, knows=False) == [1.5, 0.0, 0.0, 2 / 3]
     assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True, memory_tokens=0) == [0.0] * 4
-    # skips beside calls that fail make up for none of them; a skip that is repeated, or where something is wanted, is none
+    # skips beside calls that fail make up for none of them; repeated, or where something is wanted, they are none
     rows = (chunk(4, 0, skips=3), chunk(2, skips=2), SKIP, chunk(2, malformed=2))
     assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True) == [0.0] * 4
 

@@ -3,7 +3,8 @@
     chunk t := prompt of the memory so far -> one turn -> apply its calls, in order
     after the last: the reader answers the questions, and what was written is judged, side by side
 
-A memory of which every entry was judged invalid counts as empty: its answers are "", whatever the reader said. A chunk is a branch with one sampled turn. What calls come to is the memory's business; nothing is replied to them.
+A memory of which every entry was judged invalid counts as empty: its answers are "", whatever the reader said. A chunk
+is a branch with one sampled turn. What calls come to is the memory's business; nothing is replied to them.
 """
 
 from __future__ import annotations

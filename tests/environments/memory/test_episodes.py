@@ -266,7 +266,9 @@ TRUE, FALSE, SAME, NONE = (True,), (False,), (), (None,)
         pytest.param((insert("a"), insert("b")), (FALSE, FALSE), True, id="false entries"),
         pytest.param((insert("a"), insert("b")), (TRUE, FALSE), False, id="a right one among them"),
         pytest.param((insert("a"), insert("b")), (FALSE, NONE), False, id="one that was not judged"),
-        pytest.param((insert("a"), insert("b") + delete("a")), (TRUE, (False, False)), True, id="the right one deleted"),
+        pytest.param(
+            (insert("a"), insert("b") + delete("a")), (TRUE, (False, False)), True, id="the right one deleted"
+        ),
         pytest.param((insert("a b"), update("a b c")), (TRUE, FALSE), True, id="the right one overwritten"),
         pytest.param((insert("a b"), update("a b c")), (FALSE, TRUE), False, id="the false one put right"),
         pytest.param((insert("a") + delete("a") + insert("a"),), ((True, False, False),), False, id="rewritten"),

@@ -104,7 +104,9 @@ WORK = "Osra works for Belwin"
         pytest.param(1, [insert(HOME, 0), update(HOME, MOVED, 1), insert(WORK, 1)], 2, 2, 2, id="all of it"),
         pytest.param(2, [insert(WORK, 1), delete(WORK, 2, 1)], 1, 1, 1, id="forgotten as asked"),
         pytest.param(2, [insert(HOME, 0), delete(HOME, 2)], 1, 0, 1, id="forgotten without being asked"),
-        pytest.param(2, [insert("Osra works x", 2), delete("Osra works x", 2, 2)], 2, 0, 1, id="planted to be forgotten"),
+        pytest.param(
+            2, [insert("Osra works x", 2), delete("Osra works x", 2, 2)], 2, 0, 1, id="planted to be forgotten"
+        ),
         pytest.param(1, [insert(HOME, 0), delete(HOME, 1)], 1, 0, 2, id="deleted instead of updated"),
         pytest.param(2, [insert(WORK, 2)], 1, 0, 1, id="a key that is to be forgotten is not written"),
         pytest.param(
