@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,15 @@ def printable(text: str) -> str:
     """`text`, in which there may be words of others (an error's, a file's name), as a terminal and a log may get it:
     visible, and without secrets."""
     return visible(discreet(text))
+
+
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs that show nothing: fillers of Hangul, the blank of Braille."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of `text` can be seen: no letter, number, punctuation or sign."""
+    return not any(c not in _FILLERS and unicodedata.category(c)[0] in "LNPS" for c in text)
 
 
 def unframed(text: str, tags: Iterable[str]) -> str:

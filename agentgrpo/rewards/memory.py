@@ -3,9 +3,9 @@
 r1 is the term `correctness`. What an agent did in one branch, such as the chunk that it read there, it is rewarded for
 in that branch; what came of all of it, r1 and r3, counts in full for each.
 
-Writing nothing must pay worst, or it is what a young policy learns: an explicit skip is right now and then, so it
-counts, but not where the whole memory is empty at the end; and what is charged for a bad turn is charged there too, so
-that silence is no way around it.
+Writing nothing must pay worst, or it is what a young policy learns. A memory of which every entry was judged invalid is
+as good as none, so it counts as empty: in such an episode every term gives what it gives for silence. An explicit skip
+is paid only where it is known that nothing is wanted, and a call only as far as nobody judged it invalid.
 """
 
 from __future__ import annotations
@@ -42,8 +42,26 @@ def of_branches(episode: Episode, metric: str) -> list[float]:
     return [math.fsum(next(values) for _ in range(n)) for n in turns]
 
 
-def wrote_nothing(episode: Episode) -> bool:
+def counts_as_empty(episode: Episode) -> bool:
     return read(episode, "empty_memory") > 0
+
+
+def rightly_skipped(episode: Episode) -> list[bool]:
+    """Of each branch, whether it was passed over by one explicit skip and nothing else, and nothing is wanted there.
+    Where nobody knows what is wanted, no skip is right."""
+    names = ("calls", "skips", "wanted", "knows_wanted")
+    rows = zip(*(of_branches(episode, name) for name in names), strict=True)
+    return [made == skipped == 1 and known > 0 and not wanted for made, skipped, wanted, known in rows]
+
+
+def right_calls(episode: Episode) -> list[tuple[float, float]]:
+    """Of each branch, (right, counted) calls. A change is right that was judged valid. One that was not judged, as
+    deletes are not by a language model, is not counted; but where nothing was judged at all, each change is right."""
+    calls, executed = of_branches(episode, "calls"), of_branches(episode, "executed")
+    is_judged = read(episode, "judged") > 0
+    judged, valid = (of_branches(episode, name) if is_judged else executed for name in ("judged", "valid"))
+    rows = zip(calls, executed, judged, valid, strict=True)
+    return [(right, made - (done - seen)) for made, done, seen, right in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,44 +74,47 @@ class BranchWeighted(Weighted, ABC):
         values = self.per_branch(episode)
         return math.fsum(values) / max(1, len(values))
 
-    @abstractmethod
-    def per_branch(self, episode: Episode) -> Sequence[float]: ...
+    def per_branch(self, episode: Episode) -> Sequence[float]:
+        if counts_as_empty(episode):
+            return [self._of_nothing()] * len(episode.branches)
+        return self._earned(episode)
 
-    def _skipped(self, episode: Episode) -> list[bool]:
-        """Of each branch, whether it was passed over by one explicit skip and nothing else. Of an episode that wrote
-        nothing at all, none was."""
-        calls, skips = of_branches(episode, "calls"), of_branches(episode, "skips")
-        nothing = wrote_nothing(episode)
-        return [not nothing and made == skipped == 1 for made, skipped in zip(calls, skips, strict=True)]
+    def _of_nothing(self) -> float:
+        """Of each branch, in an episode whose memory counts as empty."""
+        return 0.0
+
+    @abstractmethod
+    def _earned(self, episode: Episode) -> Sequence[float]:
+        """Of each branch, in any other episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallSuccess(BranchWeighted):
-    """r2: w · executed / all calls of a chunk; without a call 0, and for an explicit skip w where `skip_counts`."""
+    """r2: w · right / counted calls of a chunk (`right_calls`); without a call 0. For an explicit skip where nothing is
+    wanted w, where `skip_counts`; 0 for any other."""
 
     skip_counts: bool
     dimension = RETRIEVAL_QUALITY
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
-        calls, executed = of_branches(episode, "calls"), of_branches(episode, "executed")
-        shares = [done / max(1.0, made) for done, made in zip(executed, calls, strict=True)]
-        skipped = self._skipped(episode)
+    def _earned(self, episode: Episode) -> Sequence[float]:
+        rows = zip(right_calls(episode), rightly_skipped(episode), strict=True)
         return [
-            self.weight * (self.skip_counts if skip else share) for skip, share in zip(skipped, shares, strict=True)
+            self.weight * (self.skip_counts if skip else right / max(1.0, counted)) for (right, counted), skip in rows
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compression(Weighted):
-    """r3: w · (1 - memory tokens / chunk tokens), below 0 where the memory is longer than what was read. `gated`: times
-    the correctness, so that an empty memory earns nothing."""
+    """r3: w · (1 - memory tokens / chunk tokens), below 0 where the memory is longer than what was read. 0 for a memory
+    that counts as empty: nothing is compressed there. `gated`: times the correctness."""
 
     gated: bool
     dimension = SEARCH_EFFICIENCY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * read(episode, "compression") * (correctness if self.gated else 1.0)
+        share = correctness if self.gated else 1.0
+        return self.weight * read(episode, "compression") * share * (not counts_as_empty(episode))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +128,12 @@ class Validity(BranchWeighted):
     recall: bool
     dimension = RETRIEVAL_QUALITY
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
+    def _earned(self, episode: Episode) -> Sequence[float]:
         valid, needed = of_branches(episode, "valid"), of_branches(episode, "judged")
+        rightly = [False] * len(valid)
         if self.recall:
             needed = list(map(max, needed, of_branches(episode, "wanted")))
-            known, skipped = of_branches(episode, "knows_wanted"), self._skipped(episode)
-            rightly = [skip and knows > 0 for skip, knows in zip(skipped, known, strict=True)]
-        else:
-            rightly = [False] * len(valid)
+            rightly = rightly_skipped(episode)
         rows = zip(valid, needed, rightly, strict=True)
         return [self.weight * (right / needs if needs else float(skip)) for right, needs, skip in rows]
 
@@ -122,7 +141,7 @@ class Validity(BranchWeighted):
 @dataclass(frozen=True, kw_only=True)
 class Evidence(BranchWeighted):
     """w · (valid - invalid) / judged changes of a chunk, not below `low` and not above `high`; 0 where none was judged,
-    but `low` in an episode that wrote nothing. PersonaMem's term for evidence; what is judged here is whether an entry
+    but `low` where the memory counts as empty. PersonaMem's term for evidence; what is judged here is whether an entry
     is borne out by its chunk."""
 
     low: float
@@ -134,31 +153,32 @@ class Evidence(BranchWeighted):
         if not self.low <= 0 <= self.high:
             raise ConfigError(f"Evidence low={self.low}, high={self.high}: low <= 0 <= high is allowed; correct them")
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
+    def _of_nothing(self) -> float:
+        return self.low
+
+    def _earned(self, episode: Episode) -> Sequence[float]:
         valid, judged = of_branches(episode, "valid"), of_branches(episode, "judged")
-        if wrote_nothing(episode):
-            return [self.low] * len(judged)
         balance = [(2 * right - of) / of if of else 0.0 for right, of in zip(valid, judged, strict=True)]
         return [min(self.high, max(self.low, self.weight * share)) for share in balance]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFormat(BranchWeighted):
-    """w for each chunk whose turn holds calls, all well formed and within the limit, and no other text. 0 in an episode
-    that wrote nothing."""
+    """w for each chunk whose turn holds a right call (`right_calls`, or a skip where nothing is wanted), and all calls
+    well formed and within the limit, and no other text."""
 
     dimension = CITATION_SUPPORT
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
+    def _earned(self, episode: Episode) -> Sequence[float]:
         faults = zip(*(of_branches(episode, name) for name in ("malformed", "stray", "over_limit")), strict=True)
-        calls, wrote = of_branches(episode, "calls"), not wrote_nothing(episode)
-        return [self.weight * (wrote and made > 0 and not any(of)) for made, of in zip(calls, faults, strict=True)]
+        rows = zip(right_calls(episode), rightly_skipped(episode), faults, strict=True)
+        return [self.weight * ((right > 0 or skip) and not any(of)) for (right, _), skip, of in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrayText(BranchWeighted):
     """w, which is 0 or less, for each chunk whose turn holds text outside of calls, and for every chunk of an episode
-    that wrote nothing."""
+    whose memory counts as empty."""
 
     dimension = CITATION_SUPPORT
 
@@ -166,6 +186,8 @@ class StrayText(BranchWeighted):
         super().__post_init__()
         refuse_positive(self, "weight", self.weight)
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
-        nothing = wrote_nothing(episode)
-        return [self.weight * (stray > 0 or nothing) for stray in of_branches(episode, "stray")]
+    def _of_nothing(self) -> float:
+        return self.weight
+
+    def _earned(self, episode: Episode) -> Sequence[float]:
+        return [self.weight * (stray > 0) for stray in of_branches(episode, "stray")]

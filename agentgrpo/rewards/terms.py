@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Episode
+from agentgrpo.core.untrusted import is_blank
 
 CORRECTNESS = "correctness"
 CITATION_SUPPORT = "citation_support"
@@ -36,7 +37,7 @@ def read(episode: Episode, metric: str) -> float:
 
 def has_answer(episode: Episode) -> bool:
     """Whether there is an answer to grade: a blank one is none."""
-    return episode.answer is not None and bool(episode.answer.strip())
+    return episode.answer is not None and not is_blank(episode.answer)
 
 
 def cited(episode: Episode) -> set[str]:
@@ -134,25 +135,23 @@ class FetchUsefulness(Weighted):
 
 
 class FormatChecks(Weighted):
-    """w · share of four checks passed: the three of `well_formed`, and a valid citation wherever results were shown.
-    0 without an answer."""
+    """w · grade · share of four checks passed: the three of `well_formed`, and a valid citation wherever results were
+    shown. A wrong answer earns nothing, whatever its form."""
 
     dimension = CITATION_SUPPORT
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        if not has_answer(episode):
-            return 0.0
         checks = (*well_formed(episode), bool(cited(episode)) or not episode.retrieved_ids)
-        return self.weight * sum(checks) / len(checks)
+        return self.weight * correctness * sum(checks) / len(checks)
 
 
 # --- retrieval quality
 
 
 class SearchQuality(Weighted):
-    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · answer_allowed. 0 without an
-    answer, and where only the environment itself has searched."""
+    """w · (final_evidence_sufficient + search_quality_score) / 2; without a round w · grade · answer_allowed, as there
+    is no evidence but the answer. 0 without an answer, and where only the environment itself has searched."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -160,7 +159,7 @@ class SearchQuality(Weighted):
     def __call__(self, episode: Episode, correctness: float) -> float:
         rounds, automatic = read(episode, "rounds_used"), read(episode, "automatic_searches")
         if rounds == 0:
-            quality = read(episode, "answer_allowed")
+            quality = correctness * read(episode, "answer_allowed")
         else:
             quality = (read(episode, "final_evidence_sufficient") + read(episode, "search_quality_score")) / 2
         return self.weight * quality * (has_answer(episode) and (rounds == 0 or rounds > automatic))

@@ -34,7 +34,8 @@ def is_invalid(record: ToolRecord) -> bool:
 
 class ToolSuccess(Weighted):
     """w · successful / all calls; without a call w where the answer is right, else 0. (Were it 0 there, a question that
-    needs no tool would pay for one; were it w, no answer at all would.)"""
+    needs no tool would pay for one; were it w, no answer at all would.) 0 without an answer: a call that succeeds is
+    easy to make."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
@@ -43,26 +44,27 @@ class ToolSuccess(Weighted):
         calls = episode.tool_records
         if not calls:
             return self.weight * (correctness >= 1.0)
-        return self.weight * sum(map(is_success, calls)) / len(calls)
+        return self.weight * has_answer(episode) * sum(map(is_success, calls)) / len(calls)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        return success(self.weight, episode)
+        return success(self.weight * has_answer(episode), episode)
 
 
 class Milestones(Weighted):
     """w · share of the task's milestones that a tool result has shown, as words of their own; 0 for a task that names
-    none. Results count only of turns of which a call succeeded, and never for what the policy has written before: an
-    error that quotes a guess, and a guess written to a file and read again, have found nothing. Raises DataError where
-    metadata.milestones is no list of texts."""
+    none, and without an answer: they are found to answer from. Results count only of turns of which a call succeeded,
+    and never for what the policy has written before: an error that quotes a guess, and a guess written to a file and
+    read again, have found nothing. Raises DataError where metadata.milestones is no list of texts."""
 
     dimension = RETRIEVAL_QUALITY
     is_cost = False
 
     def __call__(self, episode: Episode, correctness: float) -> float:
-        return self.weight * self._shares(episode)[-1]
+        return self.weight * self._shares(episode)[-1] * has_answer(episode)
 
     def per_turn(self, episode: Episode) -> Sequence[float]:
-        return steps([self.weight * share for share in self._shares(episode)[1:]])
+        weight = self.weight * has_answer(episode)
+        return steps([weight * share for share in self._shares(episode)[1:]])
 
     def _shares(self, episode: Episode) -> list[float]:
         """Of what was shown before the first turn (0), and after each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,23 +31,24 @@ GOLDEN: Mapping[str, Sequence[Sequence[float]]] = {
         (1.94, 1.94, 1.94, 1.94),
         # half the calls, half of what was wanted, text
         (1.94, 1.94, 1.94, 1.24 + 0.2 / 2 + 0.5 / 2 - 0.2),
-        # 0.5 - 0.5·0.3·0.1 + 0.2, and 0.5 of 2/4, 0/2, 1/3, 2/4
-        (0.685 + 0.25, 0.685, 0.685 + 0.5 / 3, 0.685 + 0.25),
+        # 0.5 - 0.5·0.3·0.1, and 0.2 + 0.5 of 2/4, 0/2, 1/3, 2/4
+        (0.485 + 0.7 / 2, 0.485, 0.485 + 0.7 / 3, 0.485 + 0.7 / 2),
         (-0.2,) * 4,
     ),
     "mem_alpha": (
         # 1 + 0.05·0.8 + calls 1 + 0.1; nothing was judged of the skipped chunk
         (2.14, 2.04, 2.14, 2.14),
         (2.14, 2.04, 2.14, 1.64),
-        (1.495 + 0.05, 1.495, 1.495 + 0.1 / 3, 1.495 + 0.05),
-        (0.05,) * 4,
+        # 0.5 - 0.05·0.1, and 1 + 0.1 of 2/4, 0/2, 1/3, 2/4
+        (0.495 + 1.1 / 2, 0.495, 0.495 + 1.1 / 3, 0.495 + 1.1 / 2),
+        (0.0,) * 4,
     ),
     "personamem": (
         # 1, format 0.2, evidence 0.3
         (1.5, 1.2, 1.5, 1.5),
         (1.5, 1.2, 1.5, 1.3),
-        # evidence 0.3 of 0, -1, -1/3, 0, not below -0.1
-        (0.7, 0.6, 0.6, 0.7),
+        # evidence 0.3 of 0, -1, -1/3, 0, not below -0.1; no right call, and so no format, in the second chunk
+        (0.7, 0.4, 0.6, 0.7),
         (-0.1,) * 4,
     ),
 }
@@ -79,9 +81,12 @@ async def test_rewards_of_a_preset(preset: str) -> None:
 
 # --- negative controls
 
-NOTHING = (writers.SILENT, writers.SKIPPING, writers.FAILING, writers.BABBLING)
-"""They end with an empty memory."""
-WRITING = (writers.GOOD, writers.FLAWED, writers.EVERYTHING, writers.JUNK, writers.JUNK_AND_TEXT)
+NOTHING = (
+    *(writers.SILENT, writers.SKIPPING, writers.FAILING, writers.BABBLING, writers.DELETED),
+    *(writers.JUNK, writers.JUNK_AND_TEXT, writers.ONE_OF_JUNK),
+)
+"""They end with a memory that is empty, or in which nothing is right."""
+WRITING = (writers.GOOD, writers.FLAWED, writers.EVERYTHING, writers.ONE_OF_GOOD)
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))
@@ -89,9 +94,26 @@ async def test_who_writes_nothing_is_paid_worst(preset: str) -> None:
     """Not best, as where an empty memory is perfectly compressed and a skip a perfect call."""
     idle, busy = await totals(preset, *NOTHING), await totals(preset, *WRITING)
     assert len(set(idle)) == 1
-    text_only = preset == "personamem"  # false entries with text are as bad there as none
-    assert [b > idle[0] for b in busy] == [True, True, True, True, not text_only]
-    assert min(busy) >= idle[0]
+    assert idle[0] <= 0 < min(busy)
+
+
+@pytest.mark.parametrize("preset", sorted(GOLDEN))
+async def test_a_skip_or_a_false_entry_adds_nothing_to_a_right_one(preset: str) -> None:
+    """Wanted are 2, 0, 1 and 2 changes: the second chunk alone is rightly skipped."""
+    true = chunk(2, 2, 2)
+    others = {
+        "silence": [chunk()] * 3,
+        "skips": [chunk(), SKIP, SKIP],
+        "false entries": [chunk(1, 1, 0)] * 3,
+        "false entries and their deletion": [chunk(2, 2, 0)] * 3,
+        "an order to the grader, and a skip": [chunk(2, 1, 0, skips=1)] * 3,
+    }
+    episodes = [writer(true, *rest, answers=writers.HALF, memory_tokens=20) for rest in others.values()]
+    silence, *tricks = await totals(preset, *episodes)
+    assert max(tricks) <= silence
+    rightly = writer(true, SKIP, chunk(), chunk(), answers=writers.HALF, memory_tokens=20)
+    [skipped] = await totals(preset, rightly)
+    assert skipped > silence
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))
@@ -99,7 +121,7 @@ async def test_idle_rollouts_are_pushed_away_from_wherever_another_one_writes(pr
     group = await build(preset, JUDGE).score(group_of(writers.SILENT, writers.SKIPPING, writers.JUNK, writers.GOOD))
     algorithm = Algorithm(credit="branch")
     [credits] = group_advantages([group], algorithm)
-    assert all(a < 0 for c in credits[:2] if isinstance(c, tuple) for a in c)
+    assert all(a < 0 for c in credits[:3] if isinstance(c, tuple) for a in c)
     assert all(a > 0 for c in credits[3:] if isinstance(c, tuple) for a in c)
     idle = await build(preset, JUDGE).score(group_of(*[writers.SKIPPING] * 4))
     busy = await build(preset, JUDGE).score(group_of(*[writers.FLAWED] * 4))
@@ -136,13 +158,23 @@ def of_chunks(name: str, *chunks: Any, memory_tokens: int = 40, knows: bool = Tr
 
 
 def test_calls_that_succeed() -> None:
-    rows = (chunk(4, 3), chunk(), SKIP, chunk(3, 2, skips=1))
-    assert of_chunks("call_success", *rows, weight=2.0, skip_counts=True) == [1.5, 0.0, 2.0, 4 / 3]
-    assert of_chunks("call_success", *rows, weight=2.0, skip_counts=False) == [1.5, 0.0, 0.0, 4 / 3]
-    # skips beside calls that fail make up for none of them; a skip that is repeated is none
-    rows = (chunk(4, 0, skips=3), chunk(2, skips=2), SKIP, chunk(2, malformed=2))
-    assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True) == [0.0, 0.0, 1.0, 0.0]
+    # wanted are 2, 0, 1 and 2; of the last chunk's calls one is a false entry and one a skip
+    rows = (chunk(4, 3, 3), SKIP, chunk(), chunk(3, 2, 1, skips=1))
+    assert of_chunks("call_success", *rows, weight=2.0, skip_counts=True) == [1.5, 2.0, 0.0, 2 / 3]
+    assert of_chunks("call_success", *rows, weight=2.0, skip_counts=False) == [1.5, 0.0, 0.0, 2 / 3]
+    assert of_chunks("call_success", *rows, weight=2.0, skip_counts=True, knows=False) == [1.5, 0.0, 0.0, 2 / 3]
     assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True, memory_tokens=0) == [0.0] * 4
+    # skips beside calls that fail make up for none of them; repeated, or where something is wanted, they are none
+    rows = (chunk(4, 0, skips=3), chunk(2, skips=2), SKIP, chunk(2, malformed=2))
+    assert of_chunks("call_success", *rows, weight=1.0, skip_counts=True) == [0.0] * 4
+
+
+def test_calls_that_nobody_judged() -> None:
+    # deletes, by a language model: they are left out
+    some = (Counter(calls=3, executed=2, judged=1, valid=1), Counter(calls=1, executed=1), chunk(2, 2, 1), chunk())
+    assert of_chunks("call_success", *some, weight=1.0, skip_counts=True) == [0.5, 0.0, 0.5, 0.0]
+    nothing = (Counter(calls=4, executed=3), Counter(calls=1, executed=1), chunk(2, 0), chunk())
+    assert of_chunks("call_success", *nothing, weight=1.0, skip_counts=True) == [0.75, 1.0, 0.0, 0.0]
 
 
 def test_valid_entries() -> None:
@@ -162,11 +194,11 @@ def test_valid_entries() -> None:
 def test_compression_may_be_gated_by_what_the_memory_is_good_for() -> None:
     gated, free = TERMS["compression"](weight=0.5, gated=True), TERMS["compression"](weight=0.5, gated=False)
     assert not isinstance(gated, BranchTerm)
-    # 40 and 220 of 200 tokens, and none
-    of = (writers.GOOD, writers.EVERYTHING, writers.SILENT)
-    assert [gated(e, 0.5) for e in of] == pytest.approx([0.2, -0.025, 0.25])
-    assert [gated(e, 0.0) + 0.0 for e in of] == [0.0, 0.0, 0.0]
-    assert [free(e, 0.0) for e in of] == pytest.approx([0.4, -0.05, 0.5])
+    # 40 and 220 of 200 tokens, none, and 10 that count as none
+    of = (writers.GOOD, writers.EVERYTHING, writers.SILENT, writers.ONE_OF_JUNK)
+    assert [gated(e, 0.5) for e in of] == pytest.approx([0.2, -0.025, 0.0, 0.0])
+    assert [gated(e, 0.0) + 0.0 for e in of] == [0.0] * 4
+    assert [free(e, 0.0) for e in of] == pytest.approx([0.4, -0.05, 0.0, 0.0])
 
 
 def test_text_outside_of_calls() -> None:
@@ -178,10 +210,12 @@ def test_text_outside_of_calls() -> None:
 
 
 def test_form_and_evidence_of_personamem() -> None:
-    rows = (chunk(2, 1), chunk(1, 1, stray=1), SKIP, chunk(3, 2, malformed=1))
-    assert of_chunks("memory_format", *rows, weight=0.2) == [0.2, 0.0, 0.2, 0.0]
+    rows = (chunk(2, 1, 1), SKIP, chunk(1, 1, 1, stray=1), chunk(3, 2, 2, malformed=1))
+    assert of_chunks("memory_format", *rows, weight=0.2) == [0.2, 0.2, 0.0, 0.0]
     assert of_chunks("memory_format", *rows, weight=0.2, memory_tokens=0) == [0.0] * 4
-    assert of_chunks("memory_format", chunk(), chunk(1, over_limit=1), SKIP, SKIP, weight=0.2) == [0.0, 0.0, 0.2, 0.2]
+    # silence, too many calls, a skip where something is wanted, a false entry
+    rows = (chunk(), chunk(1, over_limit=1), SKIP, chunk(1, 1))
+    assert of_chunks("memory_format", *rows, weight=0.2) == [0.0] * 4
     weights = {"weight": 0.5, "low": -0.1, "high": 0.3}
     rows = (chunk(4, 4, 4), chunk(4, 4, 3), chunk(4, 4, 0), SKIP)
     assert of_chunks("evidence", *rows, **weights) == [0.3, 0.25, -0.1, 0.0]
@@ -225,14 +259,14 @@ def test_a_branch_of_several_turns_has_what_they_counted_together() -> None:
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))
-@pytest.mark.parametrize("metric", ["calls", "executed", "valid", "stray", "empty_memory", "compression"])
+@pytest.mark.parametrize("metric", ["calls", "executed", "valid", "wanted", "stray", "empty_memory", "compression"])
 async def test_a_metric_that_is_not_counted_is_an_error_and_not_a_zero(preset: str, metric: str) -> None:
     reward = build(preset, JUDGE)
     reward.refuse_uncounted(NAMES)
     used = {
-        "memory": {"calls", "executed", "valid", "stray", "empty_memory", "compression"},
-        "mem_alpha": {"calls", "executed", "valid", "empty_memory", "compression"},
-        "personamem": {"calls", "valid", "stray", "empty_memory"},
+        "memory": {"calls", "executed", "valid", "wanted", "stray", "empty_memory", "compression"},
+        "mem_alpha": {"calls", "executed", "valid", "wanted", "empty_memory", "compression"},
+        "personamem": {"calls", "executed", "valid", "wanted", "stray", "empty_memory"},
     }
     uncounted = replace(writers.GOOD, metrics={n: v for n, v in writers.GOOD.metrics.items() if n != metric})
     if metric in used[preset]:

@@ -147,8 +147,8 @@ GOLDEN: dict[str, tuple[float, float, float]] = {
     "correctness": (1.0, 0.0, 0.0),
     "sparse_with_search_penalty": (1.0 - 2 * 0.02, -5 * 0.02, -5 * 0.02),
     "second_pass": SECOND_PASS,
-    # right: 4 of 4 checks; wrong: only the tag-free answer
-    "third_pass_with_format": (SECOND_PASS[0] + 0.1, SECOND_PASS[1] + 0.1 * 1 / 4, SECOND_PASS[2]),
+    # right: 4 of 4 checks; form is nothing of a wrong answer
+    "third_pass_with_format": (SECOND_PASS[0] + 0.1, *SECOND_PASS[1:]),
     "retriever_aware_v0": (
         SECOND_PASS[0] - 0.05 - 0.01 - 0.02 + 0.1 * 0.8,
         SECOND_PASS[1] - 4 * 0.05 - 2 * 0.01 - 3 * 0.02 + 0.1 * 0.3,

@@ -54,7 +54,6 @@ def test_fetch_usefulness_is_flat(useful: float, expected: float) -> None:
         ('x <search retriever="web">', 0.0, 0.0, ["a"], ["a"], 3),
         ("x", 0.0, 0.0, ["a"], [], 3),
         ("x</think>", 2.0, 1.0, ["a"], ["b"], 0),
-        (None, 0.0, 0.0, [], [], 0),
     ],
 )
 def test_format_is_the_share_of_four_checks(
@@ -62,7 +61,7 @@ def test_format_is_the_share_of_four_checks(
 ) -> None:
     metrics = {"format_error_turns": errors, "forced_final_answer": forced}
     of = episode(answer=answer, metrics=metrics, retrieved=retrieved, citations=cite(*citations))
-    assert value("format", of) == 2 * passed / 4
+    assert [value("format", of, grade) for grade in (1.0, 0.5, 0.0)] == [2 * passed / 4, passed / 4, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +88,8 @@ def test_search_quality(metrics: dict[str, float], expected: float) -> None:
     of = episode(metrics={"automatic_searches": 0.0} | metrics)
     assert value("search_quality", of) == expected
     assert value("search_quality", replace(of, answer=None)) == 0.0
+    # what was searched is worth something to a wrong answer too; a wrong guess is worth nothing
+    assert value("search_quality", of, 0.0) == (expected if metrics["rounds_used"] else 0.0)
 
 
 @pytest.mark.parametrize(

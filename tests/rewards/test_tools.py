@@ -136,6 +136,17 @@ def test_what_no_call_found_is_no_milestone() -> None:
     assert term(replace(found, tool_records=(record(0, "lookup"), record(1, "calculator"))), 1.0) == 1.0
 
 
+@pytest.mark.parametrize("name", ["milestones", "tool_success"])
+@pytest.mark.parametrize("answer", [None, "", "\u200b", "\u3164\u2800", "\ufe0f\U000e0041"])
+def test_calls_are_made_to_answer_from(name: str, answer: str | None) -> None:
+    """Without an answer that can be seen nothing is paid for what they find."""
+    term = TERMS[name](weight=1.0)
+    silent = of([record(0, "lookup")], " 29 44\n", answer=answer)
+    assert isinstance(term, TurnTerm)
+    assert (term(silent, 0.0), list(term.per_turn(silent))) == (0.0, [0.0, 0.0])
+    assert term(replace(silent, answer="?"), 0.0) == 1.0
+
+
 def test_a_task_without_milestones_has_none_to_reach() -> None:
     assert TERMS["milestones"](weight=1.0)(episode(task(), said("a"), shown("b")), 1.0) == 0.0
 

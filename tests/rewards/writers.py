@@ -31,8 +31,14 @@ def chunk(calls: int = 0, executed: int = 0, valid: int = 0, **other: int) -> Co
 
 
 def writer(
-    *chunks: Counter[str], answers: tuple[str, ...], memory_tokens: int, knows: bool = True, sample_index: int = 0
+    *chunks: Counter[str],
+    answers: tuple[str, ...],
+    memory_tokens: int,
+    is_empty: bool | None = None,
+    knows: bool = True,
+    sample_index: int = 0,
 ) -> Episode:
+    """is_empty: None = where there are no tokens."""
     counts = [
         count + Counter(wanted=wanted, knows_wanted=1) if knows else count
         for count, wanted in zip(chunks, WANTED, strict=True)
@@ -46,7 +52,7 @@ def writer(
         metrics=episode_metrics(
             counts,
             questions=len(answers),
-            is_empty=memory_tokens == 0,
+            is_empty=memory_tokens == 0 if is_empty is None else is_empty,
             entries=float(memory_tokens > 0),
             memory_tokens=float(memory_tokens),
             chunk_tokens=CHUNK_TOKENS,
@@ -66,8 +72,12 @@ SILENT = writer(*[chunk()] * 4, answers=EMPTY, memory_tokens=0)
 SKIPPING = writer(*[SKIP] * 4, answers=EMPTY, memory_tokens=0)
 FAILING = writer(*[chunk(2, 0, failed_calls=2)] * 4, answers=EMPTY, memory_tokens=0)
 BABBLING = writer(*[chunk(stray=1)] * 4, answers=EMPTY, memory_tokens=0)
-JUNK = writer(*[chunk(1, 1, 0)] * 4, answers=WRONG, memory_tokens=40)
-JUNK_AND_TEXT = writer(*[chunk(1, 1, 0, stray=1)] * 4, answers=WRONG, memory_tokens=40)
+JUNK = writer(*[chunk(1, 1, 0)] * 4, answers=EMPTY, memory_tokens=40, is_empty=True)
+JUNK_AND_TEXT = writer(*[chunk(1, 1, 0, stray=1)] * 4, answers=EMPTY, memory_tokens=40, is_empty=True)
+ONE_OF_JUNK = writer(chunk(1, 1, 0), *[SKIP] * 3, answers=EMPTY, memory_tokens=10, is_empty=True)
+DELETED = writer(chunk(2, 2, 2), SKIP, chunk(1, 1, 1), chunk(3, 3, 0), answers=EMPTY, memory_tokens=0)
+"""All that was right, until the last chunk."""
+ONE_OF_GOOD = writer(chunk(2, 2, 2), *[chunk()] * 3, answers=HALF, memory_tokens=20)
 
 
 def group_of(*episodes: Episode) -> EpisodeGroup:

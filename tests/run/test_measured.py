@@ -84,7 +84,7 @@ class Diary:
     async def step(self, turn: Turn) -> Observation:
         right = self.task.metadata["kind"] == "short"
         share = 0.5 if right else 1 / 9
-        one = dict.fromkeys(("calls", "executed", "judged", "valid"), (1.0,))
+        one = dict.fromkeys(("calls", "executed", "judged", "valid", "wanted", "knows_wanted"), (1.0,))
         return Observation(
             done=Exit.ANSWERED,
             answer=join([q.answers[0] if right else "unknown" for q in questions_of(self.task)]),

@@ -87,18 +87,26 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkGrade:
-    """How what was written of one chunk is to be seen: of `judged` changes `valid` are right, `wanted` were asked for
-    (None = nobody knows)."""
+    """How what was written of one chunk is to be seen."""
 
-    judged: int
-    valid: int
+    verdicts: tuple[bool | None, ...]
+    """Of each change of the chunk, in order, whether it is right; None = not judged."""
     wanted: int | None = None
+    """How many changes were asked for; None = nobody knows."""
+
+    @property
+    def judged(self) -> int:
+        return sum(verdict is not None for verdict in self.verdicts)
+
+    @property
+    def valid(self) -> int:
+        return sum(verdict is True for verdict in self.verdicts)
 
 
 class EntryJudge(Protocol):
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
-        """`changes`: all of the episode so far, in order (Memory.history). Those of that chunk are judged; the others
-        say what was stored before it. Raises JudgeError."""
+        """`changes`: all of the episode so far, in order (Memory.history). Those of that chunk get a verdict each; the
+        others say what was stored before it. Raises JudgeError."""
         ...
 
     async def close(self) -> None: ...

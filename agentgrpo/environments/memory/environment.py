@@ -3,7 +3,8 @@
     chunk t := prompt of the memory so far -> one turn -> apply its calls, in order
     after the last: the reader answers the questions, and what was written is judged, side by side
 
-A chunk is a branch with one sampled turn. What calls come to is the memory's business; nothing is replied to them.
+A memory of which every entry was judged invalid counts as empty: its answers are "", whatever the reader said. A chunk
+is a branch with one sampled turn. What calls come to is the memory's business; nothing is replied to them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from agentgrpo.core.concurrency import off_loop
@@ -108,11 +110,12 @@ class MemoryEnvironment:
         if turn.index + 1 < len(self.chunks):
             return Observation(calls=calls, notes=notes, **await self._chunk(turn.index + 1))
         grades, answers = await self._judge_and_answer()
+        is_empty = not self._may_be_right(grades)
         for count, grade in zip(self.counts, grades, strict=True):
             count.update(judged=grade.judged, valid=grade.valid, wanted=grade.wanted or 0)
             count["knows_wanted"] = int(grade.wanted is not None)
-        answer = dialogue.join(answers)
-        metrics = await off_loop(self._metrics, size=sum(map(len, self.chunks)))
+        answer = dialogue.join([""] * len(answers) if is_empty else answers)
+        metrics = await off_loop(partial(self._metrics, is_empty=is_empty), size=sum(map(len, self.chunks)))
         return Observation(done=Exit.ANSWERED, answer=answer, calls=calls, notes=notes, metrics=metrics)
 
     async def score(self, episode: Episode) -> Scores:
@@ -135,12 +138,19 @@ class MemoryEnvironment:
             "shared_opening": self.options.shared_opening,
         }
 
-    def _metrics(self) -> Scores:
+    def _may_be_right(self, grades: Sequence[ChunkGrade]) -> bool:
+        """Whether an entry stands that was not judged invalid when it was written."""
+        verdicts = chain.from_iterable(grade.verdicts for grade in grades)
+        written = zip(self.memory.history, verdicts, strict=True)
+        kept = {change.after for change, verdict in written if verdict is not False}
+        return not kept.isdisjoint({*self.memory.entries, self.memory.core} - {None})
+
+    def _metrics(self, *, is_empty: bool) -> Scores:
         memory = self.memory
         found = episode_metrics(
             self.counts,
             questions=len(self.questions),
-            is_empty=not memory.passages(),
+            is_empty=is_empty,
             entries=len(memory.passages()),
             memory_tokens=memory.num_tokens,
             chunk_tokens=sum(map(self.options.count_tokens, self.chunks)),
@@ -192,7 +202,11 @@ class MemoryEnvironment:
     async def _judge(self, chunk: int) -> ChunkGrade:
         changes: Sequence[Change] = self.memory.history[: self.changes[chunk]]
         with boundary(JudgeError, "validity"), calling(Stage.TOOLS):
-            return await self.options.validity.judge(self.task, chunk, changes)
+            grade = await self.options.validity.judge(self.task, chunk, changes)
+            own = sum(change.chunk == chunk for change in changes)
+            if len(grade.verdicts) != own:
+                raise ValueError(f"{own} changes of chunk {chunk} got {len(grade.verdicts)} verdicts")
+        return grade
 
     async def _answer(self) -> list[str]:
         with boundary(JudgeError, "reader"), calling(Stage.TOOLS):

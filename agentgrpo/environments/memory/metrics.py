@@ -29,7 +29,7 @@ ADDITIVE = (
 """Metrics of an episode that are sums over its chunks, as Episode.metrics_by_turn has them. calls: made, well-formed
 or not. executed: those that changed the memory, which are inserts, updates and deletes. skips: explicit ones.
 failed_calls: the others, malformed ones and those over the limit of calls included. stray: 1 for a chunk with text
-outside of calls. judged, valid, wanted: environments.memory.base.ChunkVerdict; knows_wanted: 1 for a chunk of which
+outside of calls. judged, valid, wanted: environments.memory.base.ChunkGrade; knows_wanted: 1 for a chunk of which
 `wanted` is known, which counts 0 elsewhere."""
 _WHOLE = (
     "chunks",
@@ -68,7 +68,8 @@ def episode_metrics(
     memory_share := memory_tokens / chunk_tokens, of the memory after the last chunk and of all chunks
     compression := 1 - memory_share; less than 0 where the memory is the longer one
     validity := mean of valid / judged over the chunks that have a judged change; 0 where none has
-    reader_calls := questions that the reader was asked: none where the memory is empty (empty_memory = 1)
+    reader_calls := questions that the reader was asked: none where the memory has no entry
+    empty_memory := 1 for a memory without an entry, or of which every entry was judged invalid
     truncated_chunks := chunks that were cut to fit into the context
     """
     total = Counter(chain.from_iterable(count.elements() for count in counts))
@@ -77,7 +78,7 @@ def episode_metrics(
     metrics |= {
         "chunks": float(chunks),
         "questions": float(questions),
-        "reader_calls": float(0 if is_empty else questions),
+        "reader_calls": float(questions if entries else 0),
         "entries": float(entries),
         "empty_memory": float(is_empty),
         "memory_tokens": float(memory_tokens),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import DataError, did_you_mean
 from agentgrpo.core.messages import AnyCall, MalformedCall
 from agentgrpo.core.types import Outcome, Passage
+from agentgrpo.core.untrusted import is_blank
 from agentgrpo.environments.memory.base import Applied, Change, MemoryEntry
 from agentgrpo.environments.memory.schema import (
     CORE,
@@ -52,8 +52,6 @@ _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 _UNSEEN = dict.fromkeys((0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
 """Marks of direction and of no width: two texts that differ in them alone look the same."""
 _BESIDES = ("category", "importance")
-_INVISIBLE = ("Cc", "Cf", "Zs")
-"""Categories of what is left that nobody sees where it stands alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ def normalised(text: str) -> str:
     """One line: white space and control characters as single spaces, marks that nobody sees left out; "" where nothing
     is left that can be seen. Normalising it again changes nothing."""
     clean = " ".join(text.translate(_CONTROL | _UNSEEN).split())
-    return clean if any(unicodedata.category(c) not in _INVISIBLE for c in clean) else ""
+    return "" if is_blank(clean) else clean
 
 
 def is_unicode(text: str) -> bool:

@@ -45,12 +45,12 @@ _BEFORE = " before "
 
 
 class AssertedValidity:
-    """Every change is judged, `wanted` are the facts of the chunk.
+    """Every change gets a verdict, `wanted` are the facts of the chunk.
 
     insert   valid if its text is a fact that this chunk asserts, and nothing of that key (the first two words) is
              stored yet; a fact to add is beside others of its key
     update   valid if its text is such a fact and has the key of what it replaces
-    delete   valid if the chunk asks to forget the key
+    delete   valid if the chunk asks to forget the key, and the entry is of an earlier chunk
 
     A text is a fact's if it is the fact's own, or that up to " before ", or that and " before " with a word of the
     entry that is replaced: what held earlier no chunk says, so a memory may have missed it. A fact can be written once.
@@ -67,12 +67,11 @@ class AssertedValidity:
         stored = Stored(change for change in changes if change.chunk < chunk)
         unwritten = [fact for fact in facts[chunk] if fact.op != DELETE]
         forgotten = {_plain(fact.key) for fact in facts[chunk] if fact.op == DELETE}
-        own = [change for change in changes if change.chunk == chunk]
-        valid = 0
-        for change in own:
-            valid += _is_valid(change, stored, unwritten, forgotten)
+        verdicts = []
+        for change in (change for change in changes if change.chunk == chunk):
+            verdicts.append(_is_valid(change, stored, unwritten, forgotten))
             stored.follow(change)
-        return ChunkGrade(judged=len(own), valid=valid, wanted=len(facts[chunk]))
+        return ChunkGrade(verdicts=tuple(verdicts), wanted=len(facts[chunk]))
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -81,7 +80,8 @@ class AssertedValidity:
 def _is_valid(change: Change, stored: Stored, unwritten: list[Fact], forgotten: set[str]) -> bool:
     """A fact that is written leaves `unwritten`."""
     if change.after is None:
-        return change.before is not None and key_of(_plain(change.before.text)) in forgotten
+        before = change.before
+        return before is not None and before.chunk < change.chunk and key_of(_plain(before.text)) in forgotten
     text, replaced = _plain(change.after.text), _plain(change.before.text) if change.before is not None else None
     if replaced is not None and change.op == UPDATE and key_of(text) != key_of(replaced):
         return False
@@ -110,7 +110,7 @@ class NoValidity:
     """Nothing is judged, and nobody knows what is wanted."""
 
     async def judge(self, task: Task, chunk: int, changes: Sequence[Change]) -> ChunkGrade:
-        return ChunkGrade(judged=0, valid=0)
+        return ChunkGrade(verdicts=(None,) * sum(change.chunk == chunk for change in changes))
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -208,7 +208,9 @@ class LLMValidity:
         for verdict in found:
             if isinstance(verdict, BaseException):
                 raise verdict
-        return ChunkGrade(judged=len(written), valid=sum(verdict is True for verdict in found))
+        verdicts = iter(verdict is True for verdict in found)
+        own = (change for change in changes if change.chunk == chunk)
+        return ChunkGrade(verdicts=tuple(None if change.after is None else next(verdicts) for change in own))
 
     def counts(self) -> dict[str, float]:
         return {**self._counts, **self._model.counts}

@@ -66,7 +66,8 @@ class ScriptedValidity:
         await asyncio.sleep(0)
         if self.instead is not None:
             return await self.instead(chunk)  # type: ignore[no-any-return]
-        return self.verdicts.get(chunk, ChunkGrade(judged=0, valid=0))
+        own = sum(change.chunk == chunk for change in changes)
+        return self.verdicts.get(chunk, ChunkGrade(verdicts=(None,) * own))
 
     async def close(self) -> None:
         self.closed += 1

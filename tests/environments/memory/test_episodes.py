@@ -70,7 +70,7 @@ async def test_every_chunk_is_a_branch_with_one_sampled_turn() -> None:
 
 
 async def test_metrics_and_what_each_chunk_added() -> None:
-    verdicts = {0: ChunkGrade(judged=1, valid=1, wanted=1), 1: ChunkGrade(judged=1, valid=0, wanted=2)}
+    verdicts = {0: ChunkGrade(verdicts=(True,), wanted=1), 1: ChunkGrade(verdicts=(None,), wanted=2)}
     played = await play(*TURNS, validity=ScriptedValidity(verdicts))
     assert played.episode.metrics_by_turn == dict.fromkeys(ADDITIVE, (0.0, 0.0, 0.0)) | {
         "calls": (1.0, 1.0, 1.0),
@@ -78,7 +78,7 @@ async def test_metrics_and_what_each_chunk_added() -> None:
         "skips": (0.0, 0.0, 1.0),
         "inserts": (1.0, 0.0, 0.0),
         "updates": (0.0, 1.0, 0.0),
-        "judged": (1.0, 1.0, 0.0),
+        "judged": (1.0, 0.0, 0.0),
         "valid": (1.0, 0.0, 0.0),
         "wanted": (1.0, 2.0, 0.0),
         "knows_wanted": (1.0, 1.0, 0.0),
@@ -91,7 +91,7 @@ async def test_metrics_and_what_each_chunk_added() -> None:
         "skips": 1.0,
         "inserts": 1.0,
         "updates": 1.0,
-        "judged": 2.0,
+        "judged": 1.0,
         "valid": 1.0,
         "wanted": 3.0,
         "knows_wanted": 2.0,
@@ -104,7 +104,7 @@ async def test_metrics_and_what_each_chunk_added() -> None:
         "memory_share": memory / chunks,
         "compression": 1 - memory / chunks,
         "calls_per_chunk": 1.0,
-        "validity": 0.5,  # of the two chunks that have something to judge
+        "validity": 1.0,  # of the chunk that has something to judge
         "exit_answered": 1.0,
     }
 
@@ -255,6 +255,49 @@ async def test_an_empty_memory_is_read_for_nothing() -> None:
         "calls_per_chunk": 0.5,
         "exit_answered": 1.0,
     }
+
+
+TRUE, FALSE, SAME, NONE = (True,), (False,), (), (None,)
+
+
+@pytest.mark.parametrize(
+    ("turns", "verdicts", "is_empty"),
+    [
+        pytest.param((insert("a"), insert("b")), (FALSE, FALSE), True, id="false entries"),
+        pytest.param((insert("a"), insert("b")), (TRUE, FALSE), False, id="a right one among them"),
+        pytest.param((insert("a"), insert("b")), (FALSE, NONE), False, id="one that was not judged"),
+        pytest.param(
+            (insert("a"), insert("b") + delete("a")), (TRUE, (False, False)), True, id="the right one deleted"
+        ),
+        pytest.param((insert("a b"), update("a b c")), (TRUE, FALSE), True, id="the right one overwritten"),
+        pytest.param((insert("a b"), update("a b c")), (FALSE, TRUE), False, id="the false one put right"),
+        pytest.param((insert("a") + delete("a") + insert("a"),), ((True, False, False),), False, id="rewritten"),
+        pytest.param((insert("a"), delete("a")), (TRUE, TRUE), True, id="rightly nothing"),
+        pytest.param((insert("a"), SKIP), (FALSE, SAME), True, id="a false one and a skip"),
+    ],
+)
+async def test_a_memory_in_which_nothing_is_right_counts_as_empty(
+    turns: tuple[str, ...], verdicts: tuple[tuple[bool | None, ...], ...], is_empty: bool
+) -> None:
+    grades = {chunk: ChunkGrade(verdicts=of) for chunk, of in enumerate(verdicts)}
+    played = await play(*(turn + EOS for turn in turns), validity=ScriptedValidity(grades))
+    [(_, documents)] = played.reader.asked
+    expected = ["", ""] if is_empty else [f"{len(documents)} entries"] * 2
+    assert json.loads(played.episode.answer or "") == expected
+    assert played.episode.metrics["empty_memory"] == is_empty
+    assert played.episode.metrics["entries"] == len(documents)
+
+
+async def test_the_core_paragraph_counts_as_an_entry() -> None:
+    def core(text: str) -> str:
+        call = {"memory_type": "core", "new_content": text}
+        return f"<memory_update>{json.dumps(call)}</memory_update>"
+
+    for verdicts, is_empty in (((TRUE, FALSE), True), ((FALSE, TRUE), False)):
+        grades = {chunk: ChunkGrade(verdicts=of) for chunk, of in enumerate(verdicts)}
+        turns = (core("Ada, a baker") + EOS, core("Ada, a cook") + EOS)
+        played = await play(*turns, schema="three_part", validity=ScriptedValidity(grades))
+        assert played.episode.metrics["empty_memory"] == is_empty
 
 
 @pytest.mark.parametrize("name", families.TOKENIZERS)

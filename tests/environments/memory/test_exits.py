@@ -86,6 +86,13 @@ async def test_so_is_a_judge_of_what_was_written(instead: object, kind: str, mes
     assert episode.failure == Failure(kind=kind, stage="JudgeError", message=message)
 
 
+async def test_a_judge_owes_every_change_a_verdict() -> None:
+    validity = ScriptedValidity({0: ChunkGrade(verdicts=())})
+    episode = await rolled(make(ScriptedEngine(SCRIPT), validity=validity))
+    message = "validity: ValueError: 1 changes of chunk 0 got 0 verdicts"
+    assert episode.failure == Failure(kind="JudgeError", stage="JudgeError", message=message)
+
+
 async def test_a_failing_engine_leaves_nothing_behind() -> None:
     class Down(ScriptedEngine):
         async def generate(self, token_ids: object, sampling: SamplingParams, key: SeedKey) -> Completion:
@@ -129,12 +136,12 @@ async def test_reader_and_judges_are_asked_side_by_side() -> None:
 
     async def judge(chunk: int) -> ChunkGrade:
         await arrive(f"judge {chunk}")
-        return ChunkGrade(judged=chunk, valid=0)
+        return ChunkGrade(verdicts=((True,), (False,), ())[chunk])
 
     agent = make(ScriptedEngine(SCRIPT), reader=ScriptedReader(answer), validity=ScriptedValidity(instead=judge))
     episode = await run(agent)
     assert sorted(under_way) == ["judge 0", "judge 1", "judge 2", "reader"]
-    assert episode.metrics_by_turn["judged"] == (0.0, 1.0, 2.0)
+    assert episode.metrics_by_turn["judged"] == (1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "a judge fails"])

@@ -55,6 +55,11 @@ def delete(text: str, chunk: int, was: int = 0) -> Change:
     return Change(op="delete", chunk=chunk, before=entry(text, was), after=None)
 
 
+def counts(grade: ChunkGrade) -> tuple[int, int, int | None]:
+    """Judged, valid, wanted."""
+    return grade.judged, grade.valid, grade.wanted
+
+
 HOME, MOVED = "Velmor lives in Castin", "Velmor lives in Ardun before Castin"
 SHORT = "Velmor lives in Ardun"
 WORK = "Osra works for Belwin"
@@ -99,6 +104,9 @@ WORK = "Osra works for Belwin"
         pytest.param(1, [insert(HOME, 0), update(HOME, MOVED, 1), insert(WORK, 1)], 2, 2, 2, id="all of it"),
         pytest.param(2, [insert(WORK, 1), delete(WORK, 2, 1)], 1, 1, 1, id="forgotten as asked"),
         pytest.param(2, [insert(HOME, 0), delete(HOME, 2)], 1, 0, 1, id="forgotten without being asked"),
+        pytest.param(
+            2, [insert("Osra works x", 2), delete("Osra works x", 2, 2)], 2, 0, 1, id="planted to be forgotten"
+        ),
         pytest.param(1, [insert(HOME, 0), delete(HOME, 1)], 1, 0, 2, id="deleted instead of updated"),
         pytest.param(2, [insert(WORK, 2)], 1, 0, 1, id="a key that is to be forgotten is not written"),
         pytest.param(
@@ -112,7 +120,7 @@ WORK = "Osra works for Belwin"
 )
 async def test_asserted(chunk: int, changes: list[Change], judged: int, valid: int, wanted: int) -> None:
     verdict = await AssertedValidity().judge(task(), chunk, changes)
-    assert verdict == ChunkGrade(judged=judged, valid=valid, wanted=wanted)
+    assert counts(verdict) == (judged, valid, wanted)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +130,13 @@ async def test_what_is_to_be_added_stands_beside_others_of_its_key(op: str, vali
     asked = [[Fact(op=op, key="Velmor met", text=f"Velmor met {who}") for who in ("Osra", "Dorin")], [], [], []]
     changes = [insert("Velmor met Osra", 0), insert("Velmor met Dorin", 0), insert("Velmor met Zelt", 0)]
     verdict = await AssertedValidity().judge(task(asked), 0, changes)
-    assert verdict == ChunkGrade(judged=3, valid=valid, wanted=2)
+    assert counts(verdict) == (3, valid, 2)
 
 
 async def test_a_policy_that_deletes_and_writes_again_gains_nothing() -> None:
     changes = [insert(HOME, 0), delete(HOME, 0), insert(HOME, 0), delete(HOME, 0), insert(HOME, 0)]
-    assert await AssertedValidity().judge(task(), 0, changes) == ChunkGrade(judged=5, valid=1, wanted=1)
+    verdict = await AssertedValidity().judge(task(), 0, changes)
+    assert verdict == ChunkGrade(verdicts=(True, False, False, False, False), wanted=1)
 
 
 async def test_asserted_needs_facts() -> None:
@@ -140,7 +149,8 @@ async def test_asserted_needs_facts() -> None:
 async def test_none_judges_nothing() -> None:
     judge = build_node("validity", {"name": "none"})
     assert isinstance(judge, NoValidity)
-    assert await judge.judge(task(), 0, [insert(HOME, 0)]) == ChunkGrade(judged=0, valid=0, wanted=None)
+    changes = [insert(HOME, 0), insert(WORK, 1)]
+    assert await judge.judge(task(), 0, changes) == ChunkGrade(verdicts=(None,), wanted=None)
     await judge.close()
 
 
@@ -168,14 +178,14 @@ async def test_every_entry_is_asked_about_and_deletes_are_not() -> None:
     judge = LLMValidity(completer=model)
     changes = [insert("Osra likes tea", 0), insert(HOME, 1), update(HOME, SHORT, 1, 1), delete(SHORT, 1, 1)]
     changes += [insert("Velmor laughed", 1), insert("Velmor lives in x", 2)]
-    assert await judge.judge(task(), 1, changes) == ChunkGrade(judged=3, valid=2, wanted=None)
+    assert await judge.judge(task(), 1, changes) == ChunkGrade(verdicts=(True, True, None, False), wanted=None)
     shown = [blocks(messages[1].content) for messages in model.asked]
     assert shown == [
         [("chunk", "b"), ("entry", HOME)],
         [("chunk", "b"), ("entry that it replaces", HOME), ("entry", SHORT)],
         [("chunk", "b"), ("entry", "Velmor laughed")],
     ]
-    assert await judge.judge(task(), 3, changes) == ChunkGrade(judged=0, valid=0)
+    assert await judge.judge(task(), 3, changes) == ChunkGrade(verdicts=())
 
 
 async def test_the_model_sees_the_likest_of_the_stored_entries() -> None:
@@ -191,10 +201,10 @@ async def test_the_model_sees_the_likest_of_the_stored_entries() -> None:
     assert blocks(model.asked[1][1].content) == [("chunk", "b"), ("entry", HOME)]
 
 
-@pytest.mark.parametrize(("word", "valid"), [("VALID", 1), ("INVALID", 0)])
-async def test_the_two_verdicts(word: str, valid: int) -> None:
+@pytest.mark.parametrize(("word", "valid"), [("VALID", True), ("INVALID", False)])
+async def test_the_two_verdicts(word: str, valid: bool) -> None:
     verdict = await LLMValidity(completer=Spoken(reply(word))).judge(task(), 0, [insert(HOME, 0)])
-    assert verdict == ChunkGrade(judged=1, valid=valid)
+    assert verdict == ChunkGrade(verdicts=(valid,))
 
 
 NO_VERDICTS: list[Says | str] = [
@@ -236,7 +246,7 @@ async def test_a_reply_that_is_no_verdict_is_asked_for_again_with_another_nonce(
         return "hm" if len(nonces) == 1 else reply("VALID")(messages)
 
     judge = LLMValidity(completer=Spoken(says))
-    assert await judge.judge(task(), 0, [insert(HOME, 0)]) == ChunkGrade(judged=1, valid=1)
+    assert await judge.judge(task(), 0, [insert(HOME, 0)]) == ChunkGrade(verdicts=(True,))
     assert len({*nonces}) == 2
     with pytest.raises(JudgeError):
         await LLMValidity(completer=Spoken("hm"), verdict_retries=0).judge(task(), 0, [insert(HOME, 0)])
@@ -262,10 +272,10 @@ async def test_an_entry_that_shows_a_verdict_convinces_nobody() -> None:
 async def test_a_verdict_is_paid_for_once(tmp_path: Path) -> None:
     changes = [insert(HOME, 0), insert("Velmor laughed", 0)]
     first = LLMValidity(completer=Spoken(by_rule), cache=tmp_path / "v.sqlite", completion_price=1000.0)
-    assert await first.judge(task(), 0, changes) == ChunkGrade(judged=2, valid=1)
+    assert await first.judge(task(), 0, changes) == ChunkGrade(verdicts=(True, False))
     await first.close()
     again = LLMValidity(completer=Spoken("never asked"), cache=tmp_path / "v.sqlite", seed=5)
-    assert await again.judge(task(), 0, changes) == ChunkGrade(judged=2, valid=1)
+    assert await again.judge(task(), 0, changes) == ChunkGrade(verdicts=(True, False))
     bill = {"calls": 2.0, "prompt_tokens": 8.0, "completion_tokens": 4.0, "cost": 4.0}
     assert first.counts() == {"judged": 2.0, "cached": 0.0, "bad_verdicts": 0.0, **bill}
     assert again.counts() == {"judged": 2.0, "cached": 2.0, "bad_verdicts": 0.0, **dict.fromkeys(bill, 0.0)}
@@ -295,7 +305,7 @@ async def test_an_endpoint_judges(tmp_path: Path) -> None:
     async with endpoint(served(lambda system, user: by_rule((given(system), given(user))))) as server:
         node = {"name": "llm", "completer": {"name": "http", "base_url": server.url}, "cache": str(tmp_path / "v")}
         judge = build_node("validity", node)
-        assert await judge.judge(task(), 0, [insert(HOME, 0), insert("x y", 0)]) == ChunkGrade(judged=2, valid=1)
+        assert await judge.judge(task(), 0, [insert(HOME, 0), insert("x y", 0)]) == ChunkGrade(verdicts=(True, False))
         await judge.close()
 
 
