@@ -5,7 +5,7 @@ python scripts/attack.py [--only NAME ...] [--verbose]
 
 As root it runs twice, with a driver that is root and with one that is an ordinary user; else once. What does not
 succeed on this machine even without the sandbox proves nothing: it is listed, and counts neither way. The last line
-says "N passed, N failed"; the exit status is 1 if any failed, or if fewer than 40 attacks could be shown to a driver.
+says "N passed, N failed"; the exit status is 1 if any failed, or if fewer than 230 attacks could be shown to a driver.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SCRIPTS = Path(__file__).parent
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 
 from attacks.agents import OF_AN_AGENT, AgentSandbox  # noqa: E402
+from attacks.assertions import attempts  # noqa: E402
 from attacks.attempt import PRELUDE, Attack  # noqa: E402
 from attacks.catalogue import ATTACKS  # noqa: E402
 from attacks.scene import SECRET_NAME, Scene  # noqa: E402
@@ -52,8 +53,10 @@ START_S = 5.0
 """What starting and stopping a sandbox may add to it on a busy machine."""
 MUCH = 1 << 22
 """Bytes of output at which a driver stops listening."""
-LEAST = 40
+LEAST = 230
 """Attacks that must be shown to each driver."""
+_FORMS_STEP = 40
+"""How many of the forms of hidden tests a solution that knows nothing tries: one of so many."""
 
 
 @dataclass
@@ -201,6 +204,13 @@ def drive(names: Sequence[str], verbose: bool) -> int:
                 passed, failed = passed + (verdict == "contained"), failed + (verdict != "contained")
                 if verbose or verdict != "contained":
                     print(f"{who:5} {name:42} {verdict}", flush=True)
+        shown = passed + failed
+        if not names:
+            tried = asyncio.run(attempts(step=_FORMS_STEP))
+            for name, is_right in tried:
+                if not is_right:
+                    print(f"{who:5} hidden tests, {name}: NOT AS IT SHOULD BE", flush=True)
+            passed, failed = passed + sum(r for _, r in tried), failed + sum(not r for _, r in tried)
     finally:
         agent.close()
         scene.close()
@@ -209,8 +219,8 @@ def drive(names: Sequence[str], verbose: bool) -> int:
         print(f"{who:5} not bounded here, as {grouped.no_groups}: {', '.join(unbounded)}")
     if unshown:
         print(f"{who:5} not possible on this machine even without the sandbox: {', '.join(unshown)}")
-    if not names and passed + failed < LEAST:
-        print(f"{who:5} only {passed + failed} attacks could be shown; {LEAST} are needed")
+    if not names and shown < LEAST:
+        print(f"{who:5} only {shown} attacks could be shown; {LEAST} are needed")
         failed += 1
     print(f"{who:5} {passed} passed, {failed} failed", flush=True)
     return failed

@@ -275,7 +275,7 @@ class _Steps(Awaitable[T]):
         """Python itself gives the coroutine up."""
 
     def __await__(self) -> Generator[Any, Any, T]:
-        steps = cast(Generator[Any, Any, T], self._work.__await__())
+        steps = self._work.__await__()
         go_on: Callable[[Any], Any] = steps.send
         sent: Any = None
         while True:

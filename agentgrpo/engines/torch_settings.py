@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-_READ = {
+_CPU = torch.device("cpu")
+_READ: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
     "dtype": torch.get_default_dtype,
     "device": torch.get_default_device,
     "is_deterministic": torch.are_deterministic_algorithms_enabled,
     "matmul_precision": torch.get_float32_matmul_precision,
 }
-_SET = {
+_SET: dict[str, Callable[[Any], object]] = {
     "threads": torch.set_num_threads,
     "dtype": torch.set_default_dtype,
     "device": lambda device: torch.set_default_device(None if device == _CPU else device),  # None costs nothing
     "is_deterministic": torch.use_deterministic_algorithms,
     "matmul_precision": torch.set_float32_matmul_precision,
 }
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
