@@ -202,7 +202,7 @@ class ProgramEnvironments(EndpointEnvironments):
     """Columns of a task by which it is graded, and which the program is told all the same, such as references, answer
     or tests. A program that hands them to the policy, or leaves them where the policy's commands can read them, teaches
     it to copy."""
-    variables: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     """Environment variables that the command gets beside the usual ones, such as the key of a service."""
     sandbox: bool = False
     """The command writes in its workspace alone, sees code and the paths in `show`, no process but its own, and reaches
@@ -229,7 +229,7 @@ class ProgramEnvironments(EndpointEnvironments):
                 f"environment.function=my_agent:run; {'both' if self.command else 'neither'} is given"
             )
         if self.command is not None:
-            program = CommandProgram(self.command, variables=self.variables)
+            program = CommandProgram(self.command, env=self.env)
             if self.sandbox:
                 program.sandbox = CommandSandbox(
                     self.endpoint.serve,
@@ -247,9 +247,9 @@ class ProgramEnvironments(EndpointEnvironments):
                     os.geteuid(),
                 )
             return program
-        if self.sandbox or self.show or self.variables:
+        if self.sandbox or self.show or self.env:
             raise ConfigError(
-                "environment.sandbox, show and variables are for environment.command; a function runs in this process"
+                "environment.sandbox, show and env are for environment.command; a function runs in this process"
             )
         assert self.function is not None
         return FunctionProgram(self.function)

@@ -101,9 +101,9 @@ class CommandProgram:
     It reports on its standard output, a socket on which the kernel says which process has written. A line counts where
     the command itself has written it: what its children write, at the policy's bidding perhaps, is no report."""
 
-    def __init__(self, command: str, *, variables: Sequence[str] = ()) -> None:
+    def __init__(self, command: str, *, env: Sequence[str] = ()) -> None:
         """Words that name a file here are that file wherever the program runs; python is the one that runs this.
-        variables: names of environment variables that it gets beside the usual ones. Raises ConfigError where there is
+        env: names of environment variables that it gets beside the usual ones. Raises ConfigError where there is
         no such program, or no such variable."""
         try:
             words = shlex.split(command)
@@ -114,9 +114,9 @@ class CommandProgram:
                 f"environment.command={command}: there is no program {words[0] if words else ''!r}; give one on the "
                 "PATH, or the path to one"
             )
-        if missing := [name for name in variables if name not in os.environ]:
-            raise ConfigError(f"environment.variables: {', '.join(missing)} is not set here; set it, or leave it out")
-        self._shown, self._variables = command, frozenset(variables)
+        if missing := [name for name in env if name not in os.environ]:
+            raise ConfigError(f"environment.env: {', '.join(missing)} is not set here; set it, or leave it out")
+        self._shown, self._env = command, frozenset(env)
         self.sandbox: CommandSandbox | None = None
         found = [sys.executable if words[0] == "python" else str(shutil.which(words[0])), *words[1:]]
         self.argv = [str(Path(word).absolute()) if Path(word).is_file() else word for word in found]
@@ -160,7 +160,7 @@ class CommandProgram:
         return reported
 
     def _environment(self, call: Call) -> dict[str, str]:
-        given = {name: value for name, value in os.environ.items() if _is_usual(name) or name in self._variables}
+        given = {name: value for name, value in os.environ.items() if _is_usual(name) or name in self._env}
         environment = {
             **given,
             "OPENAI_BASE_URL": call.base_url,
@@ -179,9 +179,9 @@ class CommandProgram:
     def _hint(self, call: Call, words: str) -> str:
         """The settings by which the command would get what its last words name."""
         last = words.rpartition("\n")[2]
-        kept = [n for n in os.environ if not _is_usual(n) and n not in self._variables and len(n) > 3 and n in last]
+        kept = [n for n in os.environ if not _is_usual(n) and n not in self._env and len(n) > 3 and n in last]
         if kept:
-            return f"; {kept[0]} is set here and is not handed on, unless environment.variables=[{kept[0]}]"
+            return f"; {kept[0]} is set here and is not handed on, unless environment.env=[{kept[0]}]"
         if name := next((name for name in call.withheld if f"KeyError: '{name}'" in last), None):
             return f"; {name} is not told, unless environment.tell=[{name}]"
         if self.sandbox is not None and "No such file or directory" in last:

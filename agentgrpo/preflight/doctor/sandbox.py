@@ -76,7 +76,7 @@ def _look_at_command(case: Case, node: Mapping[str, Any], found: CheckNotes) -> 
     run_files = files_named_in(case.config, but=("command", "show"))
     with tempfile.TemporaryDirectory() as place:
         try:
-            argv = CommandProgram(node["command"], variables=node["variables"]).argv
+            argv = CommandProgram(node["command"], env=node["env"]).argv
             sandbox = CommandSandbox(_unserved, argv, Path(place), limits, show=node["show"], run_files=run_files)
         except AgentGrpoError as error:
             found.problem(told(error), why=_WHY, key=key)

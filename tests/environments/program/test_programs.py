@@ -135,12 +135,12 @@ async def test_a_command_gets_the_variables_that_are_usual_and_those_that_are_na
 ) -> None:
     monkeypatch.setenv("SERPER_API_KEY", "secret")
     command = written("ask('a'); assert os.environ['PATH']; print(len(os.environ['SERPER_API_KEY']))")
-    assert (await play(command, engine(), variables=("SERPER_API_KEY",))).outcome == {"reward": 6.0}
-    hint = r"KeyError: 'SERPER_API_KEY'; SERPER_API_KEY is set here and is not handed on, unless environment.variables="
+    assert (await play(command, engine(), env=("SERPER_API_KEY",))).outcome == {"reward": 6.0}
+    hint = r"KeyError: 'SERPER_API_KEY'; SERPER_API_KEY is set here and is not handed on, unless environment.env="
     with pytest.raises(EnvironmentFailure, match=hint):
         await play(command, engine())
-    with pytest.raises(ConfigError, match=r"environment.variables: NO_SUCH is not set here"):
-        environments(command, variables=("NO_SUCH",))
+    with pytest.raises(ConfigError, match=r"environment\.env: NO_SUCH is not set here"):
+        environments(command, env=("NO_SUCH",))
 
 
 @needs_bubblewrap
