@@ -134,7 +134,7 @@ def test_a_missing_key() -> None:
 
 def test_unknown_keys_and_names() -> None:
     assert refusal("judge", {"name": "contains", "containd": 1.0}) == (
-        "unknown key judge.containd; allowed are contained. Did you mean 'contained'?"
+        "unknown key judge.containd; allowed are contained, max_extra_words. Did you mean 'contained'?"
     )
     assert refusal("judge", {"name": "exact_match", "parts": {}}) == "unknown key judge.parts; allowed are none."
     names = (
@@ -193,7 +193,7 @@ def test_a_composite_judge() -> None:
         "near": (Contains, 0.25),
     }
     node["parts"] = {"near": {"judge": {"name": "contains", "contain": 0.5}, "weight": 0.25}}
-    assert refusal("judge", node).startswith("unknown key judge.parts.near.judge.contain; allowed are contained.")
+    assert refusal("judge", node).startswith("unknown key judge.parts.near.judge.contain; allowed are contained, max")
     node["parts"] = {"near": {"judge": {"name": "contains"}}}
     assert refusal("judge", node) == "judge.parts.near.weight has no value; give it one: judge.parts.near.weight=..."
 

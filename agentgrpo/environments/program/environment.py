@@ -239,6 +239,8 @@ class ProgramEnvironments(EndpointEnvironments):
                     show=self.show,
                     run_files=self.run_files,
                 )
+            elif self.show:
+                raise ConfigError("environment.show is for the sandbox; set environment.sandbox=true, or leave it out")
             else:
                 _LOG.warning(
                     "environment.sandbox=false: whatever the command starts runs as user %d, with its files, its "

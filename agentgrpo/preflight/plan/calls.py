@@ -107,7 +107,8 @@ def _judges(config: Mapping[str, Any], questions: float) -> Iterator[PlannedCall
     """One for each node of a judge that asks a model; a router's are counted as if each had every answer."""
     answers = questions if any(n.get("name") in ("questions", "questions_by_metric") for n in _nodes(config)) else 1.0
     for path, node, claims in _asking(config["judge"], "judge"):
-        votes = (node.get("repeats", 1) + bool(node.get("control"))) * (1 + node.get("verdict_retries", 0))
+        controls = (1 if claims is None else 2) * bool(node.get("control"))  # a claim's passages have one of their own
+        votes = (node.get("repeats", 1) + controls) * (1 + node.get("verdict_retries", 0))
         note = f"{answers:.3g} answers x {votes}"
         if claims is not None:  # an answer to another question is graded without what it cites
             note = f"{answers:.3g} answers x {claims} claims x {votes}"

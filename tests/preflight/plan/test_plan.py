@@ -278,7 +278,8 @@ def test_opinions_of_claims_are_as_many_as_are_looked_at(capsys: pytest.CaptureF
     settings = ["judge=report_llm", "judge.max_claims=10"]
     found = figures(capsys, *settings, "run.max_steps=1", "run.eval_every=0", "run.final_eval=false")
     calls = {row["where"]: row["run"] / found["run"]["episodes"] for row in found["calls"] if row["kind"] == "judge"}
-    assert calls == {"judge.judge": 4, "judge.support": 20}  # the answer and its control, and claims; each asked twice
+    # the answer and its control, and ten claims with two controls each; each asked twice
+    assert calls == {"judge.judge": 4, "judge.support": 60}
 
 
 def test_a_models_opinions_are_counted_and_priced(capsys: pytest.CaptureFixture[str]) -> None:
