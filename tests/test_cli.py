@@ -884,7 +884,7 @@ def test_what_is_completed(line: str, expected: list[str] | str) -> None:
         ("agentgrpo tr", "train\n"),
         ("agentgrpo train judge=c", "judge=choice judge=composite judge=contains\n"),
         ("agentgrpo train +judge=c", "+judge=choice +judge=composite +judge=contains\n"),
-        ("agentgrpo train -m judge=contains judge.", "judge.contained= judge.name=\n"),
+        ("agentgrpo train -m judge=contains judge.", "judge.contained= judge.max_extra_words= judge.name=\n"),
         ("agentgrpo train rew", "reward. reward=\n"),
     ],
 )

@@ -118,7 +118,7 @@ class Jobs:
             code, objective = entry(job.config, command)
         except ProcessExit:
             raise
-        except BaseException as caught:
+        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, BaseExceptionGroup) as caught:
             error = _of_user(caught) if isinstance(caught, SystemExit) else caught
             self._empty(folder)
             code, objective = self._reported(error), None

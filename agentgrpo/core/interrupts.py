@@ -82,13 +82,16 @@ def raise_again(*, leaves: bool) -> None:
 
 
 def is_of_interrupt(error: BaseException) -> bool:
-    """Whether it is KeyboardInterrupt, or came of one: a library may have made another error of it. What was raised
-    `from None` came of nothing."""
+    """Whether it is KeyboardInterrupt, or came of one: a library may have made another error of it. An EpisodeError
+    without a cause came of none: code from outside may raise KeyboardInterrupt by itself."""
+    from agentgrpo.core.errors import EpisodeError
+
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         if isinstance(found, KeyboardInterrupt):
             return True
         seen.add(id(found))
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        is_own = isinstance(found, EpisodeError) and found.__suppress_context__
+        found = found.__cause__ or (None if is_own else found.__context__)
     return False

@@ -154,8 +154,7 @@ _SET_CHILD_SUBREAPER = 36
 def forks_ended() -> Iterator[None]:
     """What the block forks, and does not end, is ended behind it; not the programs that it starts."""
     ours = _forks()
-    with suppress(AttributeError, OSError):  # Linux: who loses its parent becomes a child of this process
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _adopt(True)
     try:
         yield
     finally:
@@ -165,6 +164,13 @@ def forks_ended() -> Iterator[None]:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
+        _adopt(False)
+
+
+def _adopt(orphans: bool) -> None:
+    """Linux: a process below this one that loses its parent becomes a child of this one."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
 def _forks() -> set[int]:

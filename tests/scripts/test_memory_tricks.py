@@ -13,10 +13,10 @@ from agentgrpo.worlds.diary.dataset import Diaries
 KNOWING = {name for name in TRICKS if "true note" in name or name == "the surest note, every day"}
 
 
-@pytest.fixture(scope="module", params=["plain", "hard"])
+@pytest.fixture(scope="module", params=["plain", pytest.param("hard", marks=pytest.mark.slow)])
 def tables(request: pytest.FixtureRequest) -> dict[str, Table]:
     world = Diaries(world_seed=3, train_diaries=1, dev_diaries=1, hard=request.param == "hard")
-    return asyncio.run(measured(world, 4, PRESETS))
+    return asyncio.run(measured(world, 4 if request.param == "hard" else 2, PRESETS))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -43,6 +43,7 @@ def test_the_table_has_a_line_for_each_writer(tables: dict[str, Table]) -> None:
     assert names[2:] == [*ANCHORS, *TRICKS]
 
 
+@pytest.mark.slow
 def test_the_script_prints_a_table_for_each_world(capsys: pytest.CaptureFixture[str]) -> None:
     memory_tricks.main(["--worlds", "plain", "--seeds", "3", "--presets", "memory", "--diaries", "1"])
     assert "plain, world seed 3, 1 diaries" in capsys.readouterr().out

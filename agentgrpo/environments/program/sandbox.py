@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure
 from agentgrpo.environments.program.view import binary_of, view_of
+from agentgrpo.services import worker
 from agentgrpo.tools.sandbox.base import MIB, SandboxLimits
 from agentgrpo.tools.sandbox.bounds import bounds_of_command
 from agentgrpo.tools.sandbox.isolation import NEEDS, NOBODY, Home, Isolation
@@ -176,35 +177,35 @@ class CommandSandbox:
         code = self_test(self._view, self._limits, is_counted=isolation.is_counted, is_command=True)
         group = isolation.new_group()
         with ExitStack() as held:
-            ours, theirs = socket.socketpair()
+            ours, theirs, life, control = (held.enter_context(end) for _ in range(2) for end in socket.socketpair())
             filter = self.new_filter()
-            held.enter_context(ours)
+            held.callback(os.close, filter)
             held.callback(isolation.remove_group, group)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             ours.settimeout(START_S)
             command = self.argv([sys.executable, "-I", "-S", "-c", code], home, 0, theirs.fileno(), filter)
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+            keeper = subprocess.Popen(
+                [sys.executable, "-P", worker.__file__, str(os.getpid()), os.devnull, *command],
+                stdin=control,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), filter),
             )
             theirs.close()
-            os.close(filter)
+            control.close()
             try:
                 pid, opened = _received(ours)
                 if opened is not None:
                     opened.close()
                     isolation.admit(group, pid)
                     ours.send(b"G")
-                printed, _ = process.communicate(timeout=START_S)
+                printed, _ = keeper.communicate(timeout=START_S)
             except (OSError, subprocess.TimeoutExpired) as e:
                 return f"its test did not end: {e}"
             finally:
-                process.kill()
-                process.wait()
-        return fault_in(printed, process.returncode)
+                life.close()  # so the keeper ends all that is left
+                keeper.wait()
+        return fault_in(printed, keeper.returncode)
 
 
 def _received(channel: socket.socket) -> tuple[int, socket.socket | None]:
