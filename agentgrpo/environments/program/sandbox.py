@@ -186,7 +186,7 @@ class CommandSandbox:
             command = self.argv([sys.executable, "-I", "-S", "-c", code], home, 0, theirs.fileno(), filter)
             keeper = subprocess.Popen(
                 [sys.executable, "-P", worker.__file__, str(os.getpid()), os.devnull, *command],
-                stdin=control,
+                stdin=control.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), filter),
