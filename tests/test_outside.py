@@ -130,8 +130,8 @@ async def test_a_cancelled_caller_says_where_it_was_and_may_clear_away() -> None
         async with time_limit(0.05):
             await once(step)
     assert cleared == ["step"]
-    assert late.value.__cause__ is not None
-    assert late.value.__cause__.__notes__ == ["it was in shop:Shop.step"]
+    assert late.value.__context__ is not None  # and its cause, from Python 3.12 on
+    assert late.value.__context__.__notes__ == ["it was in shop:Shop.step"]
 
 
 def test_a_task_that_ignores_its_cancellation_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,7 +40,7 @@ async def run_episode(
                         task, sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt
                     )
         except TimeoutError as e:
-            where = "".join(f"; {note}" for note in getattr(e.__cause__, "__notes__", ()))
+            where = "".join(f"; {note}" for note in getattr(e.__context__, "__notes__", ()))
             failure = Failure(kind="timeout", stage="episode", message=f"not done after {timeout_s} s{where}")
         except EpisodeError as e:
             failure = Failure(kind=e.kind, stage=type(e).__name__, message=text_of(e))

@@ -71,7 +71,7 @@ def test_files_that_a_configuration_names(project: Path, monkeypatch: pytest.Mon
 
 def test_the_program_behind_a_script(tmp_path: Path) -> None:
     python = os.path.realpath(sys.executable)
-    for number, line in enumerate((f"#!{sys.executable} -u", f"#!/usr/bin/env -S {sys.executable} -u")):
+    for number, line in enumerate((f"#!{python} -u", f"#!/usr/bin/env -S {python} -u")):
         script = tmp_path / f"agent{number}"
         script.write_text(f"{line}\nprint(1)\n")
         assert binary_of(str(script)) == python
