@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -196,7 +197,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
     for server, thread in zip(servers, threads, strict=True):
         server.listen(50)
         thread.start()
-    yield tmp_path
+    with subprocess.Popen(["sleep", "3600"], env={"JUDGE_SECRET": SECRET}) as neighbour:
+        yield tmp_path
+        neighbour.kill()
     for server, thread in zip(servers, threads, strict=True):
         server.shutdown(socket.SHUT_RDWR)
         server.close()
