@@ -293,3 +293,7 @@ def test_an_agents_reranker_and_fetcher_are_chosen_by_name() -> None:
     lexical = build.build_node("reranker", {"name": "lexical", "name_weight": 1.0}, thesaurus={"a": ["b"]})
     assert isinstance(lexical, LexicalReranker)
     assert refusal("reranker", {"name": "lexical", "thesaurus": {}}).startswith("unknown key reranker.thesaurus;")
+
+
+def test_a_part_of_the_users_may_have_arguments_of_any_name() -> None:
+    assert build._outside("judge.name=x:y", dict, where=1, function=2) == {"where": 1, "function": 2}

@@ -311,7 +311,7 @@ def _of_user(name: object, known: Mapping[str, Any], where: str, own: str) -> An
         raise ConfigError(f"{where}={name}: {e}; it must be installed, or importable from here{near}") from e
 
 
-def _outside(where: str, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+def _outside(where: str, function: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
     """What code of the user's returns. Raises ConfigError for whatever it raises, SystemExit too, but for what says by
     itself that a name leads nowhere."""
     result = called(function, *arguments, **named)

@@ -223,7 +223,7 @@ def test_a_class_that_answers_turns_and_runs_hidden_tests(site: Path, desk: Path
     )
     assert len(episodes) == 4 * 2 * 4
     for row in episodes:
-        assert row["environment"]["outcome"] == {"tests_passed": len(row["answer"]) % 2}
+        assert row["environment"]["outcome"] == {"tests_passed": len(row["answer"]) % 2, "reward": 0.0}
         assert row["reward"] == len(row["answer"]) % 2
         assert "<|im_end|>" not in row["answer"]
     assert {row["reward"] for row in episodes} == {0.0, 1.0}
