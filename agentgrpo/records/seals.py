@@ -51,7 +51,7 @@ class Seal:
         return found
 
     def problem(self, run_dir: Path, *, grows: bool = False) -> str | None:
-        """What is wrong with the file, naming it; None where it is what it was."""
+        """The damage of the file, with its name; None if the file is unchanged."""
         path = run_dir / self.file
         size = path.stat().st_size if path.is_file() else None
         if size is None and self.bytes:

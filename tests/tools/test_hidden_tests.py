@@ -411,7 +411,9 @@ def test_a_comparison_that_only_the_solution_could_judge_is_refused_before_a_run
 )
 def test_other_comparisons_are_not(line: str) -> None:
     tests = {"test_it.py": f"def test_it():\n    {line}\n", "helper.py": "class Wanted: pass"}
-    HiddenTests().refuse_task(task(tests=tests))
+    given = task(tests=tests)
+    HiddenTests().refuse_task(given)  # a refusal would be a DataError
+    assert names_of(given.metadata["tests"], "t0") == [("test_it.py", "test_it")]
 
 
 async def test_a_task_without_tests_is_refused(tmp_path: Path) -> None:

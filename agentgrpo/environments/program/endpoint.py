@@ -161,7 +161,13 @@ class _Server:
     async def listen(self, opened: socket.socket) -> asyncio.Server:
         loop, make = asyncio.get_running_loop(), cast(type[H11Protocol], self._config.http_protocol_class)
         connect = partial(make, self._config, self._state, {})
-        return await loop.create_server(connect, sock=opened, backlog=2048)
+        listener = await loop.create_server(connect, sock=opened, backlog=2048, start_serving=False)
+        try:
+            await listener.start_serving()
+        except BaseException:  # a cancelled episode, too
+            listener.close()
+            raise
+        return listener
 
     async def leave(self, key: str) -> None:
         await self._doors.pop(key).close()

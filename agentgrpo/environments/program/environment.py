@@ -136,7 +136,7 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
     @property
     @abstractmethod
     def program(self) -> Program:
-        """What runs for each attempt. Raises ConfigError where there is none."""
+        """The program that runs for each attempt. Raises ConfigError if no program is configured."""
 
     @cached_property
     def endpoint(self) -> ProgramEndpoint:

@@ -139,12 +139,10 @@ class CommandProgram:
                 inherited = [theirs.fileno(), filter]
                 argv = self.sandbox.argv(argv, call.workspace, call.port, *inherited)
             process = _Process(argv, self._environment(call), call.workspace, output, inherited)
-            writing = await process.tell(json.dumps(call.task, default=str).encode())
             try:
+                await process.tell(json.dumps(call.task, default=str).encode())
                 code = await process.ended()
             finally:
-                if writing.get_write_buffer_size():
-                    writing.abort()
                 await process.end()
         reported = _last_json(output.report)
         if code:
@@ -250,7 +248,8 @@ class _Process:
             self._channel, control = socket.socketpair()
             theirs.enter_context(control)
             self._channel.setblocking(False)
-            source, self._input = os.pipe()
+            source, input_end = os.pipe()
+            self._input = os.fdopen(input_end, "wb", buffering=0)
             errors, errors_end = os.pipe()
             for end in (source, errors_end):
                 theirs.callback(os.close, end)
@@ -267,19 +266,19 @@ class _Process:
                 )
             except OSError as e:
                 self._channel.close()
-                os.close(self._input)
+                self._input.close()
                 os.close(errors)
                 raise EnvironmentFailure(f"no process can be started: {e.strerror}", kind="program") from e
         self.output, self.errors = output, Tail(errors)
+        self._writing: asyncio.WriteTransport | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def tell(self, text: bytes) -> asyncio.WriteTransport:
-        """Write its input, as it reads it."""
-        loop, pipe = asyncio.get_running_loop(), os.fdopen(self._input, "wb", buffering=0)
-        transport, _ = await loop.connect_write_pipe(asyncio.Protocol, pipe)
-        transport.write(text)
-        transport.close()
-        return transport
+    async def tell(self, text: bytes) -> None:
+        """The command reads `text` as its input, whenever it does."""
+        loop = asyncio.get_running_loop()
+        self._writing, _ = await loop.connect_write_pipe(asyncio.Protocol, self._input)
+        self._writing.write(text)
+        self._writing.close()
 
     async def ended(self) -> int:
         """Its exit code; 128 + n where signal n killed it. The keeper ends last, and its end of the socket with it."""
@@ -307,6 +306,10 @@ class _Process:
             self._keeper.wait()
             self._channel.close()
             self.errors.close()
+            if self._writing is None:
+                self._input.close()
+            elif self._writing.get_write_buffer_size():
+                self._writing.abort()
 
 
 class Tail:

@@ -65,7 +65,7 @@ class LexicalSupport:
         """It holds nothing open."""
 
     def _said(self, claim: str, texts: Sequence[str], wanted: Set[str]) -> float:
-        """The share of the words that are neither names, numbers nor `wanted`; 0 where one of those is missing."""
+        """The share of ordinary words that the passages have; 0 if they lack a name, a number or a wanted word."""
         own = [(word, stem) for word, stem in self._words(claim) if word.lower() not in SAYS_NOTHING]
         if not own:
             return 0.0

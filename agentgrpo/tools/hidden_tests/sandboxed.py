@@ -270,6 +270,6 @@ def _is_known(module: str, files: Mapping[str, str]) -> bool:
 
 
 def code_in(answer: str) -> str:
-    """Its last block between ``` lines; all of it where there is none."""
+    """The last block between ``` lines of an answer; the whole answer if it has no such block."""
     blocks = _BLOCK.findall(answer)
     return str(blocks[-1]) if blocks else answer

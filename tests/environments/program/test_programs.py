@@ -271,6 +271,19 @@ async def test_all_that_a_program_has_started_ends_with_it_daemons_too(written: 
     await made.close()
 
 
+async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(written: Any) -> None:
+    made, before = environments(written("ask('a'); import time; time.sleep(600)")), {*psutil.Process().children()}
+    for turns in range(24):
+        playing = asyncio.ensure_future(play(made, engine()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert {*psutil.Process().children()} <= before, turns
+    await made.close()
+
+
 def waited_for(file: Path) -> str:
     while not file.exists():
         time.sleep(0.01)
