@@ -12,7 +12,7 @@ from agentgrpo.tasks.base import SPLITS, TaskDataset
 from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.questions.dataset import QuestionSet
 from agentgrpo.tasks.questions.intake import Filter, Intake, QuestionSource, corpora_of
-from agentgrpo.tasks.questions.splitting import Shares, without_shared
+from agentgrpo.tasks.questions.splitting import Shares, dealt
 
 
 def jsonl(
@@ -54,12 +54,12 @@ def jsonl(
     asked = intake.asked(malformed)
     corpora = corpora_of(corpus, web_corpus, thesaurus, keys=corpus_keys or {}, malformed=malformed)
     malformed.refuse()
-    kept, left_out = without_shared(asked)
+    kept, notes = dealt(asked)
     return QuestionSet(
         asked=kept,
         corpora=corpora,
         mixture=None,
-        notes=[*intake.notes(), *(f"{n} left out: also asked in {split}" for (_, split), n in left_out.items())],
+        notes=[*intake.notes(), *notes],
         settings=[dev_fraction, test_fraction, seed],
     )
 
