@@ -304,13 +304,13 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
 def columns_of(task: Task) -> dict[str, Any]:
     """A task as a line of its file has it, but for its metadata."""
     return {
-        "id": task.id,
-        "data_source": task.data_source,
         "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
         "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
         "references": list(task.references),
         "answers": list(task.references),
         "answer": task.references[0] if task.references else "",
+        "id": task.id,
+        "data_source": task.data_source,
     }
 
 

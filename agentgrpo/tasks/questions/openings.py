@@ -117,7 +117,7 @@ def _message(node: Node) -> Message:
         )
     content = said.get(text)
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return Message(role=role, content="".join(_part(part) for part in node.list(text)))
+        node = Node(node.path, node.at, {**said, text: "".join(_part(part) for part in node.list(text))})
     return Message(role=role, content=node.required(text))
 
 
@@ -126,4 +126,7 @@ def _part(node: Node) -> str:
     kind = node.object().get("type")
     if kind not in ("text", "input_text"):
         node.refuse(f"a part of type {shown(kind)}; a policy reads parts of type text: take the others out")
-    return node.text("text")
+    text = node.object().get("text")
+    if not isinstance(text, str):
+        node.get("text").refuse(f"{shown(text)}; a text is needed")
+    return text
