@@ -13,6 +13,7 @@ from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.questions.dataset import QuestionSet
 from agentgrpo.tasks.questions.intake import Filter, Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Shares, dealt
+from agentgrpo.tasks.records import stem_of
 
 
 def jsonl(
@@ -49,7 +50,7 @@ def jsonl(
     keys = {ours: theirs for ours, theirs in given.items() if theirs != ours}
     source = QuestionSource(path=questions, keys=keys, filter=Filter(has_answer=False))
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
-    intake = Intake(Path(questions).stem, source, shares, what="questions", prefix="")
+    intake = Intake(stem_of(Path(questions)), source, shares, what="questions", prefix="")
     malformed = Malformed()
     asked = intake.asked(malformed)
     corpora = corpora_of(corpus, web_corpus, thesaurus, keys=corpus_keys or {}, malformed=malformed)

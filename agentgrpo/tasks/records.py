@@ -40,6 +40,11 @@ def kind_of(path: Path) -> str:
     return before[-1] if last in _PACKED and before else last
 
 
+def stem_of(path: Path) -> str:
+    """A file's name without what says how it is written."""
+    return (path.with_suffix("") if path.suffix.lower() in _PACKED else path).stem
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """The bytes of a file, unpacked where its name says that they are packed."""
     return cast(BinaryIO, _PACKED.get(path.suffix.lower(), open)(path, "rb"))
@@ -83,7 +88,7 @@ def _object(path: Path, line: tuple[int, bytes]) -> Node:
     except (ValueError, RecursionError) as e:
         node.refuse(f"not valid JSON ({e}); write one object per line")
     if not isinstance(value, dict):
-        node.refuse(f"{shown(value)} is not an object; write one object per line")
+        node.refuse(f"{shown(value)} is not an object; write one object per line, or a list into a .json file")
     return Node(path, node.at, value)
 
 
@@ -350,7 +355,7 @@ class Node:
         """Of a table: without its empty cells, and with lists where they are written out, as JSON or as Python does."""
         if not self.of_table:
             return self
-        cells = {key: _list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
+        cells = {key: list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
         return Node(self.path, self.at, cells, of_table=True)
 
     def string(self) -> str:
@@ -456,7 +461,7 @@ def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Ite
 
     try:
         rows = (row for row in cells if row)
-        columns = [name.strip() for name in next(rows, [])]
+        columns = [name.strip() or f"column {i}" for i, name in enumerate(next(rows, []), start=1)]
         if twice := [name for name in columns if columns.count(name) > 1]:
             raise DataError(f"{path}, {line()}: the header has '{twice[0]}' twice; rename one")
 
@@ -473,7 +478,7 @@ def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Ite
         raise DataError(f"{path}, {line()}: not readable as CSV ({e}); check the quotes") from None
 
 
-def _list_in(cell: Any) -> Any:
+def list_in(cell: Any) -> Any:
     """["a", "b"] of the text of a cell; what is no list stays as it is."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell

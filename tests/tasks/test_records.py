@@ -58,6 +58,14 @@ def test_the_same_rows_in_every_file(tmp_path: Path, name: str, content: bytes) 
         ("q1", "Wer gründete Velmor?", ("Müller",), {}),
         ("q2", "Wo?", (), {}),
     ]
+    assert {task.data_source for task in tasks_of(tmp_path / name)} == {name.partition(".")[0]}
+
+
+def test_a_column_without_a_name_gets_one(tmp_path: Path) -> None:
+    """As data frames write their index."""
+    (tmp_path / "q.csv").write_text(",question,answers\n0,Who?,Mara\n")
+    [task] = tasks_of(tmp_path / "q.csv")
+    assert task.metadata == {"column 1": "0"}
 
 
 def test_a_packed_corpus(tmp_path: Path) -> None:

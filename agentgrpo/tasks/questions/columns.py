@@ -28,11 +28,15 @@ class Columns:
         self._large = frozenset(unread)
         self._handed_on: dict[str, None] = {}
         self._unused: dict[str, str] = {}
-        self.is_cut = False
-        """Published instructions of a prompt were left out."""
+        self._heard: dict[str, None] = {}
         self.unread = tuple(name for name in unread if _is_large(name, first))
         for name in self.unread:
             self._unused[name] = ""
+
+    def hear(self, note: str) -> None:
+        """What a row has to say of itself, once for all that say the same."""
+        if note:
+            self._heard[note] = None
 
     def handed_on(self, row: Node, read: Collection[str]) -> dict[str, Any]:
         """What of a row is metadata. read: the columns that its format has read."""
@@ -52,8 +56,7 @@ class Columns:
 
     def notes(self) -> Iterable[str]:
         """Parts of a sentence: what is handed on, and what is not used."""
-        if self.is_cut:
-            yield "of its prompts the question alone, without the published instructions for other tags"
+        yield from self._heard
         if handed_on := [name for name in self._handed_on if name != "split"]:
             yield f"metadata of its tasks: {', '.join(handed_on)}"
         inert = {name: INERT[name] for name in handed_on if name in INERT}

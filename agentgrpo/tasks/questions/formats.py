@@ -44,6 +44,8 @@ class QuestionEntry:
     """Where the file says that the question is from."""
     split: str | None = None
     """Where the file says that it belongs."""
+    is_published_train: bool = False
+    """The file says that it is of a training set, which may lend to dev and test where no row is of these."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
     """The opening where the file has more of it than a question."""
@@ -51,8 +53,8 @@ class QuestionEntry:
     """Where it stands, if that is not the record."""
     read: Collection[str] = ()
     """Columns of the row that are in this entry; () = those that its format reads."""
-    is_cut: bool = False
-    """Published instructions of its prompt were left out."""
+    note: str = ""
+    """See Opening.note."""
 
 
 def words_of(text: str) -> list[str]:
@@ -117,7 +119,7 @@ def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
 #     Alpaca          {"instruction": "...", "input": "...", "output": "..."}
 #     OpenRLHF        {"input": "..." or [...], "label": "..."}
 #
-# `extra_info.split` is believed of dev and test; training rows may be dealt to dev.
+# `extra_info.split` is believed of dev and test; training rows may be dealt to these where there are none.
 
 _NAMES = ("id", "question", "answers")
 _GRADED = ("reward_model", "reward_spec")
@@ -138,9 +140,10 @@ def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
     def answers(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
         record = node.object()
         default = "answer" if "answers" not in record and "answer" in record else "answers"
-        if (key := keys.get("answers", default)) in record or "answers" in keys:
+        key = keys.get("answers", default)
+        if "answers" in keys or record.get(key, "") != "":
             return node.answers(key), key
-        return ((said.answer,) if said.answer else ()), ""
+        return ((said.answer,) if said.answer else _truth(node, "ground_truth")), key
 
     return _rows(answers, keys)
 
@@ -167,10 +170,11 @@ def _rows(
             question=said.question,
             answers=right,
             split=None if split == "train" else split,
+            is_published_train=split == "train",
             metadata=_kind(node),
             messages=said.messages,
             read=(naming, answering, *said.read),
-            is_cut=said.is_cut,
+            note=said.note,
         )
 
     return read
@@ -195,15 +199,20 @@ def _golden(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
 
 
 def _graded(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
-    """The ground truth of a reward that is computed; none of what only that computation can read."""
-    for key in _GRADED:
-        truth = node.object()[key].get("ground_truth") if isinstance(node.object().get(key), dict) else None
-        if isinstance(truth, dict):
-            truth = truth.get("target")
-        texts = truth if isinstance(truth, list) else [truth]
-        if truth not in ("", []) and all(isinstance(t, str | bool) or is_number(t) for t in texts):
-            return Node(node.path, f"{node.at}.{key}", {"ground_truth": truth}).answers("ground_truth"), ""
-    return (), ""
+    """The ground truth of a reward that is computed."""
+    rewards = [node.get(key) for key in _GRADED if isinstance(node.object().get(key), dict)]
+    return next((_truth(reward, "ground_truth") for reward in rewards), ()), ""
+
+
+def _truth(node: Node, key: str) -> tuple[str, ...]:
+    """A ground truth that reads as an answer; none of what only a computed reward can read."""
+    truth = node.object().get(key)
+    if isinstance(truth, dict):
+        truth = truth.get("target")
+    texts = truth if isinstance(truth, list) else [truth]
+    if truth in ("", []) or not all(isinstance(text, str | bool) or is_number(text) for text in texts):
+        return ()
+    return Node(node.path, node.at, {key: truth}).answers(key)
 
 
 def _labelled(*keys: str) -> Answers:
@@ -468,7 +477,7 @@ FORMATS: Mapping[str, QuestionFormat] = {
         read=_nq,
         reads=("question", "answer"),
     ),
-    "plain": QuestionFormat(fits=lambda r: any(key in r for key in ASKED[:3]), read=plain(DEFAULT_KEYS)),
+    "plain": QuestionFormat(fits=lambda r: any(key in r for key in ASKED[:4]), read=plain(DEFAULT_KEYS)),
     "sharegpt": QuestionFormat(fits=_has("conversations"), read=plain(DEFAULT_KEYS)),
     "alpaca": QuestionFormat(fits=_has("instruction"), read=_rows(_labelled("output"))),
     "openrlhf": QuestionFormat(

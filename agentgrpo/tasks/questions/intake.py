@@ -161,7 +161,7 @@ class Opened:
         id, naming = (entry.id, "") if entry.id else id_of(row)
         source = source_of(row)
         read = {*(entry.read or self.format.reads), naming, *(["data_source"] if source else [])}
-        self.columns.is_cut |= entry.is_cut
+        self.columns.hear(entry.note)
         return replace(
             entry,
             id=id,
@@ -259,13 +259,15 @@ class Intake:
         self._ids = UsedIds()
         self._left_out: Counter[str] = Counter()
         self._files: list[Opened] = []
+        self._has_held_out = False
+        """Some rows say that they belong to dev or test."""
 
     def asked(self, malformed: Malformed) -> list[Asked]:
         """Its questions as tasks, each with its split; rows that cannot be read go to `malformed`. Raises DataError,
         also where none is left."""
         assigned = list(self._assigned())
         filled = {one.split for one in assigned if one.split}
-        found: list[Asked] = []
+        found: list[tuple[Asked, bool]] = []
         for one in assigned:
             file = opened(one.part, self._source.format, self._source.keys)
             self._files.append(file)
@@ -274,7 +276,8 @@ class Intake:
             malformed.refuse()
             why = "; ".join(f"{count} {reason}" for reason, count in sorted(self._left_out.items()))
             raise DataError(f"{self._what}: of '{self._source.path}' nothing is used ({why}); change its filter")
-        return limited(found, self._source.limit, self._shares.seed)
+        asked = [replace(one, split="train") if is_train and self._has_held_out else one for one, is_train in found]
+        return limited(asked, self._source.limit, self._shares.seed)
 
     def notes(self) -> list[str]:
         """What was read and left out."""
@@ -291,7 +294,10 @@ class Intake:
                 for part in parts_of(path, subset=source.subset, what=what):
                     yield _Assigned(part=part, split=split)
 
-    def _of(self, file: Opened, split: str | None, filled: set[str], malformed: Malformed) -> Iterator[Asked]:
+    def _of(
+        self, file: Opened, split: str | None, filled: set[str], malformed: Malformed
+    ) -> Iterator[tuple[Asked, bool]]:
+        """With whether its row says that it is of a training set, and nothing else assigns it."""
         for entry in file.entries(malformed, self._ids):
             same = same_question(entry)
             has_own = file.name in _OWN and entry.id
@@ -300,6 +306,7 @@ class Intake:
                 self._left_out[reason] += 1
                 continue
             near = nearly_same(same)
+            self._has_held_out |= split is None and entry.split in ("dev", "test")
             task = Task(
                 id=self._prefix + id,
                 messages=entry.messages or (Message(role="user", content=entry.question),),
@@ -307,13 +314,15 @@ class Intake:
                 metadata=entry.metadata,
                 data_source=entry.data_source or self._name,
             )
-            yield Asked(
+            assigned = split or entry.split
+            asked = Asked(
                 task=task,
                 source=self._name,
-                split=split or entry.split or self._shares.split_of(near, filled),
+                split=assigned or self._shares.split_of(near, filled),
                 same=_short(same),
                 near=_short(near),
             )
+            yield asked, entry.is_published_train and assigned is None
 
 
 def _short(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgrpo.core.types import Message, Role
-from agentgrpo.tasks.records import Node, shown
+from agentgrpo.tasks.records import Node, list_in, shown
 
 _ROLES: Mapping[Any, Role] = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -17,13 +17,17 @@ _ROLES: Mapping[Any, Role] = {
     **dict.fromkeys(("assistant", "gpt", "model", "chatgpt", "bard", "bing"), "assistant"),
 }
 _ALLOWED = "system, user, assistant"
+_OF_LEARNING = ("weight", "loss", "train", "training", "trainable")
+"""What a message may say that only matters where it is learned from, and a prompt is not."""
 _CHATS = ("messages", "conversations")
 """Columns of whole conversations: the assistant's last turn is an answer, and not part of what is asked."""
 _PARTS = ("instruction", "input")
-ASKED = ("question", "prompt", *_CHATS, *_PARTS)
+ASKED = ("question", "prompt", "messages", "problem", "conversations", *_PARTS)
 """Columns that may ask."""
 _PUBLISHED = re.compile(r"Answer the given question\b.*<answer>.*</answer>.*Question:(?P<question>.*)", re.DOTALL)
 """The prompts of Search-R1, and of what verl and SkyRL have made of them."""
+_CUT = "of its prompts the question alone, without the published instructions for other tags"
+_ANSWERED = "what the assistant says last is not part of what is asked: it is the answer where no column has one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +40,22 @@ class Opening:
     """All that is said; () = the question alone."""
     answer: str = ""
     """What the assistant says then, where the row has it."""
-    is_cut: bool = False
-    """Published instructions were left out."""
+    note: str = ""
+    """What was done to the row that its author may not expect."""
 
     @property
     def read(self) -> tuple[str, ...]:
         """Columns that are wholly in it."""
-        return ("question", "prompt") if self.is_cut else () if self.column in _PARTS else (self.column,)
+        return ("question", "prompt") if self.note == _CUT else () if self.column in _PARTS else (self.column,)
 
 
 def opening_of(node: Node, column: str | None = None, setting: str = "") -> Opening:
     """Of a row; column: the one that asks, where the user has named it, which is then read whole. Raises DataError."""
     asks = column or _column(node)
-    value = node.object().get(asks)
+    value = _chat_in(node.object().get(asks))
     if isinstance(value, list):
-        messages, answer = _chat(node.get(asks), is_whole=asks in _CHATS)
+        chat = Node(node.path, f"{node.at}.{asks}".lstrip("."), value)
+        messages, answer = _chat(chat, is_whole=asks in _CHATS)
     else:
         messages, answer = _texts(node, asks, setting), ""
     if asks in ("instruction", *_CHATS) and (system := node.optional_text("system")) and messages[0].role != "system":
@@ -58,9 +63,16 @@ def opening_of(node: Node, column: str | None = None, setting: str = "") -> Open
     question = messages[-1].content
     published = _PUBLISHED.fullmatch(question) if column is None and asks == "prompt" else None
     if published and (bare := node.optional_text("question") or published["question"].strip()):
-        return Opening(column=asks, question=bare, is_cut=True)
+        return Opening(column=asks, question=bare, note=_CUT)
     is_chat = isinstance(value, list) or len(messages) > 1
-    return Opening(column=asks, question=question, messages=messages if is_chat else (), answer=answer)
+    note = _ANSWERED if answer else ""
+    return Opening(column=asks, question=question, messages=messages if is_chat else (), answer=answer, note=note)
+
+
+def _chat_in(value: object) -> object:
+    """The messages of a text that has them written out."""
+    found = list_in(value)
+    return found if isinstance(found, list) and all(isinstance(m, Mapping) for m in found) else value
 
 
 def _column(node: Node) -> str:
@@ -111,7 +123,8 @@ def _message(node: Node) -> Message:
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
         node.refuse(f"{speaker} {shown(name)}; {_ALLOWED} are allowed")
-    if unread := [key for key, value in said.items() if key not in (speaker, text) and value not in (None, "", [], {})]:
+    read = (speaker, text, *_OF_LEARNING)
+    if unread := [key for key, value in said.items() if key not in read and value not in (None, "", [], {})]:
         node.get(unread[0]).refuse(
             f"{shown(said[unread[0]])}; a message of a prompt has {speaker} and {text}: take '{unread[0]}' out"
         )

@@ -187,3 +187,15 @@ def test_a_split_that_is_none_is_refused_in_published_shapes_too(tmp_path: Path,
     path = write(tmp_path / "q.jsonl", SHAPES["gsm8k"] | {"split": split})
     with pytest.raises(DataError, match=rf"{place}: 'split' is .*; train, dev, test are allowed, or leave it out"):
         jsonl(questions=path)
+
+
+def test_a_training_set_lends_to_the_others_only_where_no_row_is_of_these(tmp_path: Path) -> None:
+    def sizes(*splits: str) -> dict[str, int]:
+        rows = [{"prompt": f"{i}?", "reward_spec": {}, "extra_info": {"split": s}} for i, s in enumerate(splits)]
+        data = jsonl(questions=write(tmp_path / "q.jsonl", *rows), dev_fraction=0.3, test_fraction=0.3)
+        return {name: len(data.split(name)) for name in SPLITS}
+
+    lent = sizes(*["train"] * 40)
+    assert min(lent.values()) > 3
+    assert sizes(*["train"] * 40, "validation") == {"train": 40, "dev": 1, "test": 0}
+    assert sizes(*["train"] * 40, "test", "test") == {"train": 40, "dev": 0, "test": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ ROWS: list[tuple[str, dict[str, Any], list[tuple[str, str]]]] = [
         [("system", "Be kind."), ("user", "2 + 3?"), ("assistant", "5"), ("user", "And 4?")],
     ),
     ("OpenRLHF", {"input": [SYSTEM, LAST], "label": "3"}, pairs(SYSTEM, LAST)),
+    ("a chat that is written out", {"prompt": json.dumps([SYSTEM, LAST])}, pairs(SYSTEM, LAST)),
+    ("a text in brackets", {"prompt": "[1, 2] is what?"}, [("user", "[1, 2] is what?")]),
+    ("a problem", {"problem": "2 + 3?", "solution": "5"}, [("user", "2 + 3?")]),
+    (
+        "what only matters where it is learned from",
+        {"conversations": [{"from": "human", "value": "Who?", "loss": False, "weight": 1}]},
+        [("user", "Who?")],
+    ),
     ("Search-R1", {"prompt": [{"role": "user", "content": SEARCH_R1}]}, [("user", "who founded orm?")]),
     ("Search-R1 in a text", {"prompt": PROMPT.format("where?"), "question": "Where?"}, [("user", "Where?")]),
     (
@@ -135,8 +144,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"prompt\[1\]\.tool_calls: .*; a message of a prompt has role and content: take 'tool_calls' out",
     ),
     (
-        {"prompt": [{"role": "user", "content": "Who?", "weight": 0}]},
-        r"prompt\[0\]\.weight: 0; a message of a prompt has",
+        {"prompt": [{"role": "user", "content": "Who?", "name": "Mara"}]},
+        r"prompt\[0\]\.name: 'Mara'; a message of a prompt has",
     ),
     (
         {"prompt": [SHOT[0], {"role": "tool", "content": "4"}, LAST]},
@@ -202,3 +211,24 @@ def test_a_ground_truth_is_an_answer_where_it_reads_as_one(
     (tmp_path / "q.jsonl").write_text(lines(row))
     [task] = jsonl(questions=str(tmp_path / "q.jsonl"), test_fraction=0, dev_fraction=0).split("train")
     assert (task.references, task.metadata) == (references, {"reward_model": row["reward_model"]})
+
+
+@pytest.mark.parametrize(
+    ("row", "references", "metadata"),
+    [
+        ({"prompt": "x?", "answer": ""}, (), {}),
+        ({"prompt": "x?", "answer": "", "info": {"a": 1}}, (), {"info": {"a": 1}}),
+        ({"prompt": "x?", "ground_truth": 5.0}, ("5",), {"ground_truth": 5.0}),
+        ({"prompt": "x?", "answer": "b", "ground_truth": "c"}, ("b",), {"ground_truth": "c"}),
+        ({"prompt": "x?", "completion": "y", "label": True}, (), {"completion": "y", "label": True}),
+        ({"messages": [SYSTEM, *SHOT], "answer": "Yes."}, ("Yes.",), {}),
+    ],
+)
+def test_where_an_answer_is_found(
+    tmp_path: Path, row: dict[str, Any], references: tuple[str, ...], metadata: dict[str, Any]
+) -> None:
+    (tmp_path / "q.jsonl").write_text(lines(row))
+    data = jsonl(questions=str(tmp_path / "q.jsonl"), test_fraction=0, dev_fraction=0)
+    [task] = data.split("train")
+    assert (task.references, task.metadata) == (references, metadata)
+    assert ("what the assistant says last" in data.notes[0]) is ("messages" in row)
