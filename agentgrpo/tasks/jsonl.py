@@ -34,11 +34,11 @@ def jsonl(
     by an agent that does not search, or whose server has its own. The task set `questions` with one source, whose ids
     are the tasks'.
 
-    `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or a published
-    format that `questions` reads; the first three can be renamed, and are needed then. `answers` is a string or a list
-    of acceptable ones; without any the environment itself has to say what an attempt is worth. Instead of a question
-    TRL's "prompt" is read, a text or a list of messages. An id that is missing is made of the question. Further keys
-    become the task's metadata ("files": {name: text} is what lies in the workspace of a tool agent). A row without
+    `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or a format
+    that `questions` reads, a published one or that of another trainer; the first three can be renamed, and are needed
+    then. `answers` is a string or a list of acceptable ones; without any the environment itself has to say what an
+    attempt is worth. An id that is missing is made of the question. Further keys become the task's metadata ("files": {name: text}
+    is what lies in the workspace of a tool agent); the notes say which, and which are not used. A row without
     "split" goes to one by the hash of (seed, question): `test_fraction` of them to test, `dev_fraction` to dev, the
     others to train; no question is in two.
     `corpus`, `web_corpus`: rows {"id", "text", "title"?, "url"?}, which `corpus_keys` can rename. `thesaurus`: a JSON

@@ -13,13 +13,13 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TextIO, cast
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Passage
@@ -29,7 +29,7 @@ from agentgrpo.tasks.tables import SPLIT_NAMES, ParquetTable, Table
 
 # --- Files, packed or not.
 
-_PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 _NO_TEXT = frozenset({".xlsx", ".xls", ".ods", ".zip", ".zst", ".tar", ".tgz", ".7z", ".arrow", ".feather", ".pkl"})
 
@@ -47,7 +47,8 @@ def stem_of(path: Path) -> str:
 
 def open_bytes(path: Path) -> BinaryIO:
     """The bytes of a file, unpacked where its name says that they are packed."""
-    return cast(BinaryIO, _PACKED.get(path.suffix.lower(), open)(path, "rb"))
+    packed: BinaryIO = _PACKED.get(path.suffix.lower(), open)(path, "rb")
+    return packed
 
 
 def open_text(path: Path, errors: str = "strict") -> TextIO:

@@ -413,7 +413,7 @@ class ProgramEnvironment:
 
 
 def _columns(task: Task) -> dict[str, Any]:
-    return columns_of(task) | task.metadata
+    return {**columns_of(task), **task.metadata}
 
 
 def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:

@@ -27,6 +27,7 @@ ASKED = ("question", "prompt", "messages", "problem", "conversations", *_PARTS)
 _PUBLISHED = re.compile(r"Answer the given question\b.*<answer>.*</answer>.*Question:(?P<question>.*)", re.DOTALL)
 """The prompts of Search-R1, and of what verl and SkyRL have made of them."""
 _CUT = "of its prompts the question alone, without the published instructions for other tags"
+_LONGER = "its prompt opens the episode, for it holds the question"
 _ANSWERED = "what the assistant says last is not part of what is asked: it is the answer where no column has one"
 
 
@@ -65,7 +66,8 @@ def opening_of(node: Node, column: str | None = None, setting: str = "") -> Open
     if published and (bare := node.optional_text("question") or published["question"].strip()):
         return Opening(column=asks, question=bare, note=_CUT)
     is_chat = isinstance(value, list) or len(messages) > 1
-    note = _ANSWERED if answer else ""
+    is_longer = column is None and asks == "prompt" and node.has("question")
+    note = _ANSWERED if answer else _LONGER if is_longer else ""
     return Opening(column=asks, question=question, messages=messages if is_chat else (), answer=answer, note=note)
 
 

@@ -160,7 +160,7 @@ def test_a_system_message_is_part_of_the_fingerprint_and_a_split_counts_once(tmp
         chat = [{"role": "system", "content": system}, {"role": "user", "content": "Who?"}]
         return jsonl(questions=write(tmp_path / "q.jsonl", {"id": "a", "prompt": chat, **more})).fingerprint
 
-    assert of("Be kind.") == of("Be kind.") != of("Be brief.")
+    assert of("Be kind.", split="dev") == of("Be kind.", split="dev") != of("Be brief.", split="dev")
     assert of("Be kind.", split="dev") == of("Be kind.", split="validation") != of("Be kind.", split="test")
 
 

@@ -222,6 +222,7 @@ def test_a_ground_truth_is_an_answer_where_it_reads_as_one(
         ({"prompt": "x?", "answer": "b", "ground_truth": "c"}, ("b",), {"ground_truth": "c"}),
         ({"prompt": "x?", "completion": "y", "label": True}, (), {"completion": "y", "label": True}),
         ({"messages": [SYSTEM, *SHOT], "answer": "Yes."}, ("Yes.",), {}),
+        ({"prompt": "Be brief. Who?", "question": "Who?", "answer": "Mara"}, ("Mara",), {"question": "Who?"}),
     ],
 )
 def test_where_an_answer_is_found(
@@ -232,3 +233,4 @@ def test_where_an_answer_is_found(
     [task] = data.split("train")
     assert (task.references, task.metadata) == (references, metadata)
     assert ("what the assistant says last" in data.notes[0]) is ("messages" in row)
+    assert ("its prompt opens the episode" in data.notes[0]) is ("question" in row)
