@@ -37,10 +37,10 @@ def jsonl(
     `questions`: rows {"question", "answers"?, "id"?, "split"?, ...} of JSON lines, CSV, TSV or parquet, or a format
     that `questions` reads, a published one or that of another trainer; the first three can be renamed, and are needed
     then. `answers` is a string or a list of acceptable ones; without any the environment itself has to say what an
-    attempt is worth. An id that is missing is made of the question. Further keys become the task's metadata ("files": {name: text}
-    is what lies in the workspace of a tool agent); the notes say which, and which are not used. A row without
-    "split" goes to one by the hash of (seed, question): `test_fraction` of them to test, `dev_fraction` to dev, the
-    others to train; no question is in two.
+    attempt is worth. An id that is missing is made of the question. Further keys become the task's metadata ("files":
+    {name: text} is what lies in the workspace of a tool agent); the notes say which, and which are not used. A row
+    without "split" goes to one by the hash of (seed, question): `test_fraction` of them to test, `dev_fraction` to dev,
+    the others to train; no question is in two.
     `corpus`, `web_corpus`: rows {"id", "text", "title"?, "url"?}, which `corpus_keys` can rename. `thesaurus`: a JSON
     object {query word: [words that documents use instead]} for the reranker.
 
