@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgrpo.core.types import Passage
+from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import SPLITS, TaskDataset
 from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.questions.dataset import QuestionSet
@@ -70,16 +70,17 @@ def export(dataset: TaskDataset, folder: str | Path) -> dict[str, Path]:
     is a web corpus, web.jsonl. Returns the paths by the name of its keyword. Existing files are replaced."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"id": task.id, "question": task.question, "answers": list(task.references), "split": split, **task.metadata}
-        for split in SPLITS
-        for task in dataset.split(split)
-    ]
+    rows = [_row(task, split) for split in SPLITS for task in dataset.split(split)]
     paths = {"questions": _write(folder / "questions.jsonl", rows)}
     for name, keyword, file in (("vdb", "corpus", "corpus.jsonl"), ("web", "web_corpus", "web.jsonl")):
         if name in dataset.corpora():
             paths[keyword] = _write(folder / file, [_passage(p) for p in dataset.corpora()[name]])
     return paths
+
+
+def _row(task: Task, split: str) -> dict[str, Any]:
+    row = {"id": task.id, "question": task.question, "answers": list(task.references), "split": split}
+    return {**row, **task.metadata, **row}  # a column of these names counts no more than what was made of it
 
 
 def _passage(passage: Passage) -> dict[str, str]:

@@ -337,3 +337,9 @@ def test_an_exported_world_reads_back_as_it_was(tmp_path: Path) -> None:
         "corpus.jsonl": 1,
         "web.jsonl": 1,
     }
+
+
+def test_an_export_says_the_split_that_a_task_is_in(tmp_path: Path) -> None:
+    row = {"id": "a", "question": "Where?", "answers": "here", "split": "validation", "topic": "towns"}
+    export(jsonl(questions=write(tmp_path / "q.jsonl", row)), tmp_path)
+    assert json.loads((tmp_path / "questions.jsonl").read_text()) == row | {"answers": ["here"], "split": "dev"}
