@@ -291,12 +291,13 @@ class Merged:
 
 class GroundTruth:
     """A judger to begin with: 1 where the response is reward_model["ground_truth"], or one of them, white space
-    aside."""
+    aside; of Search-R1's {"target": [...]} one of these."""
 
     def judge(
         self, instruction: str, response: str, reward_model: Mapping[str, Any], extra_fields: Mapping[str, Any]
     ) -> dict[str, Any]:
         truth = reward_model.get("ground_truth")
+        truth = truth.get("target") if isinstance(truth, Mapping) else truth
         given = truth if isinstance(truth, list | tuple) else [truth]
         accepted = [text.split() for text in map(content_of, given) if text.strip()]
         if not accepted:

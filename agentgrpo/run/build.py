@@ -54,6 +54,7 @@ from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.rollout.loop import PolicyRunner
 from agentgrpo.rollout.suite import SuiteEnvironments, SuiteRunner
 from agentgrpo.run.cold_start import cold_started
+from agentgrpo.run.drift import files_of
 from agentgrpo.run.equipment import Equipment, SuiteEquipment, build_part
 from agentgrpo.run.examine import Examiner, first
 from agentgrpo.run.frozen import refuse_own_endpoint, refuse_own_reader
@@ -154,6 +155,7 @@ class Inputs:
 
     def fixed_state(self, start: Mapping[str, str]) -> dict[str, Any]:
         """What every checkpoint says of its run; two that differ in a hard key do not continue each other."""
+        files = files_of(self.snapshot)
         return {
             "config": dict(self.snapshot),
             "start": dict(start),
@@ -162,6 +164,7 @@ class Inputs:
                 **({"demonstrations": self.source.fingerprint} if self.source else {}),
                 **self.equipment.fingerprints,
             },
+            **({"files": files} if files else {}),
             "versions": {**versions(), "processes": str(self.world.size)},
         }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b, file_digest
+from pathlib import Path
 from typing import Any
 
 from agentgrpo.core.errors import CheckpointError
@@ -51,14 +53,19 @@ def _is_newer(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bo
 
 
 def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "versions": {name: version}}.
+    """Compare two `fixed_state`s: {"config": nested, "fingerprints": {name: hash}, "files"?: {name: hash}, "versions":
+    {name: version}}.
 
     Raises CheckpointError (exit 4) when a key that determines results differs. Returns a line for every difference that
     is allowed: versions and thread counts may change the last bits, soft keys change nothing that was computed.
     """
     notes = refuse_other_settings(saved["config"], current["config"])
     data, now_data = saved["fingerprints"], current["fingerprints"]
-    _refuse([f"the {name} changed" for name in sorted(now_data) if data.get(name) != now_data[name]])
+    before, now = saved.get("files", {}), current.get("files", {})
+    others = [name for name in sorted(now) if name in before and before[name] != now[name]]
+    changed = [name for name in sorted(now_data) if data.get(name) != now_data[name]]
+    which = f" ({', '.join(others)})" if others else ""
+    _refuse([f"the {name} changed{which if name == 'data' else ''}" for name in changed])
     versions, now_versions = saved["versions"], current["versions"]
     notes += [
         f"{name} was {versions.get(name)}, is now {now_versions[name]}: the last bits may differ"
@@ -66,6 +73,21 @@ def refuse_drift(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
         if versions.get(name) != now_versions[name]
     ]
     return notes
+
+
+def files_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The files of a run's tasks, each as "task.KEY=PATH" -> a hash of its bytes."""
+    named = {
+        f"{key}={value}": Path(value).expanduser()
+        for key, value in flatten(config).items()
+        if ".task." in f".{key}" and isinstance(value, str)
+    }
+    return {name: _digest(path) for name, path in named.items() if path.is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def refuse_other_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

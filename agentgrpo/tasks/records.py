@@ -4,23 +4,63 @@ that names file, position, reason and what to do."""
 from __future__ import annotations
 
 import ast
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Passage
 from agentgrpo.tasks.base import SPLITS
 from agentgrpo.tasks.malformed import Malformed
-from agentgrpo.tasks.tables import ParquetTable, Table
+from agentgrpo.tasks.tables import SPLIT_NAMES, ParquetTable, Table
+
+# --- Files, packed or not.
+
+_PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+_NO_TEXT = frozenset({".xlsx", ".xls", ".ods", ".zip", ".zst", ".tar", ".tgz", ".7z", ".arrow", ".feather", ".pkl"})
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds, in lower case: ".csv" of a.CSV and of a.csv.gz."""
+    *before, last = ["", *(suffix.lower() for suffix in path.suffixes)]
+    return before[-1] if last in _PACKED and before else last
+
+
+def stem_of(path: Path) -> str:
+    """A file's name without what says how it is written."""
+    return (path.with_suffix("") if path.suffix.lower() in _PACKED else path).stem
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The bytes of a file, unpacked where its name says that they are packed."""
+    packed: BinaryIO = _PACKED.get(path.suffix.lower(), open)(path, "rb")
+    return packed
+
+
+def open_text(path: Path, errors: str = "strict") -> TextIO:
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors)
+
+
+def _unpacked(path: Path, rows: Iterator[Node]) -> Iterator[Node]:
+    try:
+        yield from rows
+    except _DAMAGED as e:
+        raise DataError(f"{path}: cannot be unpacked ({e}); is this the whole file?") from None
+
 
 # --- JSON lines.
 
@@ -31,10 +71,11 @@ def read_rows(path: str | Path, what: str, malformed: Malformed | None = None) -
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of a JSON lines file")
-    with path.open("rb") as file:
-        lines = ((number, raw) for number, raw in enumerate(file, start=1) if raw.strip())
+    with open_bytes(path) as file:
+        lines = (line for raw in file for line in raw.splitlines())  # they may end in CR alone
+        numbered = ((number, raw) for number, raw in enumerate(lines, start=1) if raw.strip())
         read = partial(_object, path)
-        yield from map(read, lines) if malformed is None else malformed.spare(read, lines)
+        yield from map(read, numbered) if malformed is None else malformed.spare(read, numbered)
 
 
 def _object(path: Path, line: tuple[int, bytes]) -> Node:
@@ -48,7 +89,7 @@ def _object(path: Path, line: tuple[int, bytes]) -> Node:
     except (ValueError, RecursionError) as e:
         node.refuse(f"not valid JSON ({e}); write one object per line")
     if not isinstance(value, dict):
-        node.refuse(f"{shown(value)} is not an object; write one object per line")
+        node.refuse(f"{shown(value)} is not an object; write one object per line, or a list into a .json file")
     return Node(path, node.at, value)
 
 
@@ -124,7 +165,7 @@ _HEAD = re.compile(
 def list_of(path: Path) -> tuple[str, int] | None:
     """("", where the file's list begins), or ("data", where it begins) of a file that is one object whose first list is
     called data or Data; None for any other file, such as JSON lines. Offsets count characters."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with open_text(path, "replace") as file:
         head = file.read(1 << 16)
     if head.lstrip()[:1] == "[":
         return "", len(head) - len(head.lstrip())
@@ -145,7 +186,7 @@ def has_half_pair(value: Any, text: str, start: int = 0, end: int | None = None)
 
 def _is_lines(path: Path) -> bool:
     """Whether the first line is an object, and more comes after it."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with open_text(path, "replace") as file:
         line = file.readline(_CHUNK)
         while line.isspace():
             line = file.readline(_CHUNK)
@@ -200,7 +241,7 @@ class _Reader:
 
 def elements(path: Path, start: int) -> Iterator[Any]:
     """Of the list that begins at character `start`; what comes after it is not read. Raises DataError."""
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path) as file:
         reader, decoder = _Reader(path, file, start), json.JSONDecoder()
         reader.at += 1
         if reader.skip() == "]":
@@ -300,17 +341,22 @@ class Node:
         return value.strip()
 
     def id(self, key: str = "id", setting: str = "") -> str:
-        """A text or an integer, as a text. Else as `required`."""
+        """A text or a whole number, as a text. Else as `required`."""
+        value = self._cell(key)
+        if is_number(value) and value % 1 == 0:
+            return written(value)
+        return value.strip() if isinstance(value, str) and value.strip() else self.required(key, setting)
+
+    def _cell(self, key: str) -> Any:
+        """Its value; "3.0" of a table is "3", for one empty cell makes floats of a column of whole numbers."""
         value = self.object().get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return self.required(key, setting)
+        return value[:-2] if self.of_table and isinstance(value, str) and _WHOLE.fullmatch(value) else value
 
     def filled(self) -> Node:
         """Of a table: without its empty cells, and with lists where they are written out, as JSON or as Python does."""
         if not self.of_table:
             return self
-        cells = {key: _list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
+        cells = {key: list_in(cell) for key, cell in self.object().items() if cell not in (None, "")}
         return Node(self.path, self.at, cells, of_table=True)
 
     def string(self) -> str:
@@ -320,31 +366,31 @@ class Node:
 
     def optional_text(self, key: str) -> str:
         """ "" where it is absent; numbers are written out."""
-        value = self.object().get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
+        value = self._cell(key)
+        if is_number(value):
+            return written(value)
         if value is not None and not isinstance(value, str):
             self.get(key).refuse(f"{shown(value)}; a text is needed, or leave '{key}' out")
         return (value or "").strip()
 
     def answers(self, *keys: str) -> tuple[str, ...]:
-        """Of the first of `keys` that is there: a text or number, or a list of such."""
+        """Of the first of `keys` that is there: a text, a number, true or false, or a list of such."""
         key = next((key for key in keys if self.has(key)), keys[0])
-        value = self.object().get(key)
-        given = value if isinstance(value, list) else [value]
-        texts = tuple(str(a).strip() for a in given if _is_answer(a))
-        if len(texts) != len(given) or not texts or not all(texts):
+        value = self._cell(key)
+        texts = [_answer_of(given) for given in (value if isinstance(value, list) else [value])]
+        if not texts or not all(texts):
             self.refuse(f"'{key}' is {shown(value)}; a text that is not empty is needed, or a list of such")
-        return texts
+        return tuple(text for texts_of_one in texts for text in texts_of_one)
 
     def split(self, of_file: str | None) -> str | None:
-        """Its key 'split', else that of the file; an empty cell of a table is none."""
+        """Its key 'split', by our name, else that of the file; an empty cell of a table is none."""
         given = self.object().get("split")
         if given is None or given == "":
             return of_file
-        if given not in SPLITS:
+        known = SPLIT_NAMES.get(given.strip().lower()) if isinstance(given, str) else None
+        if known is None:
             self.refuse(f"'split' is {shown(given)}; {', '.join(SPLITS)} are allowed, or leave it out")
-        return str(given)
+        return known
 
 
 def read_json(path: Path) -> Node:
@@ -364,50 +410,76 @@ def read_json(path: Path) -> Node:
 
 
 def read_records(
-    path: Path, columns: Sequence[str] | None = None, malformed: Malformed | None = None, what: str = "task.path"
+    path: Path, without: Collection[str] = (), malformed: Malformed | None = None, what: str = "task.path"
 ) -> Iterator[Node]:
     """The objects of a list in a .json file, the rows of a .parquet, .csv or .tsv file, or the objects of JSON lines in
-    any other. columns: of parquet only these are read, as tables.Table.rows says. malformed: takes what cannot be read;
-    without it DataError is raised. what: the file's name in errors."""
+    any other; those but parquet may be packed (.gz, .bz2, .xz). without: columns of a table that are not read, as
+    tables.Table.rows says. malformed: takes what cannot be read; without it DataError is raised. what: the file's name
+    in errors."""
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of one")
-    if path.suffix == ".parquet":
-        rows = rows_of(path, ParquetTable(path), columns)
-    elif path.suffix in (".csv", ".tsv"):
-        rows = read_table(path, read_text(path), malformed)
-    elif path.suffix == ".json" and (found := list_of(path)) is not None:
-        key, start = found
-        rows = (Node(path, f"{key}[{i}]", value) for i, value in enumerate(elements(path, start)))
-    else:  # also of a .json file: data sets come as a list, as an object with the list called data, or as lines
-        rows = read_rows(path, what, malformed)
+    if (kind := kind_of(path)) in _NO_TEXT:
+        raise DataError(f"{what}: '{path}' is a {kind} file; save it as JSON lines, CSV or parquet")
+    rows = _unpacked(path, _records(path, kind, without, malformed, what))
     yield from rows if malformed is None else malformed.to_the_end(rows)
 
 
-def rows_of(path: Path, table: Table, columns: Sequence[str] | None = None) -> Iterator[Node]:
+def _records(path: Path, kind: str, without: Collection[str], malformed: Malformed | None, what: str) -> Iterator[Node]:
+    if kind == ".parquet":
+        yield from rows_of(path, ParquetTable(path), without)
+    elif kind in (".csv", ".tsv"):
+        yield from read_table(path, read_text(path), malformed)
+    elif kind == ".json" and (found := list_of(path)) is not None:
+        key, start = found
+        yield from (Node(path, f"{key}[{i}]", value) for i, value in enumerate(elements(path, start)))
+    else:  # also of a .json file: data sets come as a list, as an object with the list called data, or as lines
+        yield from read_rows(path, what, malformed)
+
+
+def rows_of(path: Path, table: Table, without: Collection[str] = ()) -> Iterator[Node]:
     """Rows of a table as objects, the first one being row 1."""
-    for number, row in enumerate(table.rows(columns), start=1):
+    for number, row in enumerate(table.rows(without), start=1):
         yield Node(path, f"row {number}", row, of_table=True)
 
 
-def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Iterator[Node]:
-    """The rows of a CSV file with a header, as objects of texts; it is separated by what its header has most of."""
-    header = text.partition("\n")[0]
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count))
+_SEPARATOR = re.compile(r'"?sep=(.)"?(?:\r\n?|\n)')
+"""The line that Excel writes before the header."""
 
-    def whole(row: dict[str | Any, str | Any]) -> Node:
-        node = Node(path, f"line {rows.line_num}", row, of_table=True)
-        if None in row or None in row.values():
-            columns = len(rows.fieldnames or ())
-            node.refuse(f"not {columns} columns as the header has; check the quotes of this and the lines before")
-        return node
+
+def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Iterator[Node]:
+    """The rows of a CSV file with a header, as objects of texts; it is separated by what its first line says, or what
+    its header has most of."""
+    named = _SEPARATOR.match(text)
+    body = text[named.end() :] if named else text
+    header = re.split(r"[\r\n]", body.lstrip("\r\n"), maxsplit=1)[0]
+    delimiter = named[1] if named else max(",;\t|", key=header.count)
+    # the limit is the process's: it is raised, and never lowered, for no cell is longer than its file
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    cells = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter, strict=True)
+
+    def line() -> str:
+        return f"line {cells.line_num + bool(named)}"
 
     try:
+        rows = (row for row in cells if row)
+        columns = [name.strip() or f"column {i}" for i, name in enumerate(next(rows, []), start=1)]
+        if twice := [name for name in columns if columns.count(name) > 1]:
+            raise DataError(f"{path}, {line()}: the header has '{twice[0]}' twice; rename one")
+
+        def whole(row: list[str]) -> Node:
+            node = Node(path, line(), None)
+            if len(row) != len(columns):
+                node.refuse(
+                    f"not {len(columns)} columns as the header has; check the quotes of this and the lines before"
+                )
+            return Node(path, node.at, dict(zip(columns, row, strict=True)), of_table=True)
+
         yield from map(whole, rows) if malformed is None else malformed.spare(whole, rows)
     except csv.Error as e:
-        raise DataError(f"{path}, line {rows.line_num}: not readable as CSV ({e}); check the quotes") from None
+        raise DataError(f"{path}, {line()}: not readable as CSV ({e}); check the quotes") from None
 
 
-def _list_in(cell: Any) -> Any:
+def list_in(cell: Any) -> Any:
     """["a", "b"] of the text of a cell; what is no list stays as it is."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
@@ -423,7 +495,8 @@ def read_text(path: Path, fallback: str | None = None) -> str:
     """A file as text: UTF-8, or else `fallback`, an encoding that reads everything."""
     if not path.is_file():
         raise DataError(f"'{path}' is not a file; give the path of one")
-    raw = path.read_bytes()
+    with open_bytes(path) as file:
+        raw = file.read()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeError as e:
@@ -432,10 +505,29 @@ def read_text(path: Path, fallback: str | None = None) -> str:
         return raw.decode(fallback)
 
 
-def _is_answer(value: object) -> bool:
-    """A text or a number; NaN is what tables write for none."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return is_number or isinstance(value, str)
+_WHOLE = re.compile(r"\s*[-+]?\d+\.0\s*")
+_EXACT = 1e22
+"""From here on a float is no longer the digits that it is written with."""
+
+
+def is_number(value: object) -> bool:
+    """NaN is what tables write for none."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def written(number: Any) -> str:
+    """A number as a text: 72.0 as "72"."""
+    is_whole = not isinstance(number, int) and number % 1 == 0 and abs(number) < _EXACT
+    return str(int(number) if is_whole else number)
+
+
+def _answer_of(value: object) -> tuple[str, ...]:
+    """How it may be written; () of what is no answer."""
+    if isinstance(value, bool):
+        return ("yes", "true") if value else ("no", "false")
+    if is_number(value):
+        return (written(value),)
+    return (value.strip(),) if isinstance(value, str) and value.strip() else ()
 
 
 def shown(value: object) -> str:

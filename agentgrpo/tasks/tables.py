@@ -4,19 +4,20 @@ the columns that are asked for, so that a file may be larger than memory."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.tasks.base import SPLITS
 
 _BATCH = 1024
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_FILES = (".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv", ".txt", ".gz")
-_SPLITS = {"train": "train", "validation": "dev", "valid": "dev", "dev": "dev", "test": "test"}
-"""Names of a data set's parts -> ours."""
+SPLIT_NAMES = {name: name for name in SPLITS} | dict.fromkeys(("validation", "valid", "val"), "dev")
+"""What rows and data sets call a split -> our name for it."""
+_FILES = (".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 
 
 class Table(Protocol):
@@ -24,9 +25,8 @@ class Table(Protocol):
 
     columns: Sequence[str]
 
-    def rows(self, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-        """Of these columns, None = of all; "a.b" is the part b of the column a. Those that do not exist are left
-        out."""
+    def rows(self, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """Without these columns; "a.b" is the part b of the column a, which may be read all the same."""
         ...
 
 
@@ -43,11 +43,10 @@ class ParquetTable:
             self._file = parquet.ParquetFile(path, memory_map=True)
             self.columns: Sequence[str] = self._file.schema_arrow.names
 
-    def rows(self, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    def rows(self, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         leaves = [self._file.schema.column(i).path for i in range(len(self._file.schema.names))]
-        wanted = (
-            None if columns is None else [c for c in columns if any(p == c or p.startswith(f"{c}.") for p in leaves)]
-        )
+        unread = tuple(f"{column}." for column in without)
+        wanted = [leaf for leaf in leaves if not f"{leaf}.".startswith(unread)] if without else None
         with self._as_data_error():
             for batch in self._file.iter_batches(batch_size=_BATCH, columns=wanted):
                 yield from batch.to_pylist()
@@ -67,11 +66,8 @@ class StoredTable:
         self._dataset = dataset
         self.columns: Sequence[str] = dataset.column_names
 
-    def rows(self, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-        dataset = self._dataset
-        if columns is not None:
-            tops = {column.partition(".")[0] for column in columns}
-            dataset = dataset.select_columns([c for c in self.columns if c in tops])
+    def rows(self, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        dataset = self._dataset.select_columns([column for column in self.columns if column not in without])
         for batch in dataset.with_format("arrow").iter(batch_size=_BATCH):
             yield from batch.to_pylist()
 
@@ -81,7 +77,7 @@ def is_stored(name: str) -> bool:
     where no file is called so."""
     plain = _without_part(name)
     path = Path(plain).expanduser()
-    is_named = bool(_HUB_NAME.fullmatch(plain)) and path.suffix not in _FILES and not path.exists()
+    is_named = bool(_HUB_NAME.fullmatch(plain)) and path.suffix.lower() not in _FILES and not path.exists()
     return path.is_dir() or is_named
 
 
@@ -119,9 +115,9 @@ def stored_parts(name: str, subset: str | None) -> list[StoredPart]:
         if part not in found:
             raise DataError(f"'{plain}' has {', '.join(found)}, and no part '{part}'; choose one of these")
         return [StoredPart(name, None, StoredTable(found[part]))]
-    if stray := [key for key in found if key not in _SPLITS]:
+    if stray := [key for key in found if key not in SPLIT_NAMES]:
         raise DataError(f"'{plain}' has a part '{stray[0]}', which is no split; choose one: '{plain}#{stray[0]}'")
-    return [StoredPart(f"{plain}#{key}", _SPLITS[key], StoredTable(value)) for key, value in found.items()]
+    return [StoredPart(f"{plain}#{key}", SPLIT_NAMES[key], StoredTable(value)) for key, value in found.items()]
 
 
 def _cached(name: str, subset: str | None) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +16,13 @@ from agentgrpo.core.errors import BadValue, ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Turn
-from agentgrpo.environments.own import OwnEnvironments, own_environments
+from agentgrpo.environments.own import OwnEnvironments, own_environments, row_for
 from agentgrpo.environments.tools.environment import ToolEnvironment
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.tasks.jsonl import jsonl
 from agentgrpo.tools.workspace import Workspaces
 from tests.environments.scripted import ScriptedEngine, tokenizer
 
@@ -232,9 +235,66 @@ async def test_reset_is_given_the_columns_that_it_takes() -> None:
     assert isinstance(made, Shop)
     assert made.columns["prompt"] == [{"role": "user", "content": "Buy it"}]
     assert (made.columns["question"], made.columns["answer"]) == ("Buy it", "paid")
+    columns = row_for(made.reset, replace(TASK, data_source="shops"), where="Shop")
+    assert {name: columns[name] for name in ("id", "data_source", "answers", "references")} == {
+        "id": "t",
+        "data_source": "shops",
+        "answers": ["paid"],
+        "references": ["paid"],
+    }
     lacking = Task(id="u", messages=TASK.messages, references=())
     with pytest.raises(ConfigError, match=r"Shop.reset asks for goal, and task u has no such column; it has prompt, "):
         runner(Shop).rehearse(lacking)
+
+
+@pytest.mark.parametrize(
+    ("row", "opening", "columns"),
+    [
+        (
+            {
+                "data_source": "shops",
+                "prompt": [{"role": "system", "content": "You sell."}, {"role": "user", "content": "Buy 2 apples"}],
+                "ability": "shopping",
+                "reward_model": {"style": "rule", "ground_truth": "paid"},
+                "extra_info": {"split": "test", "index": 3, "stock": 7},
+            },
+            [("system", "You sell."), ("user", "Buy 2 apples")],
+            {"data_source": "shops", "id": "shops-3", "ability": "shopping", "answer": "paid"},
+        ),
+        (
+            {"question": "Buy 2 apples", "answer": "paid", "info": {"stock": 7}, "task": "shop", "split": "test"},
+            [("user", "Buy 2 apples")],
+            {"info": {"stock": 7}, "task": "shop", "split": "test", "question": "Buy 2 apples", "answers": ["paid"]},
+        ),
+        (
+            {"prompt": "Buy 2 apples", "env_class": "shop", "reward_spec": {"ground_truth": "paid"}, "split": "test"},
+            [("user", "Buy 2 apples")],
+            {"env_class": "shop", "reward_spec": {"ground_truth": "paid"}, "answer": "paid"},
+        ),
+        (
+            {"instruction": "Buy", "input": "2 apples", "output": "paid", "split": "test"},
+            [("user", "Buy\n\n2 apples")],
+            {"instruction": "Buy", "input": "2 apples", "output": "paid", "answer": "paid"},
+        ),
+    ],
+    ids=["verl", "verifiers", "SkyRL", "Alpaca"],
+)
+async def test_rows_of_other_trainers_reach_reset_whole(
+    tmp_path: Path, row: Mapping[str, Any], opening: list[tuple[str, str]], columns: Mapping[str, Any]
+) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    [task] = jsonl(questions=str(tmp_path / "q.jsonl")).split("test")
+    assert [(m.role, m.content) for m in task.messages] == opening
+    taken = row_for(Basket.reset, task, where="Basket")
+    assert {name: taken[name] for name in columns} == columns
+    assert all(taken[name] == row[name] for name in row if name not in ("prompt", "split"))
+
+
+class Basket:
+    """Takes every column."""
+
+    def reset(self, **columns: Any) -> None:
+        self.columns = columns
 
 
 async def test_the_attribute_reward_is_a_worth_and_step_and_score_may_be_tools() -> None:

@@ -341,7 +341,13 @@ def test_limits_are_checked(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("truth", "response", "score"),
-    [("Castin Vel", " Castin\nVel ", 1.0), ("Castin", "castin", 0.0), (["four", "4"], "4", 1.0), (4, "4", 1.0)],
+    [
+        ("Castin Vel", " Castin\nVel ", 1.0),
+        ("Castin", "castin", 0.0),
+        (["four", "4"], "4", 1.0),
+        (4, "4", 1.0),
+        ({"target": ["four", "4"]}, "4", 1.0),
+    ],
 )
 async def test_ground_truth(truth: object, response: str, score: float) -> None:
     of = task(reward_model={"ground_truth": truth})

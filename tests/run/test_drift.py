@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgrpo.core.errors import CheckpointError
-from agentgrpo.run.drift import refuse_drift
+from agentgrpo.run.drift import files_of, refuse_drift
 
 
 def state(**config: Any) -> dict[str, Any]:
@@ -54,6 +55,25 @@ def test_a_key_that_vanished_is_refused() -> None:
 def test_changed_data_are_refused() -> None:
     with pytest.raises(CheckpointError, match="the data changed"):
         refuse_drift(state(), state() | {"fingerprints": {"data": "other"}})
+
+
+def test_data_that_changed_are_named_by_their_file(tmp_path: Path) -> None:
+    for name in ("q.jsonl", "c.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    task = {"name": "jsonl", "questions": str(tmp_path / "q.jsonl"), "corpus": str(tmp_path / "c.jsonl"), "seed": 0}
+    config = {"task": task, "suite": {"own": {"task": {"sources": {"a": {"path": str(tmp_path / "q.jsonl")}}}}}}
+    before = files_of(config)
+    assert [*before] == [
+        f"task.questions={tmp_path / 'q.jsonl'}",
+        f"task.corpus={tmp_path / 'c.jsonl'}",
+        f"suite.own.task.sources.a.path={tmp_path / 'q.jsonl'}",
+    ]
+    (tmp_path / "c.jsonl").write_text("{} \n")
+    other = {"fingerprints": {"data": "other"}, "files": files_of(config)}
+    with pytest.raises(CheckpointError, match=rf"the data changed \(task\.corpus={tmp_path / 'c.jsonl'}\)\. Resume"):
+        refuse_drift(state() | {"files": before}, state() | other)
+    with pytest.raises(CheckpointError, match=r"the data changed\. Resume"):  # of a run that kept no hashes
+        refuse_drift(state(), state() | other)
 
 
 def test_another_version_is_told() -> None:

@@ -50,7 +50,7 @@ def test_a_users_files(tmp_path: Path) -> None:
             id="7",
             messages=(Message(role="user", content="Where is Paris?"),),
             references=("France",),
-            metadata={"topic": "towns"},
+            metadata={"split": "test", "topic": "towns"},
             data_source="questions",
         )
     ]
@@ -70,7 +70,7 @@ def test_tasks_for_tools_need_no_corpus(tmp_path: Path) -> None:
     questions = write(tmp_path / "q.jsonl", row)
     data = jsonl(questions=questions)
     assert data.corpora() == {}
-    assert data.split("train")[0].metadata == {"files": {"prices.txt": "nut 4"}}
+    assert data.split("train")[0].metadata == {"split": "train", "files": {"prices.txt": "nut 4"}}
     with pytest.raises(ConfigError, match=r"task\.web_corpus=w\.jsonl without task\.corpus"):
         jsonl(questions=questions, web_corpus="w.jsonl")
 
@@ -79,7 +79,7 @@ def test_keys_can_be_renamed(tmp_path: Path, corpus: str) -> None:
     questions = write(tmp_path / "q.jsonl", {"qid": "x", "query": "Where?", "golden": ["here"], "split": "dev"})
     data = jsonl(questions=questions, corpus=corpus, id_key="qid", question_key="query", answers_key="golden")
     [task] = data.split("dev")
-    assert (task.id, task.question, task.references, task.metadata) == ("x", "Where?", ("here",), {})
+    assert (task.id, task.question, task.references, task.metadata) == ("x", "Where?", ("here",), {"split": "dev"})
 
 
 def test_rows_as_trl_has_them_with_ids_made_of_what_they_ask(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_rows_as_trl_has_them_with_ids_made_of_what_they_ask(tmp_path: Path) -> 
     [apples] = [t for t in tasks if t.question == "Buy apples."]
     [pears] = [t for t in tasks if len(t.messages) == 4]
     [one, two] = sorted(t.id for t in tasks if t not in (apples, pears))
-    assert (apples.references, apples.metadata) == ((), {"wanted": "apples"})
-    assert (pears.references, pears.metadata) == (("done",), {})
+    assert (apples.references, apples.metadata) == ((), {"wanted": "apples", "split": "train"})
+    assert (pears.references, pears.metadata) == (("done",), {"split": "train"})
     assert [(m.role, m.content) for m in pears.messages] == [(m["role"], m["content"]) for m in talk]
     assert two == f"{one}#2"  # one question, twice
     assert len({one, apples.id, pears.id}) == 3
@@ -153,8 +153,8 @@ GOOD = {"id": "a", "question": "Where?", "answers": "here"}
         ),
         ({"id": "b", "question": "Where?", "answers": []}, r"'answers' is \[\]"),
         ({"id": "b", "question": "Where?", "answers": ["here", ""]}, r"'answers' is \['here', ''\]"),
-        ({"id": "b", "question": "Where?", "answers": [True]}, r"'answers' is \[True\]"),
-        ({"id": "", "question": "Where?", "answers": "here"}, "'id' is ''; it must be a non-empty string"),
+        ({"id": "b", "question": "Where?", "answers": [None]}, r"'answers' is \[None\]"),
+        ({"id": ["b"], "question": "Where?", "answers": "here"}, r"'id' is \['b'\]; it must be a non-empty string"),
         ({"prompt": []}, "prompt: a list of messages whose last one is the user's is needed"),
         (
             {"prompt": [{"role": "assistant", "content": "Hm."}]},
@@ -174,7 +174,7 @@ GOOD = {"id": "a", "question": "Where?", "answers": "here"}
         ({**GOOD, "id": "b", "files": {"a": 4}}, r"metadata\.files 'a'; names and contents must be texts"),
         ({**GOOD, "id": "b", "files": {"../a": ""}}, r"file '\.\./a'; a relative path inside the workspace is allowed"),
         ({**GOOD, "id": "b", "files": {"a": "", "a/b": ""}}, "file 'a/b' lies in 'a', which is a file too; rename one"),
-        ({**GOOD, "id": "b", "split": "valid"}, "'split' is 'valid'; train, dev, test are allowed"),
+        ({**GOOD, "id": "b", "split": "held out"}, "'split' is 'held out'; train, dev, test are allowed"),
         ('{"id": "b", "question": "\\ud800?", "answers": "here"}', "not valid UTF-8"),
     ],
 )
@@ -337,3 +337,9 @@ def test_an_exported_world_reads_back_as_it_was(tmp_path: Path) -> None:
         "corpus.jsonl": 1,
         "web.jsonl": 1,
     }
+
+
+def test_an_export_says_the_split_that_a_task_is_in(tmp_path: Path) -> None:
+    row = {"id": "a", "question": "Where?", "answers": "here", "split": "validation", "topic": "towns"}
+    export(jsonl(questions=write(tmp_path / "q.jsonl", row)), tmp_path)
+    assert json.loads((tmp_path / "questions.jsonl").read_text()) == row | {"answers": ["here"], "split": "dev"}

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -413,14 +413,27 @@ class ProgramEnvironment:
 
 
 def _columns(task: Task) -> dict[str, Any]:
-    return {"id": task.id, **columns_of(task), **task.metadata}
+    return {**columns_of(task), **task.metadata}
 
 
 def _grading(task: Task, columns: Mapping[str, Any]) -> set[str]:
-    """Columns by which an attempt is graded: the references, whatever else repeats them, and the hidden tests."""
-    answers = (list(task.references), *task.references)
-    repeats = {key for key, value in columns.items() if value in answers and task.references}
-    return {"references", "answer", *repeats, *({TESTS} & columns.keys())}
+    """Columns by which an attempt is graded: the references, whatever else holds one of them or is called as other
+    trainers call them, and the hidden tests."""
+    holds = {key for key, value in columns.items() if key not in _ASKED and _holds(value, task.references)}
+    return {"references", "answers", "answer", *holds, *({TESTS, *_TRUTHS} & columns.keys())}
+
+
+_ASKED = ("id", "data_source", "prompt", "question")
+_TRUTHS = ("reward_model", "reward_spec", "golden_answers", "ground_truth", "solution", "label", "output")
+
+
+def _holds(value: Any, references: Sequence[str]) -> bool:
+    """Whether a reference is somewhere in it, or what is called like one."""
+    if isinstance(value, Mapping):
+        return any(key in ("answer", "answers", *_TRUTHS) or _holds(one, references) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return any(_holds(one, references) for one in value)
+    return isinstance(value, str) and value in references
 
 
 def _shown_range(bounds: tuple[float, float]) -> str:

@@ -20,8 +20,10 @@ from agentgrpo.config.hardware import Launch
 from agentgrpo.config.suite import members_of
 from agentgrpo.core.commands import Command, VerbResult
 from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.untrusted import printable
 from agentgrpo.preflight.plan.estimate import estimate
 from agentgrpo.preflight.plan.knobs import helpful
+from agentgrpo.preflight.plan.parts import data_notes
 from agentgrpo.preflight.plan.report import lines
 
 __all__ = ["plan"]
@@ -40,10 +42,12 @@ def plan(config: dict[str, Any], command: Command) -> VerbResult:
     found = {name: estimate(own, processes=processes) for name, own in (members or {"": config}).items()}
     written: dict[str, Any] = {}
     for name, made in found.items():
-        advice = helpful(members.get(name, config), made)
-        written[name] = {**made.to_json(), "knobs": [knob.to_json() for knob in advice]}
+        own = members.get(name, config)
+        advice, notes = helpful(own, made), data_notes(own)
+        written[name] = {**made.to_json(), "knobs": [knob.to_json() for knob in advice], "notes": notes}
         if not command.arguments["json"]:
-            print("\n".join([*([f"suite.{name}, with its share of a step:"] if name else []), *lines(made, advice)]))
+            head = [f"suite.{name}, with its share of a step:"] if name else []
+            print(printable("\n".join([*head, *lines(made, advice), *(f"note: {note}" for note in notes)])))
     if command.arguments["json"]:
         print(json.dumps({"suite": written} if members else written[""], indent=2))
     return VerbResult(exit_code=0 if all(made.fits for made in found.values()) else 1)

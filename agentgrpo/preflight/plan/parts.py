@@ -21,7 +21,7 @@ from agentgrpo.models.loading import config_of, local_folder, refuse_other_shape
 from agentgrpo.preflight.plan.device import BOUND, GIB, EngineFacts
 from agentgrpo.preflight.plan.workload import StepWork
 from agentgrpo.run.warm_start import WarmStart
-from agentgrpo.tasks.base import TaskDataset
+from agentgrpo.tasks.base import MixedDataset, TaskDataset
 from agentgrpo.tasks.dialogue import CHUNKS, QUESTIONS, chunks_of
 from agentgrpo.training.adapters import add_adapter, freeze
 from agentgrpo.training.policy import DTYPES
@@ -135,6 +135,18 @@ def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
     except (AgentGrpoError, OSError) as e:
         return [], [], f"; the data was not read: {e}"
     return [len(chunks_of(t)) for t in tasks], [len(t.metadata.get(QUESTIONS, ())) for t in tasks], ""
+
+
+def data_notes(config: Mapping[str, Any]) -> list[str]:
+    """What a run says of the user's own questions, where they lie on this machine."""
+    node = config["task"]
+    if not any(takes("task", node, key) for key in ("questions", "sources")):
+        return []
+    try:
+        dataset: TaskDataset = build_node("task", node)
+    except (AgentGrpoError, OSError) as e:
+        return [f"the data was not read: {e}"]
+    return list(dataset.notes) if isinstance(dataset, MixedDataset) else []
 
 
 def _turns(config: Mapping[str, Any], chunks: list[int], reason: str) -> tuple[float, str, float]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.tasks.memory_files.document import Document, DocumentSource, DocumentUnit
 from agentgrpo.tasks.memory_files.jsonl import digest_of
-from agentgrpo.tasks.records import Node, read_json, read_records, read_table, read_text
+from agentgrpo.tasks.records import Node, kind_of, read_json, read_records, read_table, read_text
 
 _TREC = re.compile(r"([^\s:]+):(\S+)\s+(\S.*)")
 _TEXTS, _LABELS = ("text", "sentence", "utterance", "query", "question"), ("label", "category", "intent")
@@ -29,7 +29,7 @@ Example = tuple[Node, str, str, str, str | None]
 
 def read(source: DocumentSource) -> Iterator[Document]:
     by_ending = {".label": _trec, ".txt": _trec, ".csv": _table, ".tsv": _table, ".json": _clinc}
-    for node, text, label, coarse, split in by_ending.get(source.path.suffix, _rows)(source):
+    for node, text, label, coarse, split in by_ending.get(kind_of(source.path), _rows)(source):
         if source.label_level == "coarse" and not coarse:
             raise ConfigError(
                 f"task.label_level=coarse, but {node.where} has one label only; TREC and the NLU evaluation data have "

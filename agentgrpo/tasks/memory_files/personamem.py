@@ -21,7 +21,7 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.tasks.dialogue import Question
 from agentgrpo.tasks.memory_files.document import Document, DocumentSource
 from agentgrpo.tasks.memory_files.jsonl import messages
-from agentgrpo.tasks.records import Node, read_records, read_table, read_text, shown
+from agentgrpo.tasks.records import Node, kind_of, read_records, read_table, read_text, shown
 
 _OPTION = re.compile(r"\s*\(([a-zA-Z])\)\s*(\S.*)", re.DOTALL)
 _QUESTIONS = ("user_question_or_message", "question")
@@ -31,7 +31,7 @@ def read(source: DocumentSource) -> Iterator[Document]:
     if source.contexts is None:
         raise ConfigError("task.format=personamem needs task.contexts, such as shared_contexts_32k.jsonl")
     contexts = {key: node for row in read_records(source.contexts) for key, node in row.members()}
-    is_table = source.path.suffix == ".csv"
+    is_table = kind_of(source.path) == ".csv"
     rows = read_table(source.path, read_text(source.path)) if is_table else read_records(source.path)
     asked: dict[tuple[str, int], list[Node]] = {}
     for row in rows:

@@ -17,6 +17,7 @@ from agentgrpo.tasks.questions.intake import Opened, UsedIds, opened, parts_of
 from agentgrpo.tasks.records import read_passages
 
 _EXAMPLES = 3
+_NUMBER = re.compile(r"[-+\u2212]?\s*[$€£¥]?\s*\d[\d., ]*(?:/\s*\d+)?\s*%?|[-+\u2212]?\.\d+")
 _CONTAINER = re.compile(r"^\s*(?:[\[{(].*[\]})]|array\(.*\).*)\s*$", re.DOTALL)
 _NOTHING = frozenset({"nan", "null", "none", "n/a", "[]", "{}"})
 
@@ -40,6 +41,8 @@ class FileReport:
     """Questions that occur before with an answer in common."""
     findings: list[str] = field(default_factory=list)
     """What would hurt."""
+    notes: list[str] = field(default_factory=list)
+    """What was made of its columns, and what suits its answers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class DataReport:
                 yield f"  characters of {what}: {least} to {most}, median {middle:g}"
             if file.asked_again:
                 yield f"  note: {file.asked_again} questions are asked again"
+            yield from (f"  note: {text}" for text in file.notes)
             yield from (f"  finding: {text}" for text in file.findings)
         if corpus := self.corpus:
             least, middle, most = corpus.passage_chars
@@ -146,7 +150,7 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
     malformed, odd = Malformed(), _Tally("answers that look like data, not like an answer")
     empty = _Tally("answers with neither letter nor digit")
     conflicts = _Tally("questions asked again with other answers")
-    questions, answers = list[int](), list[int]()
+    questions, answers, num_numbers = list[int](), list[int](), 0
     sources, splits = Counter[str](), Counter[str]()
     for entry in file.entries(malformed, UsedIds()):
         report.questions += 1
@@ -156,6 +160,7 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
         splits[split] += 1
         questions.append(len(entry.question))
         answers += [min(map(len, entry.answers))] if entry.answers else []
+        num_numbers += bool(entry.answers) and all(map(_NUMBER.fullmatch, entry.answers))
         for answer in entry.answers:
             if _is_odd(answer):
                 odd.add(f"{entry.where}: {answer[:60]!r}")
@@ -171,10 +176,18 @@ def _file(file: Opened, seen: dict[str, dict[str, frozenset[str]]]) -> FileRepor
     report.sources = {name: n for name, n in sources.items() if name}
     report.splits = {name: n for name, n in splits.items() if name}
     report.question_chars, report.answer_chars = _spread(questions), _spread(answers)
+    report.notes = [file.note] if file.has_more else []
+    if num_numbers:
+        report.notes.append(
+            f"of {report.with_answer} answers {num_numbers} are numbers; judge=numeric compares them as such"
+        )
     report.findings = [malformed.text] if malformed.count else []
     report.findings += [text for tally in (odd, empty, conflicts) for text in tally.findings()]
     if report.questions and not report.with_answer:
-        report.findings.append("no question has an answer; this is a test set whose answers are not published")
+        report.findings.append(
+            "no question has an answer; say what the answers are called (--answers-key KEY), unless an environment of "
+            "your own says what an attempt is worth"
+        )
     return report
 
 

@@ -12,7 +12,7 @@ from agentgrpo.tasks.base import SPLITS, split_of
 from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.mixture import Mixture
 from agentgrpo.tasks.questions.intake import Corpora, Intake, QuestionSource, corpora_of
-from agentgrpo.tasks.questions.splitting import Asked, Shares, interleaved, num_nearly_shared, sizes, without_shared
+from agentgrpo.tasks.questions.splitting import Asked, Shares, dealt, interleaved, num_nearly_shared, sizes
 
 
 class QuestionSet:
@@ -81,8 +81,8 @@ def questions(
         notes += intake.notes()
     corpora = corpora_of(corpus, web_corpus, thesaurus, keys=corpus_keys or {}, malformed=malformed)
     malformed.refuse()
-    kept, left_out = without_shared(asked)
-    notes += [f"{name}: {count} left out: also asked in {split}" for (name, split), count in sorted(left_out.items())]
+    kept, said = dealt(asked)
+    notes += said
     if near := num_nearly_shared(kept):
         notes.append(f"{near} questions are nearly the same in two sources or splits (the same words, reordered)")
     count = sizes(kept)
@@ -122,6 +122,8 @@ def _hash_of(splits: Mapping[str, Sequence[Task]], settings: object) -> str:
     digest = blake2b(json.dumps(settings).encode(), digest_size=16)
     for split, tasks in splits.items():
         for task in tasks:
-            row = [split, task.id, task.question, task.references, task.data_source, task.metadata]
+            metadata = {key: value for key, value in task.metadata.items() if key != "split"}  # which is `split`
+            row = [split, task.id, task.question, task.references, task.data_source, metadata]
+            row += [[m.role, m.content] for m in task.messages[:-1]]
             digest.update(json.dumps(row, default=str).encode())
     return digest.hexdigest()

@@ -1,6 +1,8 @@
-"""What published question-answer files look like: a record of the file to what it asks.
+"""What question-answer files look like, published ones, those of other trainers and a user's own: a record of the file
+to what it asks.
 
-Each format says by which keys it is known; the first one that fits is it, so that the special ones stand first.
+Each format says by which keys it is known; the first one that fits is it, so that the special ones stand first. What a
+format reads of a row is in its entries; id and split are everybody's, and all other columns are handed on (columns.py).
 """
 
 from __future__ import annotations
@@ -8,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Message
 from agentgrpo.tasks.files import FILES, problem_of
-from agentgrpo.tasks.records import Node, shown
+from agentgrpo.tasks.questions.openings import ASKED, Opening, opening_of
+from agentgrpo.tasks.records import Node, is_number, shown
+from agentgrpo.tasks.tables import SPLIT_NAMES
 
 # --- A question of a file, before it becomes a task, and what makes two of them the same.
 
@@ -40,9 +44,17 @@ class QuestionEntry:
     """Where the file says that the question is from."""
     split: str | None = None
     """Where the file says that it belongs."""
+    is_published_train: bool = False
+    """The file says that it is of a training set, which may lend to dev and test where no row is of these."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
     """The opening where the file has more of it than a question."""
+    row: Node | None = None
+    """Where it stands, if that is not the record."""
+    read: Collection[str] = ()
+    """Columns of the row that are in this entry; () = those that its format reads."""
+    note: str = ""
+    """See Opening.note."""
 
 
 def words_of(text: str) -> list[str]:
@@ -95,59 +107,122 @@ def same_answers(answers: tuple[str, ...]) -> frozenset[str]:
     return frozenset(" ".join(w for w in words_of(a) if w not in _ARTICLES) or a for a in answers)
 
 
-# --- A user's own questions: {"question": "...", "answers"?: ["...", ...] or "...", "id"?, "split"?, ...}, or with
-#     TRL's "prompt" in the place of the question: a text, or [{"role": "user", "content": "..."}, ...].
+# --- Rows of a user's own and of other trainers: {"question": "...", "answers"?: ["...", ...] or "...", "id"?,
+#     "split"?, ...}, or with another column that asks (openings.py) or answers:
+#
+#     TRL, prime-rl   {"prompt": "..." or [{"role": "user", "content": "..."}, ...], "answer": "..."}
+#     Search-R1       {"question", "golden_answers": ["...", ...], "data_source": "nq", "id": "train_0", "prompt": ...}
+#     verl            {"prompt": [...], "data_source", "reward_model": {"ground_truth": "..." or {"target": [...]}},
+#                     "extra_info": {"split": "train", "index": 0}}
+#     SkyRL           the same with "reward_spec" in the place of "reward_model"
+#     ShareGPT        {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
+#     Alpaca          {"instruction": "...", "input": "...", "output": "..."}
+#     OpenRLHF        {"input": "..." or [...], "label": "..."}
+#
+# `extra_info.split` is believed of dev and test; training rows may be dealt to these where there are none.
 
-_ROLES = ("system", "user", "assistant")
 _NAMES = ("id", "question", "answers")
+_GRADED = ("reward_model", "reward_spec")
 DEFAULT_KEYS: Mapping[str, str] = {}
+Answers = Callable[[Node, Opening], tuple[tuple[str, ...], str]]
+"""A row -> its answers, and the column that they are all of ("" = of a part of one)."""
 
 
 def plain(keys: Mapping[str, str]) -> Callable[[Node], Iterator[QuestionEntry]]:
     """The reader for records whose keys are called so: {"question": "query"}. A key that is named must be there; by
-    themselves "question" may be "prompt", "answers" may be "answer" or missing, and so may "id". All other keys are
+    themselves the first of ASKED asks, "answers" may be "answer" or missing, and so may "id". All other keys are
     metadata ("files": {name: text} is what lies in the workspace of a tool agent). Raises ConfigError for names that
     are no keys of ours."""
     for name in keys:
         if name not in _NAMES:
             raise ConfigError(f"keys.{name}; {', '.join(_NAMES)} can be renamed.{did_you_mean(name, _NAMES)}")
 
-    def read(node: Node) -> Iterator[QuestionEntry]:
-        node = node.filled()
+    def answers(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
         record = node.object()
         default = "answer" if "answers" not in record and "answer" in record else "answers"
-        asked = "prompt" if "question" not in record and "prompt" in record else "question"
-        id, question, answers = keys.get("id", "id"), keys.get("question", asked), keys.get("answers", default)
-        metadata = {k: v for k, v in record.items() if k not in (id, question, answers, "split")}
-        if problem := problem_of(metadata.get(FILES)):
+        key = keys.get("answers", default)
+        if "answers" in keys or record.get(key, "") != "":
+            return node.answers(key), key
+        return ((said.answer,) if said.answer else _truth(node, "ground_truth")), key
+
+    return _rows(answers, keys)
+
+
+def _rows(
+    answers: Answers, keys: Mapping[str, str] = DEFAULT_KEYS, *, by_source: bool = False
+) -> Callable[[Node], Iterator[QuestionEntry]]:
+    """by_source: ids are those of a source's own, which others use too."""
+
+    def read(node: Node) -> Iterator[QuestionEntry]:
+        node = node.filled()
+        if problem := problem_of(node.object().get(FILES)):
             node.refuse(problem)
-        messages = _messages(node.get(question)) if question == "prompt" else ()
+        said = opening_of(node, keys.get("question"), "task.question_key")
+        right, answering = answers(node, said)
+        id, naming = id_of(node, keys.get("id"))
+        extra = node.get("extra_info") if by_source and isinstance(node.object().get("extra_info"), dict) else None
+        if by_source and (id := id or (extra.optional_text("index") if extra else "")) and (source := source_of(node)):
+            id = f"{source}-{id}"
+        split = SPLIT_NAMES.get(extra.optional_text("split")) if extra else None
         yield QuestionEntry(
             where=node.where,
-            id=node.id(id) if "id" in keys or node.has(id) else "",
-            question=messages[-1].content if messages else node.required(question, "task.question_key"),
-            answers=node.answers(answers) if answers in record or "answers" in keys else (),
-            split=node.split(None),
-            metadata=metadata,
-            messages=messages,
+            id=id,
+            question=said.question,
+            answers=right,
+            split=None if split == "train" else split,
+            is_published_train=split == "train",
+            metadata=_kind(node),
+            messages=said.messages,
+            read=(naming, answering, *said.read),
+            note=said.note,
         )
 
     return read
 
 
-def _messages(prompt: Node) -> tuple[Message, ...]:
-    """Of a list; none of a text."""
-    if not isinstance(prompt.value, list):
+def id_of(node: Node, key: str | None = None) -> tuple[str, str]:
+    """A row's own id, and the column that it is of; ("", "") where it has none. key: what the user calls it."""
+    if key is not None or node.object().get("id") not in (None, ""):
+        return node.id(key or "id", "task.id_key"), key or "id"
+    other = node.object().get("_id")
+    return (node.id("_id"), "_id") if isinstance(other, str | int) and other != "" else ("", "")
+
+
+def source_of(node: Node) -> str:
+    """Where a row says that it is from."""
+    given = node.object().get("data_source")
+    return given.strip() if isinstance(given, str) else ""
+
+
+def _golden(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
+    return (node.answers("golden_answers"), "") if node.object().get("golden_answers") else _graded(node, said)
+
+
+def _graded(node: Node, said: Opening) -> tuple[tuple[str, ...], str]:
+    """The ground truth of a reward that is computed."""
+    rewards = [node.get(key) for key in _GRADED if isinstance(node.object().get(key), dict)]
+    return next((_truth(reward, "ground_truth") for reward in rewards), ()), ""
+
+
+def _truth(node: Node, key: str) -> tuple[str, ...]:
+    """A ground truth that reads as an answer; none of what only a computed reward can read."""
+    truth = node.object().get(key)
+    if isinstance(truth, dict):
+        truth = truth.get("target")
+    texts = truth if isinstance(truth, list) else [truth]
+    if truth in ("", []) or not all(isinstance(text, str | bool) or is_number(text) for text in texts):
         return ()
-    found = []
-    for node in prompt.elements():
-        role = node.object().get("role")
-        if role not in _ROLES:
-            node.refuse(f"role {shown(role)}; {', '.join(_ROLES)} are allowed")
-        found.append(Message(role=role, content=node.required("content")))
-    if not found or found[-1].role != "user":
-        prompt.refuse("a list of messages whose last one is the user's is needed")
-    return tuple(found)
+    return Node(node.path, node.at, {key: truth}).answers(key)
+
+
+def _labelled(*keys: str) -> Answers:
+    return lambda node, said: next(((_given(node, key), "") for key in keys if node.has(key)), ((), ""))
+
+
+def _kind(node: Node) -> dict[str, Any]:
+    """What FlashRAG keeps of HotpotQA and the like."""
+    given = node.object().get("metadata")
+    return {k: given[k] for k in ("type", "level") if given.get(k) is not None} if isinstance(given, dict) else {}
 
 
 # --- Questions that take several documents: HotpotQA, 2WikiMultihopQA and MuSiQue.
@@ -190,6 +265,9 @@ def hotpotqa(node: Node) -> Iterator[QuestionEntry]:
     )
 
 
+_HOTPOTQA = ("_id", "id", "question", "answer", "type", "level", "supporting_facts")
+
+
 def musique(node: Node) -> Iterator[QuestionEntry]:
     """MuSiQue (Trivedi et al. 2022, arXiv 2108.00573): {"id": "2hop__...", "question", "answer", "answer_aliases":
     [...], "answerable": true, ...}. What is not answerable has no answer here."""
@@ -211,67 +289,6 @@ def musique(node: Node) -> Iterator[QuestionEntry]:
     )
 
 
-# --- Search-R1's questions (Jin et al. 2025, arXiv 2503.09516), as parquet or JSON lines, and FlashRAG's, which they
-# are made from:
-#
-#     {"id": "train_0", "question": "...", "golden_answers": ["...", ...], "data_source": "nq",
-#      "prompt": [{"role": "user", "content": "INSTRUCTIONS Question: ..."}], "ability": "fact-reasoning",
-#      "reward_model": {"style": "rule", "ground_truth": {"target": ["...", ...]}},
-#      "extra_info": {"split": "train", "index": 0}}
-#
-# The prompt's instructions are for another agent's tags: where there is no "question", what follows its last
-# "Question:" is the question. `extra_info.split` is believed of dev and test; training rows may be dealt to dev.
-
-_MARK = "Question:"
-_HELD_OUT = {"test": "test", "dev": "dev", "validation": "dev", "val": "dev"}
-
-
-def search_r1(node: Node) -> Iterator[QuestionEntry]:
-    source = node.optional_text("data_source")
-    extra = node.get("extra_info") if node.has("extra_info") else None
-    own = node.optional_text("id") or (extra.optional_text("index") if extra else "")
-    said = extra.optional_text("split") if extra else ""
-    yield QuestionEntry(
-        where=node.where,
-        id=f"{source}-{own}" if source and own else own,
-        question=node.text("question") if node.has("question") else _asked(node),
-        answers=_answers(node),
-        data_source=source,
-        split=_HELD_OUT.get(said),
-        metadata=_kind(node),
-    )
-
-
-def _answers(node: Node) -> tuple[str, ...]:
-    if node.object().get("golden_answers"):
-        return node.answers("golden_answers")
-    if not node.has("reward_model"):
-        return ()
-    truth = node.get("reward_model").get("ground_truth")
-    if isinstance(truth.value, dict):
-        return truth.answers("target") if truth.object().get("target") else ()
-    return node.get("reward_model").answers("ground_truth") if truth.value else ()
-
-
-def _kind(node: Node) -> dict[str, Any]:
-    """What FlashRAG keeps of HotpotQA and the like."""
-    given = node.object().get("metadata")
-    return {k: given[k] for k in ("type", "level") if given.get(k) is not None} if isinstance(given, dict) else {}
-
-
-def _asked(node: Node) -> str:
-    prompt = node.get("prompt")
-    if isinstance(prompt.value, str):
-        text = prompt.value
-    else:
-        users = [m.optional_text("content") for m in prompt.elements() if m.object().get("role") == "user"]
-        text = users[-1] if users else ""
-    question = text.rpartition(_MARK)[2].strip()
-    if not question:
-        prompt.refuse(f"{shown(text)}; a user message that asks something is needed, or a key 'question'")
-    return question
-
-
 Record = Mapping[str, Any]
 
 
@@ -280,8 +297,10 @@ class QuestionFormat:
     fits: Callable[[Record], bool]
     """Whether a record with these keys is of it."""
     read: Callable[[Node], Iterator[QuestionEntry]]
-    columns: Callable[[Record], Sequence[str] | None] = lambda record: None
-    """What `read` looks at, by the first record; None = everything."""
+    reads: Collection[str] = ()
+    """Columns that are in what `read` makes of a row; () = its entries say."""
+    large: Collection[str] = ()
+    """Columns that are published with it, are large and of no use here: see columns.Columns."""
 
 
 def _nq(node: Node) -> Iterator[QuestionEntry]:
@@ -363,8 +382,10 @@ def _squad(node: Node) -> Iterator[QuestionEntry]:
         for paragraph in node.list("paragraphs"):
             for qa in paragraph.list("qas"):
                 texts = [answer.text("text") for answer in qa.list("answers")]
+                about = {"title": node.object().get("title"), "context": paragraph.object().get("context")}
                 yield QuestionEntry(
                     where=qa.where,
+                    row=Node(qa.path, qa.at, about | qa.object()),
                     id=qa.optional_text("id"),
                     question=qa.text("question"),
                     answers=tuple(dict.fromkeys(texts)),
@@ -395,66 +416,73 @@ def _has(*keys: str) -> Callable[[Record], bool]:
     return lambda record: all(key in record for key in keys)
 
 
-def _is(record: Record, key: str, kind: type) -> bool:
+def _is(record: Record, key: str, kind: Any) -> bool:
     return isinstance(record.get(key), kind)
 
 
-def _only(*columns: str) -> Callable[[Record], Sequence[str]]:
-    return lambda record: columns
-
-
+_IN_METADATA = ("context", "paragraphs", "evidences", "question_decomposition")
 FORMATS: Mapping[str, QuestionFormat] = {
     "search_r1": QuestionFormat(
-        fits=lambda r: "golden_answers" in r or "reward_model" in r,
-        read=search_r1,
-        columns=lambda r: (
-            "question" if "question" in r else "prompt",
-            *("id", "golden_answers", "data_source", "reward_model.ground_truth"),
-            *("extra_info.split", "extra_info.index", "metadata.type", "metadata.level"),
-        ),
+        fits=lambda r: "golden_answers" in r and ("question" in r or "prompt" in r),
+        read=_rows(_golden, by_source=True),
+        large=[f"metadata.{part}" for part in _IN_METADATA],
+    ),
+    "verl": QuestionFormat(
+        fits=lambda r: any(key in r for key in _GRADED) and ("question" in r or "prompt" in r),
+        read=_rows(_graded, by_source=True),
+        large=[f"metadata.{part}" for part in _IN_METADATA],
     ),
     "trivia_qa": QuestionFormat(
         fits=lambda r: ("QuestionId" in r and "Question" in r) or ("question" in r and _is(r, "answer", dict)),
         read=_trivia_qa,
-        columns=lambda r: [own if "Question" in r else other for own, other in list(_TRIVIA_QA.items())[:3]],
+        reads=[name for pair in list(_TRIVIA_QA.items())[:3] for name in pair],
+        large=("EntityPages", "SearchResults", "entity_pages", "search_results"),
     ),
     "squad": QuestionFormat(
         fits=lambda r: ("paragraphs" in r and "title" in r) or ("question" in r and _is(r, "answers", dict)),
         read=_squad,
-        columns=_only("id", "question", "answers.text"),
+        reads=("id", "question", "answers"),
     ),
     "2wiki": QuestionFormat(
         fits=_has("question", "evidences"),
         read=hotpotqa,
-        columns=_only("_id", "id", "question", "answer", "type", "supporting_facts"),
+        reads=_HOTPOTQA,
+        large=("context", "evidences"),
     ),
     "musique": QuestionFormat(
         fits=lambda r: "question" in r and ("question_decomposition" in r or "answer_aliases" in r),
         read=musique,
-        columns=_only("id", "question", "answer", "answer_aliases", "answerable"),
+        reads=("id", "question", "answer", "answer_aliases", "answerable"),
+        large=("paragraphs", "question_decomposition"),
     ),
     "hotpotqa": QuestionFormat(
-        fits=lambda r: "question" in r and ("supporting_facts" in r or ("_id" in r and "context" in r)),
+        fits=lambda r: "question" in r and ("supporting_facts" in r or ("_id" in r and _is(r, "context", list | dict))),
         read=hotpotqa,
-        columns=_only("_id", "id", "question", "answer", "type", "level", "supporting_facts"),
+        reads=_HOTPOTQA,
+        large=("context",),
     ),
     "popqa": QuestionFormat(
         fits=_has("question", "possible_answers"),
         read=_popqa,
-        columns=_only("id", "question", "possible_answers", "prop", "s_pop"),
+        reads=("id", "question", "possible_answers", "prop", "s_pop"),
     ),
-    "bamboogle": QuestionFormat(fits=_has("Question", "Answer"), read=_bamboogle, columns=_only("Question", "Answer")),
+    "bamboogle": QuestionFormat(fits=_has("Question", "Answer"), read=_bamboogle, reads=("Question", "Answer")),
     "gsm8k": QuestionFormat(
         fits=lambda r: "question" in r and _is(r, "answer", str) and "\n####" in r["answer"],
         read=_gsm8k,
-        columns=_only("question", "answer"),
+        reads=("question", "answer"),
     ),
     "nq": QuestionFormat(
         fits=lambda r: {*r} == {"question", "answer"} and _is(r, "answer", list),
         read=_nq,
-        columns=_only("question", "answer"),
+        reads=("question", "answer"),
     ),
-    "plain": QuestionFormat(fits=lambda r: "question" in r or "prompt" in r, read=plain(DEFAULT_KEYS)),
+    "plain": QuestionFormat(fits=lambda r: any(key in r for key in ASKED[:4]), read=plain(DEFAULT_KEYS)),
+    "sharegpt": QuestionFormat(fits=_has("conversations"), read=plain(DEFAULT_KEYS)),
+    "alpaca": QuestionFormat(fits=_has("instruction"), read=_rows(_labelled("output"))),
+    "openrlhf": QuestionFormat(
+        fits=lambda r: "input" in r and ("label" in r or "output" in r), read=_rows(_labelled("label", "output"))
+    ),
 }
 """By name."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -14,14 +14,17 @@ from typing import Any, Literal
 from agentgrpo.core.errors import ConfigError, DataError, did_you_mean
 from agentgrpo.core.types import Message, Passage, Task
 from agentgrpo.tasks.malformed import Malformed
+from agentgrpo.tasks.questions.columns import Columns
 from agentgrpo.tasks.questions.formats import (
     FORMATS,
     QuestionEntry,
     QuestionFormat,
     format_of,
+    id_of,
     nearly_same,
     plain,
     same_question,
+    source_of,
 )
 from agentgrpo.tasks.questions.splitting import Asked, Shares, limited
 from agentgrpo.tasks.records import Node, read_passages, read_records, read_thesaurus, rows_of
@@ -105,9 +108,8 @@ class Part:
     name: str
     split: str | None
     """Where the data set says that it belongs."""
-    records: Callable[[Sequence[str] | None, Malformed], Iterator[Node]]
-    """Columns that are needed (None = all), and what takes rows that cannot be read -> the records, from the first one
-    on."""
+    records: Callable[[Collection[str], Malformed], Iterator[Node]]
+    """Columns that are not read, and what takes rows that cannot be read -> the records, from the first one on."""
 
 
 def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> list[Part]:
@@ -118,8 +120,8 @@ def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> lis
             Part(
                 name=part.name,
                 split=part.split,
-                records=lambda columns, malformed, part=part: malformed.to_the_end(  # type: ignore[misc]
-                    rows_of(Path(part.name), part.table, columns)
+                records=lambda without, malformed, part=part: malformed.to_the_end(  # type: ignore[misc]
+                    rows_of(Path(part.name), part.table, without)
                 ),
             )
             for part in stored_parts(name, subset)
@@ -138,21 +140,49 @@ class Opened:
     name: str
     """Of the format."""
     format: QuestionFormat
-    columns: Sequence[str] | None
+    columns: Columns
 
     def entries(self, malformed: Malformed, ids: UsedIds) -> Iterator[QuestionEntry]:
         """Those that can be read; an id of the user's own counts once."""
 
         def read(node: Node) -> list[QuestionEntry]:
-            found = list(self.format.read(node))
+            found = [self._whole(entry, (entry.row or node).filled()) for entry in self.format.read(node)]
             for entry in found:
                 _refuse_too_long(entry)
-                if self.name == "plain" and entry.id:
+                if self.name in _OWN and entry.id:
                     ids.refuse_used(entry)
             return found
 
-        for found in malformed.spare(read, self.part.records(self.columns, malformed)):
+        for found in malformed.spare(read, self.part.records(self.columns.unread, malformed)):
             yield from found
+
+    def _whole(self, entry: QuestionEntry, row: Node) -> QuestionEntry:
+        """With what rows of every format may say."""
+        id, naming = (entry.id, "") if entry.id else id_of(row)
+        source = source_of(row)
+        read = {*(entry.read or self.format.reads), naming, *(["data_source"] if source else [])}
+        self.columns.hear(entry.note)
+        return replace(
+            entry,
+            id=id,
+            split=row.split(entry.split),
+            data_source=source,
+            metadata={**entry.metadata, **self.columns.handed_on(row, read)},
+        )
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there was something in it besides questions, answers, ids and splits; once its entries were read."""
+        return any(self.columns.notes())
+
+    @property
+    def note(self) -> str:
+        """What was made of it; once its entries were read."""
+        return "; ".join([f"{self.part.name} is read as {self.name}", *self.columns.notes()])
+
+
+_OWN = ("plain", "sharegpt", "alpaca", "openrlhf")
+"""Formats whose ids are the user's own."""
 
 
 _LONGEST = 2**22
@@ -201,17 +231,16 @@ def opened(part: Part, format: str = "auto", keys: Mapping[str, str] | None = No
     """format: auto = as the first record looks, or the name of the one it is said to be; keys: of plain, what is called
     otherwise. Raises DataError for an empty part, and for records of no known format."""
     malformed = Malformed()
-    first = next(part.records(None, malformed), None)
+    first = next(part.records((), malformed), None)
     if first is None:
         malformed.refuse()
         raise DataError(f"'{part.name}' has no questions; give a file of at least one record")
     if keys:
-        return Opened(
-            part=part, name="plain", format=QuestionFormat(fits=lambda _: True, read=plain(keys)), columns=None
-        )
-    name = format_of(first) if format == "auto" else format
-    found = FORMATS[name]
-    return Opened(part=part, name=name, format=found, columns=found.columns(first.object()))
+        name, found = "plain", QuestionFormat(fits=lambda _: True, read=plain(keys))
+    else:
+        name = format_of(first) if format == "auto" else format
+        found = FORMATS[name]
+    return Opened(part=part, name=name, format=found, columns=Columns(found.large, first.object()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,27 +258,30 @@ class Intake:
         self._what, self._prefix = what, prefix
         self._ids = UsedIds()
         self._left_out: Counter[str] = Counter()
-        self._formats: dict[str, str] = {}
+        self._files: list[Opened] = []
+        self._has_held_out = False
+        """Some rows say that they belong to dev or test."""
 
     def asked(self, malformed: Malformed) -> list[Asked]:
         """Its questions as tasks, each with its split; rows that cannot be read go to `malformed`. Raises DataError,
         also where none is left."""
         assigned = list(self._assigned())
         filled = {one.split for one in assigned if one.split}
-        found: list[Asked] = []
+        found: list[tuple[Asked, bool]] = []
         for one in assigned:
             file = opened(one.part, self._source.format, self._source.keys)
-            self._formats[one.part.name] = file.name
+            self._files.append(file)
             found += self._of(file, one.split, filled, malformed)
         if not found:
             malformed.refuse()
             why = "; ".join(f"{count} {reason}" for reason, count in sorted(self._left_out.items()))
             raise DataError(f"{self._what}: of '{self._source.path}' nothing is used ({why}); change its filter")
-        return limited(found, self._source.limit, self._shares.seed)
+        asked = [replace(one, split="train") if is_train and self._has_held_out else one for one, is_train in found]
+        return limited(asked, self._source.limit, self._shares.seed)
 
     def notes(self) -> list[str]:
         """What was read and left out."""
-        said = [f"{self._name}: {part} is read as {format}" for part, format in self._formats.items()]
+        said = [f"{self._name}: {file.note}" for file in self._files]
         return said + [f"{self._name}: {n} left out: {reason}" for reason, n in sorted(self._left_out.items())]
 
     def _assigned(self) -> Iterator[_Assigned]:
@@ -262,15 +294,19 @@ class Intake:
                 for part in parts_of(path, subset=source.subset, what=what):
                     yield _Assigned(part=part, split=split)
 
-    def _of(self, file: Opened, split: str | None, filled: set[str], malformed: Malformed) -> Iterator[Asked]:
+    def _of(
+        self, file: Opened, split: str | None, filled: set[str], malformed: Malformed
+    ) -> Iterator[tuple[Asked, bool]]:
+        """With whether its row says that it is of a training set, and nothing else assigns it."""
         for entry in file.entries(malformed, self._ids):
             same = same_question(entry)
-            has_own = file.name == "plain" and entry.id
+            has_own = file.name in _OWN and entry.id
             id = entry.id if has_own else self._ids.numbered(entry.id or _short(same), entry.where)
             if reason := self._source.filter.reason_against(entry):
                 self._left_out[reason] += 1
                 continue
             near = nearly_same(same)
+            self._has_held_out |= split is None and entry.split in ("dev", "test")
             task = Task(
                 id=self._prefix + id,
                 messages=entry.messages or (Message(role="user", content=entry.question),),
@@ -278,13 +314,15 @@ class Intake:
                 metadata=entry.metadata,
                 data_source=entry.data_source or self._name,
             )
-            yield Asked(
+            assigned = split or entry.split
+            asked = Asked(
                 task=task,
                 source=self._name,
-                split=split or entry.split or self._shares.split_of(near, filled),
+                split=assigned or self._shares.split_of(near, filled),
                 same=_short(same),
                 near=_short(near),
             )
+            yield asked, entry.is_published_train and assigned is None
 
 
 def _short(text: str) -> str:

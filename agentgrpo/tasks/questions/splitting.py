@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from agentgrpo.core.chance import uniform
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Task
+from agentgrpo.tasks.questions.formats import same_answers
 
 _BY_CLAIM = ("test", "dev", "train")
 """Who keeps what two splits share: test sets are published to be compared on."""
@@ -60,6 +61,15 @@ def limited(asked: Sequence[Asked], limit: int | None, seed: int) -> list[Asked]
     return [one for i, one in enumerate(asked) if i in kept]
 
 
+def dealt(asked: Sequence[Asked]) -> tuple[list[Asked], list[str]]:
+    """(those that are used, what is to be said of the others): no question is in two splits."""
+    kept, left_out = without_shared(asked)
+    notes = [f"{name}: {n} left out: also asked in {split}" for (name, split), n in sorted(left_out.items())]
+    if count := num_otherwise(kept):
+        notes.append(f"{count} questions are asked again with other answers; agentgrpo data check names them")
+    return kept, notes
+
+
 def without_shared(asked: Sequence[Asked]) -> tuple[list[Asked], Counter[tuple[str, str]]]:
     """Without those whose question another split has that is nearer to test; (source, that split) -> how many."""
     owner: dict[str, int] = {}
@@ -86,6 +96,19 @@ def num_nearly_shared(asked: Iterable[Asked]) -> int:
         places[one.near].add((one.source, one.split))
         wordings[one.near].add(one.same)
     return sum(len(wordings[near]) > 1 and len(where) > 1 for near, where in places.items())
+
+
+def num_otherwise(asked: Sequence[Asked]) -> int:
+    """Questions that are asked again with other answers: one of the two is graded as wrong, whatever is said."""
+    times = Counter(one.same for one in asked)
+    answers: dict[str, frozenset[str]] = {}
+    count = 0
+    for one in asked:
+        if times[one.same] > 1:
+            before, now = answers.get(one.same, frozenset()), same_answers(one.task.references)
+            count += bool(before and now and not before & now)
+            answers[one.same] = before | now
+    return count
 
 
 def interleaved(asked: Iterable[Asked]) -> list[Task]:

@@ -78,6 +78,15 @@ async def test_a_command_gets_its_task_and_says_what_it_was_worth(written: Any) 
     await made.close()
 
 
+GRADED = {
+    "reward_model": {"style": "rule", "ground_truth": {"target": ["three"]}},
+    "extra_info": {"index": 0, "answer": "1+2=3\n#### 3"},
+    "golden_answers": ["three"],
+    "rubric": ["says", {"is": ["3"]}],
+}
+"""Columns of other trainers from which a program could read what is right."""
+
+
 async def test_the_columns_that_grade_a_task_are_told_only_where_it_is_said_and_never_in_a_file(written: Any) -> None:
     command = written("""
         told = json.load(sys.stdin)
@@ -86,11 +95,15 @@ async def test_the_columns_that_grade_a_task_are_told_only_where_it_is_said_and_
         assert "tests" not in {*told, *lying} and lying["hint"] == "add"
         print(json.dumps({"reward": len({"references", "answer", "solution"} & {*told}), "lying": len({*lying})}))
     """)
-    metadata = {"tests": {"test_it.py": ""}, "solution": "3", "hint": "add"}
+    metadata = {"tests": {"test_it.py": ""}, "solution": "3", "hint": "add", **GRADED}
     for tell, count in (((), 0), (("references",), 1), (("references", "answer", "solution"), 3)):
         episode = await play(environments(command, tell=tell), engine(), metadata=metadata)
-        assert episode.outcome == {"reward": float(count), "lying": 4.0}, tell  # id, prompt, question, hint
-    with pytest.raises(DataError, match=r"environment.tell=reference: task t0 has no such column; it has id, prompt"):
+        assert episode.outcome == {"reward": float(count), "lying": 5.0}, (
+            tell
+        )  # id, data_source, prompt, question, hint
+    with pytest.raises(
+        DataError, match=r"environment.tell=reference: task t0 has no such column; it has prompt, question"
+    ):
         environments(command, tell=("reference",)).rehearse(task(id="t0"), max_context=100)
 
 

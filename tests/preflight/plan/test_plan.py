@@ -92,6 +92,21 @@ def test_the_published_run_is_planned_without_weights_and_network(capsys: pytest
 
 
 @pytest.mark.slow
+def test_what_a_run_would_say_of_the_data_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"question": "Who?", "golden_answers": ["Mara"], "images": ["a.png"]}\n')
+    note = (
+        f"q: {file} is read as search_r1; metadata of its tasks: golden_answers, images; without effect: images (a "
+        "policy reads text)"
+    )
+    settings = ("model=smollm2_135m", f"task.questions={file}")
+    assert plan(capsys, *settings).splitlines()[-1] == f"note: {note}"
+    assert figures(capsys, *settings)["notes"] == [note]
+    away = plan(capsys, "model=smollm2_135m", f"task.questions={tmp_path / 'no.jsonl'}").splitlines()[-1]
+    assert away.startswith("note: the data was not read: questions: ")
+    assert figures(capsys, "model=smollm2_135m")["notes"] == []
+
+
 def test_what_comes_before_and_after_the_steps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, "experiment=research")
     assert "two other runs of as many CPU seconds (run.eval.baselines)" in text

@@ -119,15 +119,38 @@ SQUAD = {
         }
     ],
 }
+
+
+def handed_on(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a row of Search-R1's, what is metadata."""
+    return {key: row[key] for key in row if key not in ("id", "question", "data_source", "prompt")}
+
+
 ROWS = (search_r1(0, "Mara Lind", "Mara"), search_r1(1, "Jon", source="hotpotqa", metadata={"level": "hard"}))
+
+VERL = {
+    "data_source": "gsm8k",
+    "prompt": [
+        {"role": "system", "content": "Think."},
+        {"role": "user", "content": "Mara has 2 clips and buys 3. How many?"},
+    ],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "5"},
+    "extra_info": {"split": "test", "index": 7, "answer": "2+3=5\n#### 5"},
+}
+"""As verl's examples write GSM8K."""
+CUT = (
+    "is read as search_r1; of its prompts the question alone, without the published instructions for other tags; "
+    "metadata of its tasks: golden_answers, ability, reward_model, extra_info"
+)
 
 SAMPLES: Mapping[str, Sample] = {
     "search_r1": Sample(
         "train.jsonl",
         lines(*ROWS),
         [
-            ("nq-train_0", "who founded town 0?", ("Mara Lind", "Mara"), {}),
-            ("hotpotqa-train_1", "who founded town 1?", ("Jon",), {"level": "hard"}),
+            ("nq-train_0", "who founded town 0?", ("Mara Lind", "Mara"), handed_on(ROWS[0])),
+            ("hotpotqa-train_1", "who founded town 1?", ("Jon",), {"level": "hard"} | handed_on(ROWS[1])),
         ],
     ),
     "hotpotqa": Sample(
@@ -175,7 +198,7 @@ SAMPLES: Mapping[str, Sample] = {
                 "tc_33",
                 "Which musical opened on 10th December 1993?",
                 ("Sunset Boulevard", "Sunset Blvd", "west sunset"),
-                {},
+                {"QuestionSource": "http://example.org/"},
             )
         ],
     ),
@@ -187,7 +210,14 @@ SAMPLES: Mapping[str, Sample] = {
     "popqa": Sample(
         "popQA.tsv",
         POPQA,
-        [("4222362", "What is Orm's occupation?", ("politician", "pol"), {"prop": "occupation", "s_pop": 142})],
+        [
+            (
+                "4222362",
+                "What is Orm's occupation?",
+                ("politician", "pol"),
+                {"prop": "occupation", "s_pop": 142, "subj": "Orm", "obj": "politician"},
+            )
+        ],
     ),
     "bamboogle": Sample(
         "bamboogle.csv",
@@ -200,7 +230,10 @@ SAMPLES: Mapping[str, Sample] = {
     "squad": Sample(
         "train-v2.0.json",
         json.dumps(SQUAD),
-        [("56d", "How is Orm?", ("old",), {}), ("56e", "Where is Orm?", (), {})],
+        [
+            ("56d", "How is Orm?", ("old",), {"title": "Orm", "context": "Orm is old.", "is_impossible": False}),
+            ("56e", "Where is Orm?", (), {"title": "Orm", "context": "Orm is old.", "is_impossible": True}),
+        ],
     ),
     "plain": Sample(
         "mine.jsonl",
@@ -208,5 +241,44 @@ SAMPLES: Mapping[str, Sample] = {
             {"question": "Where?", "answers": "here", "topic": "places"}, {"id": 7, "question": "How?", "answer": [1]}
         ),
         [("", "Where?", ("here",), {"topic": "places"}), ("7", "How?", ("1",), {})],
+    ),
+    "verl": Sample(
+        "gsm8k.jsonl",
+        lines(VERL, {k: v for k, v in VERL.items() if k != "reward_model"} | {"reward_spec": {"ground_truth": 5.0}}),
+        [
+            (
+                "gsm8k-7",
+                "Mara has 2 clips and buys 3. How many?",
+                ("5",),
+                {"ability": "math", "extra_info": VERL["extra_info"], **graded},
+            )
+            for graded in ({"reward_model": VERL["reward_model"]}, {"reward_spec": {"ground_truth": 5.0}})
+        ],
+    ),
+    "sharegpt": Sample(
+        "chats.json",
+        json.dumps(
+            [
+                {
+                    "id": "c1",
+                    "system": "Be brief.",
+                    "conversations": [{"from": "human", "value": "Where?"}, {"from": "gpt", "value": "Here."}],
+                }
+            ]
+        ),
+        [("c1", "Where?", ("Here.",), {"system": "Be brief."})],
+    ),
+    "alpaca": Sample(
+        "alpaca.json",
+        json.dumps([{"instruction": "Add.", "input": "2 and 3", "output": "5"}]),
+        [("", "Add.\n\n2 and 3", ("5",), {"instruction": "Add.", "input": "2 and 3", "output": "5"})],
+    ),
+    "openrlhf": Sample(
+        "prompts.jsonl",
+        lines({"input": [{"role": "user", "content": "2 + 3?"}], "label": "5"}, {"input": "Where?", "label": ""}),
+        [
+            ("", "2 + 3?", ("5",), {"input": [{"role": "user", "content": "2 + 3?"}], "label": "5"}),
+            ("", "Where?", (), {"input": "Where?", "label": ""}),
+        ],
     ),
 }

@@ -12,7 +12,7 @@ from agentgrpo.cli.main import main
 from agentgrpo.core.errors import MalformedRows
 from agentgrpo.tasks.jsonl import jsonl
 from agentgrpo.tasks.questions.checking import DataReport, FileReport, check
-from tests.tasks.questions.samples import SAMPLES, lines, search_r1, table
+from tests.tasks.questions.samples import CUT, SAMPLES, lines, search_r1, table
 
 
 def write(path: Path, *rows: object) -> str:
@@ -41,6 +41,7 @@ def test_a_good_file(tmp_path: Path) -> None:
                 with_answer=3,
                 sources={"nq": 2, "hotpotqa": 1},
                 splits={"test": 1},
+                notes=[f"{path} {CUT}"],
                 question_chars=(19, 19.0, 20),
                 answer_chars=(3, 4.0, 4),
                 asked_again=1,
@@ -56,6 +57,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         "  characters of a question: 19 to 20, median 19",
         "  characters of an answer: 3 to 4, median 4",
         "  note: 1 questions are asked again",
+        f"  note: {report.files[0].notes[0]}",
         "no problem was found",
     ]
 
@@ -122,7 +124,11 @@ def test_answers_that_only_look_odd(tmp_path: Path, answer: str) -> None:
 
 def test_a_test_set_without_answers(tmp_path: Path) -> None:
     report = check([table(tmp_path / "x.parquet", search_r1(1), search_r1(2))])
-    assert report.files[0].findings == ["no question has an answer; this is a test set whose answers are not published"]
+    [finding] = report.files[0].findings
+    assert finding == (
+        "no question has an answer; say what the answers are called (--answers-key KEY), unless an environment of "
+        "your own says what an attempt is worth"
+    )
 
 
 def test_what_is_in_two_files(tmp_path: Path) -> None:

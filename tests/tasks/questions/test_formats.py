@@ -92,11 +92,24 @@ def test_a_published_file_is_known_and_read(tmp_path: Path, name: str) -> None:
                         "normalized_aliases": ["sunset boulevard", "sunset blvd", "west sunset"],
                         "value": "Sunset Boulevard",
                     },
+                    "QuestionSource": "http://example.org/",
                 }
             ],
         ),
         ("trivia_qa", [TRIVIA]),
-        ("squad", [{"id": "56d", "context": "Orm is old.", "question": "How is Orm?", "answers": {"text": ["old"]}}]),
+        (
+            "squad",
+            [
+                {
+                    "id": "56d",
+                    "context": "Orm is old.",
+                    "question": "How is Orm?",
+                    "answers": {"text": ["old"]},
+                    "title": "Orm",
+                    "is_impossible": False,
+                }
+            ],
+        ),
         ("bamboogle", [{"Question": "Who was president when Orm, the town, fell?", "Answer": "Mara Lind"}]),
     ],
 )
@@ -105,24 +118,25 @@ def test_the_same_rows_as_parquet(tmp_path: Path, name: str, rows: list[dict[str
     assert (file.name, asked(file)) == (name, SAMPLES[name].asked[: len(rows)])
 
 
-def test_only_the_columns_that_are_needed_are_read(tmp_path: Path) -> None:
-    rows = [search_r1(0, "Mara", metadata={"level": "easy", "context": "long"})]
+def test_large_columns_that_nothing_needs_are_not_read(tmp_path: Path) -> None:
+    rows = [search_r1(0, "Mara", metadata={"level": "easy", "context": [["Orm", "long"]]})]
     file = open_one(table(tmp_path / "x.parquet", *rows))
-    assert [sorted(node.object()) for node in file.part.records(file.columns, Malformed())] == [
-        ["data_source", "extra_info", "golden_answers", "id", "metadata", "question", "reward_model"]
-    ]
-    assert [node.object()["metadata"] for node in file.part.records(file.columns, Malformed())] == [{"level": "easy"}]
+    [read] = file.part.records(file.columns.unread, Malformed())
+    assert read.object() == rows[0] | {"metadata": {"level": "easy"}}
 
 
 def test_a_question_that_only_the_prompt_has(tmp_path: Path) -> None:
     row = search_r1(3, "Mara")
     del row["question"], row["golden_answers"], row["id"]
     file = open_one(table(tmp_path / "x.parquet", row))
-    assert asked(file) == [("nq-3", "who founded town 3?", ("Mara",), {})]
+    rest = {key: row[key] for key in ("ability", "reward_model", "extra_info")}
+    assert asked(file) == [("nq-3", "who founded town 3?", ("Mara",), rest)]
     chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who founded Orm?"}]
     as_text = row | {"prompt": chat, "reward_model": {"ground_truth": "72"}}
     file = open_one(write(tmp_path, "x.jsonl", lines(as_text)))
-    assert asked(file) == [("nq-3", "Who founded Orm?", ("72",), {})]
+    [entry] = entries_of(file)
+    assert (entry.id, entry.question, entry.answers) == ("nq-3", "Who founded Orm?", ("72",))
+    assert [(m.role, m.content) for m in entry.messages] == [tuple(m.values()) for m in chat]
 
 
 def test_what_the_rows_say_of_their_split(tmp_path: Path) -> None:
@@ -166,8 +180,12 @@ def test_own_keys(tmp_path: Path) -> None:
 BAD: list[tuple[str, str, Any, str]] = [
     ("search_r1", "x.jsonl", search_r1(0, "") | {}, "line 1: 'golden_answers' is ['']; a text that is not empty"),
     ("search_r1", "x.jsonl", search_r1(0, "a") | {"golden_answers": {"a": 1}}, "line 1: 'golden_answers' is {'a': 1}"),
-    ("search_r1", "x.jsonl", search_r1(0, "a") | {"question": None, "prompt": []}, "line 1.prompt: ''; a user message"),
-    ("search_r1", "x.jsonl", search_r1(0, "a") | {"extra_info": 3}, "line 1.extra_info: 3 stands where an object is"),
+    (
+        "search_r1",
+        "x.jsonl",
+        search_r1(0, "a") | {"question": None, "prompt": []},
+        "line 1.prompt: a list of messages whose last",
+    ),
     ("hotpotqa", "x.json", [HOTPOT, HOTPOT | {"question": " "}], "[1].question: ' '; a text that is not empty is"),
     ("hotpotqa", "x.json", [HOTPOT | {"answer": ["a", 1.5, None]}], "[0]: 'answer' is ['a', 1.5, None]; a text"),
     ("hotpotqa", "x.json", [HOTPOT | {"supporting_facts": [["Orm"]]}], "[0].supporting_facts: a list of 1; pairs of"),
@@ -246,7 +264,7 @@ def test_a_malformed_row_is_named(tmp_path: Path, format: str, file: str, conten
 def test_what_is_of_no_format(tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl", lines({"Qestion": "q", "y": 1}))
     message = (
-        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, plain\); say "
+        rf"{re.escape(str(path))}, line 1: keys Qestion, y are of no known format \(search_r1, .*, openrlhf\); say "
         r"which of them is the question: task\.question_key=KEY .*\. Did you mean 'Qestion'\?"
     )
     with pytest.raises(DataError, match=message):

@@ -15,7 +15,7 @@ from agentgrpo.tasks.base import SPLITS, MixedDataset
 from agentgrpo.tasks.mixture import Mixture
 from agentgrpo.tasks.questions.dataset import QuestionSet, questions
 from agentgrpo.tasks.questions.intake import Filter, QuestionSource
-from tests.tasks.questions.samples import lines, search_r1, table
+from tests.tasks.questions.samples import CUT, handed_on, lines, search_r1, table
 
 
 def rows(count: int, about: str = "town", **more: Any) -> list[dict[str, Any]]:
@@ -46,15 +46,20 @@ def test_two_sources_are_whole_tasks(tmp_path: Path) -> None:
             id="r1:nq-train_4",
             messages=(Message(role="user", content="who founded town 4?"),),
             references=("Mara",),
+            metadata=handed_on(search_r1(4, "Mara")),
             data_source="nq",
         )
     ]
     [test] = data.split("test")
-    assert (test.id.partition(":")[0], test.metadata, test.data_source) == ("own", {"topic": "x"}, "own")
+    assert (test.id.partition(":")[0], test.metadata, test.data_source) == (
+        "own",
+        {"split": "test", "topic": "x"},
+        "own",
+    )
     assert data.split("dev") == []
     assert data.notes == (
-        f"r1: {tmp_path / 'train.parquet'} is read as search_r1",
-        f"own: {own} is read as plain",
+        f"r1: {tmp_path / 'train.parquet'} {CUT}",
+        f"own: {own} is read as plain; metadata of its tasks: topic",
         "r1: train 1, dev 0, test 0",
         "own: train 0, dev 0, test 1",
     )
