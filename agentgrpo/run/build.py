@@ -65,7 +65,7 @@ from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.settings import Settings
 from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
-from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, HeldOutDataset, MixedDataset, TaskDataset
+from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, HeldOutDataset, MixedDataset, TaskDataset, TeachingDataset
 from agentgrpo.tasks.suite import MemberTasks, SuiteTasks, of_member
 from agentgrpo.training.adapters import add_adapter, freeze
 from agentgrpo.training.canary import have_sample, is_pooled
@@ -326,6 +326,7 @@ def prepare_start(inputs: Inputs) -> Start:
         model.cold_start,
         renderer=model.renderer,
         hardware=inputs.hardware,
+        tell=inputs.screen.line,
         **_teaching(inputs),
     )
     return Start(in_turn(inputs.world, teach))
@@ -334,7 +335,8 @@ def prepare_start(inputs: Inputs) -> Start:
 def _teaching(inputs: Inputs) -> dict[str, Any]:
     """What a warm or cold start needs of a run: its demonstrations and what they are shown in."""
     settings = inputs.settings
-    if not isinstance(inputs.dataset, DemonstratedDataset):
+    needed = DemonstratedDataset if isinstance(settings.model, WarmStart) else TeachingDataset
+    if not isinstance(inputs.dataset, needed):
         remedy = (
             "give a model that can do without: model=path model.path=FOLDER"
             if isinstance(settings.model, WarmStart)

@@ -8,15 +8,18 @@ cache under a hash of everything that determines it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.settings import ColdStartSettings
 from agentgrpo.core.cache import default_cache, made_once
-from agentgrpo.core.types import Branch
+from agentgrpo.core.errors import DataError
+from agentgrpo.core.types import Branch, Episode
 from agentgrpo.models.loading import Start, open_policy
-from agentgrpo.run.warm_start import Demonstrated, MakeRenderer, MakeRunner, Progress, demonstrate, key_of
+from agentgrpo.run.warm_start import MakeRenderer, MakeRunner, Progress, demonstrate, key_of
+from agentgrpo.tasks.base import TeachingDataset
 from agentgrpo.training.adapters import freeze
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 
@@ -27,7 +30,7 @@ def cold_started(
     base: Start,
     settings: ColdStartSettings,
     *,
-    dataset: Demonstrated,
+    dataset: TeachingDataset,
     renderer: str,
     make_renderer: MakeRenderer,
     make_runner: MakeRunner,
@@ -36,10 +39,12 @@ def cold_started(
     hardware: Hardware,
     seed: int,
     progress: Progress,
+    tell: Callable[[str], None],
 ) -> Path:
     """A transformers folder with the model in `base`, trained; from the cache or made now. Call it outside of any event
-    loop. `renderer`: the format that is taught, as model.renderer names it. `seed` draws the order of training; for the
-    other arguments see WarmStart.folder."""
+    loop. `renderer`: the format that is taught, as model.renderer names it. `seed` draws the order of training. `tell`
+    takes notes, a line each. For other arguments see WarmStart.folder. Raises DataError if no demonstration comes to
+    an answer."""
     made_by = Path(__file__).read_text("utf-8")
     start = base.state()["sha256"]
     key = key_of(asdict(settings), made_by, start, renderer, dataset.demonstration_fingerprint, environment_key, seed)
@@ -49,7 +54,7 @@ def cold_started(
         renderer = make_renderer(policy.tokenizer)
         progress("demonstrations", 0, settings.demonstrations)
         [world] = dataset.demonstration_worlds(1, settings.demonstrations)
-        episodes = demonstrate(world, renderer, make_runner)
+        episodes = _answered(demonstrate(world, renderer, make_runner), tell)
         freeze(policy.model, settings.freeze)
 
         def on_step(step: SupervisedStep) -> None:
@@ -70,6 +75,20 @@ def cold_started(
         policy.save(folder)
 
     return made_once(default_cache() / "cold_start" / key, make)
+
+
+def _answered(episodes: Sequence[Episode], tell: Callable[[str], None]) -> list[Episode]:
+    """The episodes in which the demonstrator came to an answer."""
+    answered = [episode for episode in episodes if episode.answer]
+    if not answered:
+        raise DataError(
+            f"none of {len(episodes)} demonstrations found the answer of its question; they need the tool search "
+            "(tools=[search]) and a corpus that has the answers word for word, or model.cold_start.demonstrations=0"
+        )
+    if len(answered) < len(episodes):
+        shown = f"the cold start shows {len(answered)} of {len(episodes)} questions"
+        tell(f"note: {shown}; the answers of the others were not found in the corpus")
+    return answered
 
 
 def _weigh(branch: Branch) -> WeightedSample:

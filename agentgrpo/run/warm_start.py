@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -34,7 +34,7 @@ from agentgrpo.environments.factory import Runner
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.train_tokenizer import digits_and_plurals, parted, train_tokenizer
 from agentgrpo.rollout.demonstrations.oracle import said_by
-from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language, ToolDemonstrator
+from agentgrpo.tasks.base import DemonstrationWorld, Demonstrator, Language, TeachingDataset, ToolDemonstrator
 from agentgrpo.training.policy import init_policy
 from agentgrpo.training.supervised import SupervisedStep, WeightedSample, train_supervised
 
@@ -59,19 +59,6 @@ MakeRenderer = Callable[[PreTrainedTokenizerBase], Renderer]
 MakeRunner = Callable[[Engine, Renderer, Mapping[str, Sequence[Passage]]], Runner]
 Progress = Callable[[str, int, int], None]
 """(stage, done, total)."""
-
-
-class Demonstrated(Protocol):
-    """What a warm start needs of a data set."""
-
-    language: Language
-
-    @property
-    def demonstration_fingerprint(self) -> str:
-        """Hash of everything that determines the demonstration worlds and what is done in them."""
-        ...
-
-    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +114,7 @@ class WarmStart:
     def folder(
         self,
         *,
-        dataset: Demonstrated,
+        dataset: TeachingDataset,
         make_renderer: MakeRenderer,
         make_runner: MakeRunner,
         environment_key: str,
@@ -156,7 +143,7 @@ class WarmStart:
     def _make(
         self,
         directory: Path,
-        dataset: Demonstrated,
+        dataset: TeachingDataset,
         make_renderer: MakeRenderer,
         make_runner: MakeRunner,
         teaches: str | None,

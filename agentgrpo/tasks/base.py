@@ -104,8 +104,8 @@ class DemonstrationWorld(Protocol):
 
 
 @runtime_checkable
-class DemonstratedDataset(TaskDataset, Protocol):
-    """A TaskDataset that can show how its tasks are done."""
+class TeachingDataset(TaskDataset, Protocol):
+    """A TaskDataset that can show how tasks like its own are done: what warm and cold starts learn from."""
 
     language: Language
 
@@ -115,6 +115,12 @@ class DemonstratedDataset(TaskDataset, Protocol):
         ...
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
+
+
+@runtime_checkable
+class DemonstratedDataset(TeachingDataset, Protocol):
+    """A TaskDataset that can show how its very tasks are done."""
+
     def oracle(self, task: Task) -> Demonstrator | ToolDemonstrator:
         """The ideal policy: what the trained one is measured against."""
         ...

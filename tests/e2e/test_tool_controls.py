@@ -25,13 +25,14 @@ from agentgrpo.rewards.reward import Reward
 from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.run.warm_start import scripted
 from agentgrpo.tasks.base import ToolDemonstrator
+from agentgrpo.tasks.scripts import Script, answer, call, turn_after
 from agentgrpo.tools.base import Tool
 from agentgrpo.tools.calculator import Calculator
 from agentgrpo.tools.files import Files
 from agentgrpo.tools.python import PythonTool
 from agentgrpo.tools.workspace import Workspaces
 from agentgrpo.worlds.workshop.dataset import Workshop
-from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, compute, lookup, turn_after
+from agentgrpo.worlds.workshop.demonstrator import compute, lookup
 from agentgrpo.worlds.workshop.world import NOTE, Problem, draw_problem, kinds
 from tests.renderers.families import renderer
 from tests.runners import tool_runner

@@ -80,5 +80,32 @@ def test_a_task_set_that_shows_nothing(capsys: pytest.CaptureFixture[str]) -> No
     given = ["experiment=none", "task.questions=q.jsonl", "model.path=start", "environment=tools", "run.dir=r"]
     code = main(["train", *given, "model.cold_start.demonstrations=6", "engine.max_context=512", "run.eval_every=0"])
     assert code == 2
-    assert "set model.cold_start.demonstrations=0, or show it your own first: agentgrpo sft" in capsys.readouterr().err
+    assert (
+        "task.corpus is not set: give the corpus, set model.cold_start.demonstrations=0, or show it your own first: "
+        "agentgrpo sft demonstrations=chat"
+    ) in capsys.readouterr().err
+    assert not cold()
+
+
+def documents(answer: str) -> list[str]:
+    """Four questions whose answers stand in their documents as "P0", "P1" and so on."""
+    rows = [{"question": f"Who founded Firm{i}?", "answers": [answer.format(i)], "split": "train"} for i in range(4)]
+    passages = [{"id": f"p{i}", "text": f"Firm{i} was founded by P{i}."} for i in range(4)]
+    for name, written in (("q.jsonl", rows), ("c.jsonl", passages)):
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in written))
+    own = ["experiment=documents", "task.questions=q.jsonl", "task.corpus=c.jsonl"]
+    return [*own, *(s for s in SETTINGS if not s.startswith(("experiment=", "rollout.stratify_by")))]
+
+
+def test_own_questions_are_shown_over_own_documents(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert main(["train", *documents("P{}"), "run.dir=r"]) == 0
+    [start] = cold()
+    before, after = weights(folder), weights(start)
+    assert any(not weight.equal(before[name]) for name, weight in after.items())
+    assert "of 4 questions" not in capsys.readouterr().out
+
+
+def test_documents_that_hold_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *documents("nobody {}"), "run.dir=r"]) == 2
+    assert "none of 4 demonstrations found the answer of its question" in capsys.readouterr().err
     assert not cold()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Passage, Task
 from agentgrpo.tasks.base import SPLITS, split_of
+from agentgrpo.tasks.generated import hash_of
 from agentgrpo.tasks.malformed import Malformed
 from agentgrpo.tasks.mixture import Mixture
+from agentgrpo.tasks.questions.demonstrating import LANGUAGE, SOURCE, ReadingWorld
 from agentgrpo.tasks.questions.intake import Corpora, Intake, QuestionSource, corpora_of
 from agentgrpo.tasks.questions.splitting import Asked, Shares, dealt, interleaved, num_nearly_shared, sizes
 
 
 class QuestionSet:
-    """A TaskDataset of questions that were read and dealt to splits (tasks.base.MixedDataset)."""
+    """A TaskDataset of questions that were read and dealt to splits (tasks.base.MixedDataset), which over a corpus can
+    be demonstrated (tasks.base.TeachingDataset)."""
+
+    language = LANGUAGE
 
     def __init__(
         self,
@@ -41,6 +46,22 @@ class QuestionSet:
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         return self._corpora.thesaurus
+
+    @property
+    def demonstration_fingerprint(self) -> str:
+        """Hash of everything that determines the demonstration worlds and what is done in them."""
+        return hash_of(self.fingerprint, SOURCE)
+
+    def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterator[ReadingWorld]:
+        """One world, whatever `count` is, of training questions that have an answer. Raises ConfigError without a
+        corpus."""
+        if not self.corpora():
+            raise ConfigError(
+                "model.cold_start searches your documents for the answers, and task.corpus is not set: give the "
+                "corpus, set model.cold_start.demonstrations=0, or show it your own first: agentgrpo sft "
+                "demonstrations=chat"
+            )
+        yield ReadingWorld(self.split("train"), self.corpora(), tasks_per_world)
 
 
 def questions(

@@ -15,8 +15,8 @@ from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Message, Passage, Task
 from agentgrpo.tasks.base import Language, ToolDemonstrator, split_of
 from agentgrpo.tasks.generated import drawn, hash_of, refuse_other_kinds
+from agentgrpo.tasks.scripts import Script, answer, call, turn_after
 from agentgrpo.worlds.glossary.wordnet import Noun, read_nouns
-from agentgrpo.worlds.workshop.demonstrator import Script, answer, call, turn_after
 
 Kind = Literal["word", "kind", "above", "both"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,16 +10,12 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from random import Random
-from typing import TypeAlias
 
 from agentgrpo.core.chance import generator
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.messages import MalformedCall, ParsedTurn
-from agentgrpo.core.types import ToolCall
+from agentgrpo.tasks.scripts import Script, answer, call, turn_after
 from agentgrpo.worlds.workshop.world import NOTE, Problem
-
-Script: TypeAlias = Generator[ParsedTurn, str, ParsedTurn]
-"""Yields a call, is sent what it was answered with, returns the final answer."""
 
 _MOVED = re.compile(r"\bis in (\w+)\b")
 _NUMBER = re.compile(r"\d+")
@@ -65,14 +61,6 @@ class WorkshopHabits:
             raise ConfigError(f"habits.max_calls={self.max_calls}; at least 1 is allowed")
 
 
-def call(tool: str, **arguments: str) -> ParsedTurn:
-    return ParsedTurn(calls=(ToolCall(name=tool, arguments=arguments),))
-
-
-def answer(value: str) -> ParsedTurn:
-    return ParsedTurn(answer=value)
-
-
 def lookup(table: str, key: str) -> ParsedTurn:
     # the space makes the key the same tokens as the word in the question
     return call("lookup", table=table, key=f" {key}")
@@ -80,18 +68,6 @@ def lookup(table: str, key: str) -> ParsedTurn:
 
 def compute(expression: str, *, python: bool) -> ParsedTurn:
     return call("python", code=f"print({expression})") if python else call("calculator", expression=expression)
-
-
-def turn_after(answered: Sequence[str], script: Script) -> ParsedTurn:
-    """What the script says after all that has been answered."""
-    try:
-        turn = next(script)
-        for observed in answered:
-            turn = script.send(observed)
-    except StopIteration as end:
-        last: ParsedTurn = end.value
-        return last
-    return turn
 
 
 def failed(observed: str) -> bool:
