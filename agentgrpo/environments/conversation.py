@@ -123,6 +123,8 @@ class Conversation:
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate
         text = self._text(completion.token_ids)
+        ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
+        content = self._text(completion.token_ids[:-1]) if ended else text
         self._turns[self.turn] = self.num_segments
         self._append(
             Segment(
@@ -133,14 +135,14 @@ class Conversation:
                 policy_version=completion.policy_version,
                 text=text,
                 cut_short=completion.finish_reason is FinishReason.LENGTH,
+                end=text[len(content) :] if text.startswith(content) else "",
             )
         )
-        ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
         turn = Turn(
             index=self.turn,
             text=text,
             token_ids=completion.token_ids,
-            content=self._text(completion.token_ids[:-1]) if ended else text,
+            content=content,
             finish_reason=completion.finish_reason,
         )
         if not self._has_tools:

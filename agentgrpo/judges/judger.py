@@ -311,9 +311,8 @@ def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
-    """The whole trace of an episode: its turns and what the environment said to them; the last message is the policy's,
-    with the answer for content."""
+def trace_of(episode: Episode) -> list[AgentMessage]:
+    """The turns of an episode as they were sampled, and what the environment said to them."""
     calls: dict[int, list[ToolCall]] = {}
     for record in episode.tool_records:
         calls.setdefault(record.turn, []).append(ToolCall(name=record.name, arguments=record.arguments))
@@ -323,10 +322,17 @@ def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
         if segment.sampled:
             reason = "tool_calls" if number in calls else "length" if segment.cut_short else "stop"
             made = tuple(calls.get(number, ()))
-            messages.append(AgentMessage(content=segment.text, finish_reason=reason, tool_calls=made))
+            messages.append(AgentMessage(content=segment.content, finish_reason=reason, tool_calls=made))
             number += 1
         elif number:  # what stands before the first turn is the instruction
             messages.append(AgentMessage(content=segment.text, finish_reason="", role="tool"))
+    return messages
+
+
+def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
+    """The whole trace of an episode: its turns and what the environment said to them; the last message is the policy's,
+    with the answer for content."""
+    messages = trace_of(episode)
     if messages and messages[-1].role == "assistant":
         del messages[-1]
     answer = AgentMessage(
@@ -339,7 +345,7 @@ def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
 
 
 def _case(task: Task, messages: Sequence[AgentMessage], environment: Mapping[str, Any] | None = None) -> JudgeCase:
-    references = task.references
+    task, references = task.apart(), task.references
     own = {"ground_truth": references[0] if references else None, "references": references}
     return JudgeCase(
         instruction=task.question,

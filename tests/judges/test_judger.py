@@ -104,7 +104,7 @@ async def test_what_a_judger_sees_of_an_episode() -> None:
             },
         }
     ]
-    assert seen.shown[0]["reward_model"] is REWARD_MODEL
+    assert seen.shown[0]["reward_model"] is not REWARD_MODEL  # what it changes there, no other case sees
 
 
 async def test_a_data_set_without_a_reward_model_gives_its_references() -> None:

@@ -339,8 +339,9 @@ async def test_scale_and_share_of_branches(
 
 
 async def test_what_does_not_fit_the_branches_is_refused() -> None:
-    with pytest.raises(ValueError, match="reward term 'mine' gave 3 values for 4 branches"):
-        await scored(Reward(judge=JUDGE, terms={"mine": Mine((0.0,) * 3)}), writers.GOOD)
+    found = await Reward(judge=JUDGE, terms={"mine": Mine((0.0,) * 3)}).score(group_of(writers.GOOD))
+    assert found.failures[0] is not None
+    assert "reward term 'mine' gave 3 values for 4 branches" in found.failures[0].message
     for row in ((math.inf, 0.0, 0.0, 0.0), (math.inf, -math.inf, 0.0, 0.0), (0.0, math.nan, 0.0, 0.0)):
         found = await Reward(judge=JUDGE, terms={"mine": Mine(row)}).score(group_of(writers.GOOD))
         assert found.rewards == (None,)
