@@ -145,6 +145,9 @@ class Segment:
     """It was sampled, and is not trained."""
     end: str = ""
     """How `text` spells the token that ended the turn."""
+    acts: str = ""
+    """What its renderer read in a turn, a letter each: T(hought), S(earch, or any other call), A(nswer); I of what
+    answers calls. "" = no renderer has read it."""
 
     def __post_init__(self) -> None:
         if (self.logprobs is None) != (self.policy_version is None) or (self.logprobs is not None and not self.sampled):
@@ -231,6 +234,8 @@ class ToolRecord:
     was_cut: bool = False
     """The policy was shown only its beginning."""
     cost: float = 0.0
+    by_environment: bool = False
+    """The environment made it by itself, behind that turn: the policy did not ask for it."""
     seconds: float = field(default=0.0, compare=False)
     """A clock, so it is recorded apart from the rest."""
 
@@ -312,9 +317,11 @@ class RewardResult:
     dimensions: Mapping[str, float]
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
-    criteria: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
     """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
-    on the way, such as claims."""
+    on the way, such as claims. Further numbers of a reward function are TERM/NAME."""
+    reason: str = ""
+    """What the judge gave as the reason for its grade."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

@@ -201,13 +201,13 @@ class Reward:
         correctness = grade.score
         own = self._by_branch(episode, correctness)
         values: dict[str, float] = {}
-        criteria = dict(grade.criteria)
+        parts = dict(grade.parts)
         for name, term in self._terms.items():
             opinion = opinions.get(name)
             if isinstance(opinion, EpisodeError):
                 raise opinion
             if opinion is not None:
-                criteria |= {f"{name}/{part}": value for part, value in opinion.parts.items()}
+                parts |= {f"{name}/{part}": value for part, value in opinion.parts.items()}
                 if opinion.value is not None:
                     values[name] = self._scale * self._share(term, correctness) * opinion.value + 0.0
             else:
@@ -228,7 +228,8 @@ class Reward:
             terms=values,
             dimensions=dimensions,
             correctness=correctness,
-            criteria=criteria,
+            parts=parts,
+            reason=grade.reason,
             turns=self._turns(episode, total),
             branches=branches,
         )

@@ -283,7 +283,7 @@ async def test_an_error_of_the_class_is_a_failure_of_the_attempt() -> None:
     episode = await episode_of(Forgetful, "a", "b", "c")
     assert episode.failure is not None
     assert (episode.failure.kind, episode.exit) == ("EnvironmentFailure", Exit.ERROR)
-    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone (test_own.py:131 in step)")
+    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone (test_own.py:132 in step)")
 
 
 async def test_what_step_returns_must_be_something_to_say() -> None:

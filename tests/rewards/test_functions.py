@@ -115,7 +115,7 @@ async def test_a_function_that_does_not_apply_leaves_the_other_terms() -> None:
 async def test_further_numbers_are_kept() -> None:
     first: RewardResult | None = (await score(verl)).rewards[0]
     assert first is not None
-    assert dict(first.criteria) == {"mine/length": 6.0}
+    assert dict(first.parts) == {"mine/length": 6.0}
 
 
 async def test_without_a_verdict_an_attempt_is_left_out() -> None:
