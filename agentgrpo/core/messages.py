@@ -100,6 +100,10 @@ def group_status(statuses: Iterable[Status]) -> Status:
     return Status.FAILED if Status.FAILED in found else Status.INIT
 
 
+MAX_REASON = 2000
+"""Characters of a judge's reason that are kept."""
+
+
 def content_of(value: Any) -> str:
     """The content rule everywhere: a str as it is, None as "", anything else as str() of it."""
     return value if isinstance(value, str) else "" if value is None else str(value)

@@ -7,11 +7,9 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from agentgrpo.core.messages import content_of
+from agentgrpo.core.messages import MAX_REASON, content_of
 from agentgrpo.core.numbers import named, number
 from agentgrpo.core.types import Episode, Passage, Task
-
-MAX_REASON = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,26 +18,13 @@ class Grade:
     raised for what is no number."""
 
     score: float
-    reason: str = ""
-    """Why, in the judge's own words: the first MAX_REASON characters."""
-    parts: Mapping[str, float] = field(default_factory=dict)
-    """The grades that it is made of, by name, where there are several; and what was counted for it."""
+    reason: str = ""  # in the judge's own words: the first MAX_REASON characters
+    parts: Mapping[str, float] = field(default_factory=dict)  # grades that it is made of; what was counted for it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", number(self.score, "the grade"))
         object.__setattr__(self, "reason", content_of(self.reason)[:MAX_REASON])
         object.__setattr__(self, "parts", named(self.parts, "the grade's parts", number))
-
-
-def merged_grade(score: float, grades: Mapping[str, Grade]) -> Grade:
-    """`score`, which is made of the grades of several judges: theirs are its parts by their names, and so are their
-    parts, under NAME/PART where that is taken."""
-    parts = {name: grade.score for name, grade in grades.items()}
-    for name, grade in grades.items():
-        for part, value in grade.parts.items():
-            parts[f"{name}/{part}" if part in parts else part] = value
-    said = (f"{name} {grade.score:g}{grade.reason and f': {grade.reason}'}" for name, grade in grades.items())
-    return Grade(score=score, reason=", ".join(said), parts=parts)
 
 
 class AnswerJudge(Protocol):

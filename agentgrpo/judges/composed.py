@@ -10,8 +10,9 @@ from dataclasses import replace
 from agentgrpo.core.errors import ConfigError, JudgeError, did_you_mean
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.judges.answers import words
-from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, counts_of, grade_episodes, merged_grade
+from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, counts_of, grade_episodes
 from agentgrpo.judges.judger import JudgerJudge, source_of
+from agentgrpo.judges.merging import merged_grade
 from agentgrpo.tasks.dialogue import CHUNKS, QUESTIONS, Question, questions_of, split
 from agentgrpo.tasks.suite import member_of
 

@@ -30,7 +30,8 @@ from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary, l
 from agentgrpo.core.messages import AgentMessage, content_of, finish_reason_of
 from agentgrpo.core.numbers import number
 from agentgrpo.core.types import Episode, Task, ToolCall
-from agentgrpo.judges.base import Grade, merged_grade
+from agentgrpo.judges.base import Grade
+from agentgrpo.judges.merging import merged_grade
 
 # --- Code of others, off the event loop's thread: it may block, sleep or never come back.
 

@@ -13,10 +13,10 @@ import pytest
 
 from agentgrpo.config.build import admit_user_code, build_node
 from agentgrpo.core.errors import ConfigError, JudgeError
-from agentgrpo.core.messages import AgentMessage
+from agentgrpo.core.messages import MAX_REASON, AgentMessage
 from agentgrpo.core.types import Exit, Failure, Outcome, Segment, Task, ToolCall, ToolRecord
 from agentgrpo.judges.answers import ExactMatch
-from agentgrpo.judges.base import MAX_REASON, Grade
+from agentgrpo.judges.base import Grade
 from agentgrpo.judges.composed import Composite, Route, refuse_unjudged
 from agentgrpo.judges.judger import GroundTruth, JudgeCase, JudgerJudge, Merged, as_judge, messages_of
 from agentgrpo.judges.llm.judge import transcript

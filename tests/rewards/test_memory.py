@@ -20,6 +20,7 @@ from agentgrpo.judges.composed import Questions
 from agentgrpo.rewards.registry import TERMS, BranchTerm, Reward, RewardTerm
 from tests.builders import given, sampled
 from tests.rewards import writers
+from tests.rewards.test_idle import OTHERS
 from tests.rewards.test_presets import MEMORY, PRESETS, build
 from tests.rewards.writers import SKIP, chunk, group_of, writer
 
@@ -65,7 +66,7 @@ async def totals(preset: str, *episodes: Episode) -> list[float]:
 
 
 def test_every_memory_preset_has_its_golden_rows() -> None:
-    assert sorted(GOLDEN) == sorted(MEMORY)
+    assert sorted(GOLDEN) == sorted(MEMORY) == sorted(OTHERS - {"environment"})
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))
@@ -84,6 +85,7 @@ async def test_rewards_of_a_preset(preset: str) -> None:
 NOTHING = (
     *(writers.SILENT, writers.SKIPPING, writers.FAILING, writers.BABBLING, writers.DELETED),
     *(writers.JUNK, writers.JUNK_AND_TEXT, writers.ONE_OF_JUNK),
+    writer(*[chunk()] * 4, answers=writers.EMPTY, memory_tokens=0, knows=False),
 )
 """They end with a memory that is empty, or in which nothing is right."""
 WRITING = (writers.GOOD, writers.FLAWED, writers.EVERYTHING, writers.ONE_OF_GOOD)
