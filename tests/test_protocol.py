@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgrpo.core.messages import AgentMessage, Status, content_of, group_status, status_of
+from agentgrpo.core.messages import AgentMessage, Status, content_of, finish_reason_of, group_status, status_of
+from agentgrpo.core.types import Exit
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from agentgrpo.core.messages import AgentMessage, Status, content_of, group_stat
         ("stop", Status.COMPLETED),
         ("length", Status.COMPLETED),
         ("tool_calls", Status.COMPLETED),
-        ("abort", Status.ABORTED),
+        ("abort", Status.FAILED),
         ("timeout", Status.FAILED),
         ("error", Status.FAILED),
         ("content_filter", Status.FAILED),
@@ -29,19 +30,29 @@ def test_the_status_follows_from_the_finish_reason(finish_reason: str, status: S
     ("statuses", "of_group"),
     [
         ("completed completed", "completed"),
-        ("filtered completed", "filtered"),
-        ("filtered expired", "expired"),
-        ("expired aborted", "aborted"),
-        ("aborted failed expired filtered completed", "failed"),
+        ("init failed completed", "failed"),
         ("failed failed", "failed"),
         ("completed init", "init"),
-        ("archived", "init"),
         ("", "init"),
     ],
 )
 def test_the_worst_status_is_the_groups(statuses: str, of_group: str) -> None:
     given = [Status(name) for name in statuses.split()]
     assert group_status(given) == group_status(reversed(given)) == of_group
+
+
+def test_only_who_stops_by_himself_has_stopped() -> None:
+    reasons = {exit.value: finish_reason_of(exit) for exit in Exit}
+    assert reasons == {
+        "answered": "stop",
+        "no_action": "stop",
+        "max_turns": "length",
+        "search_limit": "length",
+        "format_error_limit": "length",
+        "context_overflow": "length",
+        "timeout": "timeout",
+        "error": "error",
+    }
 
 
 def test_content_is_always_a_text() -> None:

@@ -34,9 +34,12 @@ from __future__ import annotations
 import asyncio
 import difflib
 import signal
+import sysconfig
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class ProcessExit(SystemExit):
@@ -151,7 +154,10 @@ class JudgeError(EpisodeError):
 
 
 class RewardError(EpisodeError):
-    """A reward term failed."""
+    """A reward term failed, or has no verdict."""
+
+    def __init__(self, message: str, *, kind: str | None = "reward") -> None:
+        super().__init__(message, kind=kind)
 
 
 @contextmanager
@@ -168,7 +174,7 @@ def boundary(cls: Callable[[str], EpisodeError], stage: str) -> Iterator[None]:
             raise
         error = e
     # Not as its cause: where a KeyboardInterrupt is among the causes, a person has pressed Ctrl-C.
-    raise cls(f"{stage}: {line_of(error)}") from (error if isinstance(error, Exception) else None)
+    raise cls(f"{stage}: {line_of(error)}{place_of(error)}") from (error if isinstance(error, Exception) else None)
 
 
 def is_asked_for(error: BaseException) -> bool:
@@ -181,6 +187,17 @@ def is_asked_for(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
     return isinstance(error, ProcessExit)
+
+
+_OURS = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<frozen")
+
+
+def place_of(error: BaseException) -> str:
+    """ " (shop.py:12 in add)", the innermost line of code from outside that an error has come through, libraries left
+    out; "" where there is none."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [(code, line) for code, line in frames if not code.co_filename.startswith(_OURS)]
+    return f" ({Path(places[-1][0].co_filename).name}:{places[-1][1]} in {places[-1][0].co_name})" if places else ""
 
 
 _LONGEST = 1000

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from agentgrpo.core.types import ToolCall
+from agentgrpo.core.types import Exit, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,36 +69,39 @@ class Status(StrEnum):
 
     INIT = "init"
     COMPLETED = "completed"
-    ABORTED = "aborted"
-    EXPIRED = "expired"
     FAILED = "failed"
-    FILTERED = "filtered"
-    ARCHIVED = "archived"
 
 
-_STATUS = {
-    "stop": Status.COMPLETED,
-    "length": Status.COMPLETED,
-    "tool_calls": Status.COMPLETED,
-    "abort": Status.ABORTED,
-    "timeout": Status.FAILED,
-    "error": Status.FAILED,
+_COMPLETED = frozenset({"stop", "length", "tool_calls"})
+_FINISH_REASONS = {
+    Exit.ANSWERED: "stop",
+    Exit.NO_ACTION: "stop",
+    Exit.TIMEOUT: "timeout",
+    Exit.ERROR: "error",
 }
-_WORST_FIRST = (Status.FAILED, Status.ABORTED, Status.EXPIRED, Status.FILTERED)
+
+
+def finish_reason_of(exit: Exit) -> str:
+    """stop where the policy ended it, timeout and error where the infrastructure failed, length for every limit: of the
+    context, of turns, of searches, of turns without an action."""
+    return _FINISH_REASONS.get(exit, "length")
 
 
 def status_of(finish_reason: str) -> Status:
-    """stop, length, tool_calls -> completed; abort -> aborted; timeout, error and anything unknown -> failed."""
-    return _STATUS.get(finish_reason, Status.FAILED)
+    """stop, length, tool_calls -> completed; timeout, error, abort and anything unknown -> failed."""
+    return Status.COMPLETED if finish_reason in _COMPLETED else Status.FAILED
 
 
 def group_status(statuses: Iterable[Status]) -> Status:
-    """All completed -> completed, else the first of failed > aborted > expired > filtered that occurs; init where none
-    of them does."""
+    """All completed -> completed, else failed where one is; init where none of them is."""
     found = set(statuses)
     if found == {Status.COMPLETED}:
         return Status.COMPLETED
-    return next((status for status in _WORST_FIRST if status in found), Status.INIT)
+    return Status.FAILED if Status.FAILED in found else Status.INIT
+
+
+MAX_REASON = 2000
+"""Characters of a judge's reason that are kept."""
 
 
 def content_of(value: Any) -> str:
@@ -113,10 +116,11 @@ class AgentMessage:
 
     content: str
     finish_reason: str
-    """stop | length | tool_calls | abort | timeout | error; "" of what the environment said."""
+    """stop | length | tool_calls | timeout | error; "" of what the environment said."""
     role: Literal["assistant", "tool"] = "assistant"
     finish_info: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    """Of the role `tool` what the environment did by itself, such as a search at a dead end."""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
     @property

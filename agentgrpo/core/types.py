@@ -11,7 +11,8 @@ Worked example, one search episode with one search and one answer (P = prompt to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain, repeat, takewhile
 from typing import Any, Literal, NamedTuple
@@ -108,6 +109,10 @@ class Task:
     def question(self) -> str:
         return next(m.content for m in reversed(self.messages) if m.role == "user")
 
+    def apart(self) -> Task:
+        """The same with metadata of its own: what code from outside changes there, nobody else sees."""
+        return replace(self, metadata=deepcopy(self.metadata))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
@@ -138,12 +143,22 @@ class Segment:
     """It was sampled up to a limit of tokens, not to a stop."""
     masked: bool = False
     """It was sampled, and is not trained."""
+    end: str = ""
+    """How `text` spells the token that ended the turn."""
+    acts: str = ""
+    """What its renderer read in a turn, a letter each: T(hought), S(earch, or any other call), A(nswer); I of what
+    answers calls. "" = no renderer has read it."""
 
     def __post_init__(self) -> None:
         if (self.logprobs is None) != (self.policy_version is None) or (self.logprobs is not None and not self.sampled):
             raise ValueError("a Segment carries logprobs and policy_version together, and only if it was sampled")
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.token_ids)} sampled tokens but {len(self.logprobs)} logprobs")
+
+    @property
+    def content(self) -> str:
+        """The text without its end."""
+        return self.text.removesuffix(self.end)
 
     @property
     def is_trained(self) -> bool:
@@ -219,6 +234,8 @@ class ToolRecord:
     was_cut: bool = False
     """The policy was shown only its beginning."""
     cost: float = 0.0
+    by_environment: bool = False
+    """The environment made it by itself, behind that turn: the policy did not ask for it."""
     seconds: float = field(default=0.0, compare=False)
     """A clock, so it is recorded apart from the rest."""
 
@@ -300,9 +317,11 @@ class RewardResult:
     dimensions: Mapping[str, float]
     correctness: float
     """The judge's raw grade of the answer in [0, 1]; 0.0 for no answer."""
-    criteria: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
     """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
-    on the way, such as claims."""
+    on the way, such as claims. Further numbers of a reward function are TERM/NAME."""
+    reason: str = ""
+    """What the judge gave as the reason for its grade."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

@@ -123,7 +123,10 @@ class Conversation:
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate
         text = self._text(completion.token_ids)
+        ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
+        content = self._text(completion.token_ids[:-1]) if ended else text
         self._turns[self.turn] = self.num_segments
+        parsed = cast(ToolRenderer, self._renderer).parse(completion.token_ids) if self._has_tools else None
         self._append(
             Segment(
                 role="assistant",
@@ -133,19 +136,19 @@ class Conversation:
                 policy_version=completion.policy_version,
                 text=text,
                 cut_short=completion.finish_reason is FinishReason.LENGTH,
+                end=text[len(content) :] if text.startswith(content) else "",
+                acts="" if parsed is None else _acts_of(parsed),
             )
         )
-        ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
         turn = Turn(
             index=self.turn,
             text=text,
             token_ids=completion.token_ids,
-            content=self._text(completion.token_ids[:-1]) if ended else text,
+            content=content,
             finish_reason=completion.finish_reason,
         )
-        if not self._has_tools:
+        if parsed is None:
             return turn
-        parsed = cast(ToolRenderer, self._renderer).parse(completion.token_ids)
         return replace(
             turn, content=parsed.content, reasoning=parsed.reasoning, calls=parsed.calls, answer=parsed.answer
         )
@@ -161,7 +164,9 @@ class Conversation:
                 token_ids = self._rendered(together)
                 if len(token_ids) >= self.room:
                     return told
-                self._append(Segment(role="tool", token_ids=token_ids, sampled=False, text=self._text(token_ids)))
+                acts = "I" if is_reply else ""
+                text = self._text(token_ids)
+                self._append(Segment(role="tool", token_ids=token_ids, sampled=False, text=text, acts=acts))
                 told += len(together)
         return told
 
@@ -234,6 +239,12 @@ class Conversation:
     def _seed_key(self, turn: int) -> SeedKey:
         of = self._attempt
         return SeedKey(of.stream, of.task.id, of.sample_index, turn)
+
+
+def _acts_of(turn: ParsedTurn) -> str:
+    """See Segment.acts. Text beside a call is a thought: not every family has another place for one."""
+    is_thought = turn.reasoning.strip() or (turn.calls and turn.content.strip())
+    return "T" * bool(is_thought) + "S" * bool(turn.calls) + "A" * (turn.answer is not None)
 
 
 def size_of(messages: Sequence[Message | ToolReply], tools: Sequence[ToolSpec] | None = None) -> int:

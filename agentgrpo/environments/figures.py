@@ -181,7 +181,7 @@ class Figures:
         """Numerators and denominators of `ratios`, as far as the episode has them, or its judge's criteria, which are
         called criterion/NAME."""
         parts = {part for section in self.ratios.values() for of in section.values() for part in of}
-        known = {**episode.metrics, **{f"criterion/{k}": v for k, v in (reward.criteria if reward else {}).items()}}
+        known = {**episode.metrics, **{f"criterion/{k}": v for k, v in (reward.parts if reward else {}).items()}}
         return {name: known[name] for name in sorted(parts) if name in known}
 
     def shares(self, means: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -31,6 +31,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.environments.tools.environment import ToolEnvironment, ToolEnvironments
 from agentgrpo.environments.tools.state import PRICE, ToolState, episode_metrics
 from agentgrpo.records.trajectories import foreign
+from agentgrpo.tasks.columns import columns_of
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.functions import spec_of
 from agentgrpo.tools.toolbox import Toolbox
@@ -196,6 +197,8 @@ class Guarded:
         async def score() -> Scores:
             said = await self._own.score(episode) if hasattr(self._own, "score") else None
             where = f"{self._name}.score"
+            if isinstance(said, Mapping) and "reward" in said:
+                return scores_of(said, where, turns=len(episode.turns), taken=self._taken)
             return {**paid, **scores_of(said, where, turns=len(episode.turns), taken=self._taken)}
 
         scores: Scores = await self._call("score", score)
@@ -301,19 +304,6 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
     return {p.name: columns[p.name] for p in parameters if p.name in columns}
 
 
-def columns_of(task: Task) -> dict[str, Any]:
-    """A task as a line of its file has it, but for its metadata."""
-    return {
-        "prompt": [{"role": m.role, "content": m.content} for m in task.messages],
-        "question": next((m.content for m in reversed(task.messages) if m.role == "user"), ""),
-        "references": list(task.references),
-        "answers": list(task.references),
-        "answer": task.references[0] if task.references else "",
-        "id": task.id,
-        "data_source": task.data_source,
-    }
-
-
 def opening_of(task: Task, said: object, where: str) -> list[Message]:
     """The task's messages with the text that `reset` returned behind the last one; or the messages that it returned."""
     messages = list(task.messages)
@@ -355,12 +345,14 @@ def _refuse_odd(said: Observation, where: str) -> None:
 
 
 def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:
-    """A number as {"reward": number}, numbers by name as they are, None as nothing. Raises BadValue."""
+    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict. Raises
+    BadValue."""
     if said is None:
         return {}
     if not isinstance(said, Mapping):
         return {"reward": number(said, where)}
-    scores = named(said, where, partial(row, most=turns))
+    given = {name: value for name, value in said.items() if value is not None}
+    scores = named(given, where, partial(row, most=turns))
     refuse_taken(scores, taken, where)
     return scores
 

@@ -32,6 +32,23 @@ class _Plain(dict[int, int | None]):
 
 
 _PLAIN = _Plain()
+_THOUSANDS = ",\u00a0\u2009\u202f"
+_CURRENCY = "$€£¥₹"
+_GROUPED = re.compile(
+    rf"(?<![\d.,])(?:\d{{1,3}}(?:([{_THOUSANDS}，'’_])\d{{3}}(?:\1\d{{3}})*|(?:\.\d{{3}}){{2,}})|\d\d?(?:,\d\d)+,\d{{3}})(?!,?\d)"
+)
+"""A number with thousands separators: 1,200 and 1.200.000 and 12,34,567."""
+_RAISED = re.compile(r"(?<=\d)(?=[²³¹⁰-₉¼-¾⅐-⅞])")
+"""Before a power, an index or a fraction that would become digits of the number: "10²" is not 102."""
+_DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?!\.?\d)")
+_DASH = "‐‒–—−-"
+_MINUS = rf"(?<![\w)\]{_DASH}])(?<!\d\s)[{_DASH}](?=[{_CURRENCY}]?\.?\d)(?!0+(?![\d.]))"
+"""It touches its number, and nothing that it could be subtracted from: not in "3-5", "covid-19" and "- 5 apples"."""
+_MARK = re.compile(
+    rf"(?P<minus>{_MINUS}|(?<=\de)[{_DASH}](?=\d))|(?P<point>(?<=\d)\.(?=\d))|(?P<bar>(?<=\d)\s?[/⁄∕]\s?(?=\d))"
+    rf"|(?P<gap>(?<=\d)(?:[^\w\s]|_)+?(?=\d|{_MINUS}))|[^\w\s]|_"
+)
+_MEANINGS = {"minus": "-", "point": ".", "bar": "/", "gap": " "}
 
 
 def words(text: str) -> list[str]:
@@ -40,9 +57,28 @@ def words(text: str) -> list[str]:
 
     Beyond SQuAD: every script's punctuation goes, full-width and other compatibility forms count as the plain ones,
     and articles stay where there is nothing else, so that option "A" of a multiple choice can be right.
+    A number is one word with its sign, point and fraction bar: "-5", "3.5", "1/2". How it is written makes no
+    difference: "1,200.0", "$1200" and "+1200". No other mark joins two numbers: "3-5" and "10:30" are two words.
     """
-    found = unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].lower().translate(_PLAIN).split()
+    ungrouped = _GROUPED.sub(_without_separators, text[:MAX_CHARS])
+    plain = unicodedata.normalize("NFKC", _RAISED.sub(" ", ungrouped))[:MAX_CHARS].lower()
+    found = _MARK.sub(_meaning, _DECIMAL.sub(_shortest, plain)).split()
     return [w for w in found if w not in _ARTICLES] or found
+
+
+def _without_separators(number: re.Match[str]) -> str:
+    return "".join(filter(str.isdecimal, number[0]))
+
+
+def _shortest(number: re.Match[str]) -> str:
+    """72.0 -> 72, 3.50 -> 3.5, .5 -> 0.5"""
+    whole, part = number[1] or "0", number[2].rstrip("0")
+    return f"{whole}.{part}" if part else whole
+
+
+def _meaning(mark: re.Match[str]) -> str:
+    kind = mark.lastgroup
+    return _MEANINGS[kind] if kind else mark[0].translate(_PLAIN)
 
 
 def normalise(text: str) -> str:
@@ -301,8 +337,6 @@ class Keywords:
 
 _RESULT = "####"
 """What GSM8K's solutions put before their result."""
-_THOUSANDS = ",\u00a0\u2009\u202f"
-_CURRENCY = "$€£¥₹"
 _OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
 _LONGEST = 10_000
 """Characters of a text that is one number with words around it."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from agentgrpo.core.messages import MAX_REASON, content_of
 from agentgrpo.core.numbers import named, number
 from agentgrpo.core.types import Episode, Passage, Task
 
@@ -17,13 +18,13 @@ class Grade:
     raised for what is no number."""
 
     score: float
-    detail: str = ""
-    criteria: Mapping[str, float] = field(default_factory=dict)
-    """The grades that it is made of, by name, where there are several; and what was counted for it."""
+    reason: str = ""  # in the judge's own words: the first MAX_REASON characters
+    parts: Mapping[str, float] = field(default_factory=dict)  # grades that it is made of; what was counted for it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", number(self.score, "the grade"))
-        object.__setattr__(self, "criteria", named(self.criteria, "the grade's criteria", number))
+        object.__setattr__(self, "reason", content_of(self.reason)[:MAX_REASON])
+        object.__setattr__(self, "parts", named(self.parts, "the grade's parts", number))
 
 
 class AnswerJudge(Protocol):

@@ -12,6 +12,7 @@ from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.judges.answers import words
 from agentgrpo.judges.base import AnswerJudge, Grade, canaries_of, counts_of, grade_episodes
 from agentgrpo.judges.judger import JudgerJudge, source_of
+from agentgrpo.judges.merging import merged_grade
 from agentgrpo.tasks.dialogue import CHUNKS, QUESTIONS, Question, questions_of, split
 from agentgrpo.tasks.suite import member_of
 
@@ -48,14 +49,9 @@ class Composite:
 
     def _merged(self, columns: Mapping[str, Sequence[Grade]], count: int) -> list[Grade]:
         total = math.fsum(weight for _, weight in self._parts.values())
-        return [
-            Grade(
-                score=math.fsum(self._parts[name][1] * verdicts[i].score for name, verdicts in columns.items()) / total,
-                detail=", ".join(f"{name} {verdicts[i].score:g}" for name, verdicts in columns.items()),
-                criteria={name: one for verdicts in columns.values() for name, one in verdicts[i].criteria.items()},
-            )
-            for i in range(count)
-        ]
+        grades = [{name: verdicts[i] for name, verdicts in columns.items()} for i in range(count)]
+        scores = [math.fsum(self._parts[name][1] * one.score for name, one in row.items()) / total for row in grades]
+        return [merged_grade(score, row) for score, row in zip(scores, grades, strict=True)]
 
 
 # --- A judge for each kind of data.
@@ -155,12 +151,9 @@ class Questions:
 
     async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
         rows = await self.grades(task, episodes)
-        return [
-            Grade(score=math.fsum(row) / len(row), detail=", ".join(f"#{i} {grade:g}" for i, grade in enumerate(row)))
-            for row in rows
-        ]
+        return [_mean_of(row) for row in rows]
 
-    async def grades(self, task: Task, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
+    async def grades(self, task: Task, episodes: Sequence[Episode]) -> list[tuple[Grade, ...]]:
         """Of each episode, the grade of each question. Raises ConfigError as `tasks_of` does, and JudgeError."""
         asked = self.tasks_of(task)
         answers = [split(episode.answer or "", len(asked)) for episode in episodes]
@@ -198,7 +191,7 @@ class Questions:
             data_source=question.metric or task.data_source,
         )
 
-    async def _grade(self, of: Task, episodes: Sequence[Episode]) -> list[float]:
+    async def _grade(self, of: Task, episodes: Sequence[Episode]) -> list[Grade]:
         """Those of one question."""
         given = [e for e in episodes if words(e.answer or "")]
         verdicts = await grade_episodes(self._judge, of, given) if given else []
@@ -207,8 +200,18 @@ class Questions:
                 f"task {of.id}: the judge gave {len(verdicts)} grades for {len(given)} answers; repair the judge",
                 kind="bad_verdict",
             )
-        scores = iter(verdicts)
-        return [next(scores).score if words(e.answer or "") else 0.0 for e in episodes]
+        grades = iter(verdicts)
+        return [next(grades) if words(e.answer or "") else Grade(score=0.0) for e in episodes]
+
+
+def _mean_of(row: Sequence[Grade]) -> Grade:
+    """Each part is the mean over the questions that have it."""
+    parts = {name: [grade.parts[name] for grade in row if name in grade.parts] for grade in row for name in grade.parts}
+    return Grade(
+        score=math.fsum(grade.score for grade in row) / len(row),
+        reason=", ".join(f"#{i} {grade.score:g}{grade.reason and f': {grade.reason}'}" for i, grade in enumerate(row)),
+        parts={name: math.fsum(values) / len(values) for name, values in parts.items()},
+    )
 
 
 def _parts(judge: AnswerJudge) -> Iterator[AnswerJudge]:

@@ -20,15 +20,18 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary, line_of
-from agentgrpo.core.messages import AgentMessage, content_of
+from agentgrpo.core.messages import AgentMessage, content_of, finish_reason_of
 from agentgrpo.core.numbers import number
-from agentgrpo.core.types import Episode, Exit, Task, ToolCall
+from agentgrpo.core.types import Episode, Task, ToolCall
 from agentgrpo.judges.base import Grade
+from agentgrpo.judges.merging import merged_grade
 
 # --- Code of others, off the event loop's thread: it may block, sleep or never come back.
 
@@ -241,7 +244,7 @@ class JudgerJudge:
         if postprocess is not None:
             result = await _settled(postprocess(case, result))
         if 0 <= (score := _score_of(result)) <= 1:
-            return Grade(score=score, detail=str(result.get("reason", "")))
+            return Grade(score=score, reason=content_of(result.get("reason")), parts=_parts_of(result))
         raise JudgeError(
             f"judger {self._name} returned {_short(result)}; a dict with a number from 0 to 1 under 'score' is needed",
             kind="bad_verdict",
@@ -254,6 +257,12 @@ def _score_of(result: Any) -> float:
         return number(result["score"], "score")
     except (TypeError, LookupError, BadValue):
         return math.nan
+
+
+def _parts_of(result: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The numbers in it beside the score."""
+    numbers = (int, float, Real, Decimal)
+    return {k: v for k, v in result.items() if k != "score" and (isinstance(v, numbers) or hasattr(v, "item"))}
 
 
 def as_judge(given: Any) -> Any:
@@ -286,7 +295,8 @@ class Merged:
             return {"score": 0.0, "reason": "no judger has a weight"}
         verdicts = {name: await JudgerJudge(judger).judge_here(case) for name, (judger, _) in self._parts.items()}
         score = math.fsum(self._parts[name][1] * verdict.score for name, verdict in verdicts.items()) / total
-        return {"score": score, "reason": ", ".join(f"{n} {v.score:g}" for n, v in verdicts.items())}
+        merged = merged_grade(score, verdicts)
+        return {**merged.parts, "score": score, "reason": merged.reason}
 
 
 class GroundTruth:
@@ -312,27 +322,36 @@ def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def trace_of(episode: Episode) -> list[AgentMessage]:
+    """The turns of an episode as they were sampled, and what the environment said to them. Calls stand with who made
+    them: those that the environment made by itself with its own message."""
+    calls: dict[tuple[int, bool], list[ToolCall]] = {}
+    for record in episode.tool_records:
+        made = ToolCall(name=record.name, arguments=record.arguments)
+        calls.setdefault((record.turn, record.by_environment), []).append(made)
+    messages: list[AgentMessage] = []
+    number = -1
+    for segment in (s for branch in episode.branches for s in branch.segments):
+        if segment.sampled:
+            number += 1
+            asked = tuple(calls.get((number, False), ()))
+            reason = "tool_calls" if asked else "length" if segment.cut_short else "stop"
+            messages.append(AgentMessage(content=segment.content, finish_reason=reason, tool_calls=asked))
+        elif number >= 0:  # what stands before the first turn is the instruction
+            by_itself = tuple(calls.pop((number, True), ()))
+            messages.append(AgentMessage(content=segment.text, finish_reason="", role="tool", tool_calls=by_itself))
+    return messages
+
+
 def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
     """The whole trace of an episode: its turns and what the environment said to them; the last message is the policy's,
     with the answer for content."""
-    calls: dict[int, list[ToolCall]] = {}
-    for record in episode.tool_records:
-        calls.setdefault(record.turn, []).append(ToolCall(name=record.name, arguments=record.arguments))
-    messages: list[AgentMessage] = []
-    number = 0
-    for segment in (s for branch in episode.branches for s in branch.segments):
-        if segment.sampled:
-            reason = "tool_calls" if number in calls else "length" if segment.cut_short else "stop"
-            made = tuple(calls.get(number, ()))
-            messages.append(AgentMessage(content=segment.text, finish_reason=reason, tool_calls=made))
-            number += 1
-        elif number:  # what stands before the first turn is the instruction
-            messages.append(AgentMessage(content=segment.text, finish_reason="", role="tool"))
+    messages = trace_of(episode)
     if messages and messages[-1].role == "assistant":
         del messages[-1]
     answer = AgentMessage(
         content=episode.answer or "",
-        finish_reason="stop" if episode.exit is Exit.ANSWERED else "length",
+        finish_reason=finish_reason_of(episode.exit),
         finish_info=episode.exit.value,
         extra_info=episode.metrics,
     )
@@ -340,7 +359,7 @@ def messages_of(episode: Episode) -> tuple[AgentMessage, ...]:
 
 
 def _case(task: Task, messages: Sequence[AgentMessage], environment: Mapping[str, Any] | None = None) -> JudgeCase:
-    references = task.references
+    task, references = task.apart(), task.references
     own = {"ground_truth": references[0] if references else None, "references": references}
     return JudgeCase(
         instruction=task.question,

@@ -17,17 +17,18 @@ from typing import Any
 
 from agentgrpo.core.durable import write_each_atomic
 from agentgrpo.core.errors import DataError, line_of
-from agentgrpo.core.messages import Status, group_status, status_of
-from agentgrpo.core.types import Branch, Episode, Exit, Failure, RewardResult, ScoredGroup, Segment, Task
+from agentgrpo.core.messages import Status, finish_reason_of, group_status, status_of
+from agentgrpo.core.types import Branch, Episode, Failure, RewardResult, ScoredGroup, Segment, Task
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a field comes, goes, or changes its name or meaning.
 
 2: group_status; num_bytes, was_cut and cost of a call.
 3: memory, reward_branches.
 4: environment, with the metrics, which stood beside it before, and the outcome.
+5: reason; finish_reason and status of an episode without an answer; by_environment of a call.
 """
-READABLE = (3, 4)
+READABLE = (3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,8 @@ class TrajectoryRecord:
     group_status: str
     """As protocol.group_status, of all episodes of its group: completed | failed (one of them did)."""
     finish_reason: str
-    """stop | length (the context was full) | timeout | error."""
+    """stop (it answered, or stopped acting) | length (a limit ended it: context, turns, searches, turns without an
+    action; agent.exit says which) | timeout | error."""
     error: dict[str, Any] | None
     """{"kind","stage","message"} of the failure, be it the episode's or its judge's."""
     dropped: str | None
@@ -63,11 +65,14 @@ class TrajectoryRecord:
     """Text of every sampled segment."""
     answer: str | None
     correctness: float | None
+    reason: str
+    """What the judge gave as the reason for its grade; "" = nothing. Of a grade made of several it is all of theirs."""
     reward: float | None
     """null = could not be scored, which is never the same as 0."""
     reward_terms: dict[str, Any]
     reward_dimensions: dict[str, Any]
-    """By dimension; criterion/NAME is a judge's grade by one of several criteria, and no part of the reward's sum."""
+    """By dimension; criterion/NAME is a part of a judge's grade or a further number that it gave, and no part of the
+    reward's sum."""
     reward_branches: list[Any]
     """What each branch got for its own tokens; [] = all of them got `reward`."""
     advantage: float | list[Any] | None
@@ -275,7 +280,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     if summary.get("schema_version") not in READABLE or not isinstance(summary.get("total"), int):
         raise DataError(
             f"{path}:1: schema_version {summary.get('schema_version')}; this version reads "
-            f"{' and '.join(map(str, READABLE))}"
+            f"{READABLE[0]} to {READABLE[-1]}"
         )
     return summary
 
@@ -294,6 +299,7 @@ def _record(row: dict[str, Any]) -> TrajectoryRecord:
     tokens = row.pop("tokens")
     if "metrics" in row:  # schema 3
         row["environment"] = {"name": row["agent"]["name"], "metrics": row.pop("metrics"), "outcome": {}}
+    row.setdefault("reason", "")  # before schema 5
     for field in fields(TrajectoryRecord):
         if field.name != "branches" and not isinstance(row[field.name], _TYPES[str(field.type)]):
             raise ValueError(f"{field.name} is a {type(row[field.name]).__name__}, not {field.type}")
@@ -302,7 +308,8 @@ def _record(row: dict[str, Any]) -> TrajectoryRecord:
 
 # --- Scored groups to a trajectory file.
 
-_FINISH_REASONS = {Exit.TIMEOUT: "timeout", Exit.ERROR: "error", Exit.CONTEXT_OVERFLOW: "length"}
+PART = "criterion/"
+"""Before the name of a part of the judge's grade, among the dimensions of the reward."""
 
 
 def write_trajectories(
@@ -340,6 +347,7 @@ def write_trajectories(
                 **_texts(episode),
                 "memory": [foreign(written) for written in episode.memory],
                 "correctness": reward.correctness if reward else None,
+                "reason": reward.reason if reward else "",
                 "reward": reward.total if reward else None,
                 "reward_branches": reward.branches if reward else (),
                 "advantage": advantage,
@@ -387,7 +395,7 @@ def _ends(group: ScoredGroup) -> list[dict[str, Any]]:
 
 
 def _end(episode: Episode, failure: Failure | None) -> dict[str, Any]:
-    finish_reason = _FINISH_REASONS.get(episode.exit, "stop")
+    finish_reason = finish_reason_of(episode.exit)
     return {
         "status": Status.FAILED if failure else status_of(finish_reason),
         "finish_reason": finish_reason,
@@ -430,7 +438,7 @@ def _numbers(episode: Episode, reward: RewardResult | None) -> str:
 
 
 def _dimensions(reward: RewardResult) -> dict[str, float]:
-    return {**reward.dimensions, **{f"criterion/{name}": grade for name, grade in reward.criteria.items()}}
+    return {**reward.dimensions, **{f"{PART}{name}": grade for name, grade in reward.parts.items()}}
 
 
 def _environment(episode: Episode, name: str) -> str:
@@ -458,6 +466,7 @@ def _agent(episode: Episode, name: str) -> str:
                 "num_bytes": r.num_bytes,
                 "was_cut": r.was_cut,
                 "cost": r.cost,
+                **({"by_environment": True} if r.by_environment else {}),
             }
             for r in episode.tool_records
         ],

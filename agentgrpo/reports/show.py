@@ -27,7 +27,7 @@ from agentgrpo.records.lines import (
 )
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
-from agentgrpo.records.trajectories import TrajectoryRecord, read_trajectories
+from agentgrpo.records.trajectories import PART, TrajectoryRecord, read_trajectories
 from agentgrpo.reports.damage import warn_of_damage
 from agentgrpo.reports.overview import overview
 from agentgrpo.tasks import dialogue
@@ -167,6 +167,14 @@ def episode_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
     yield TextLine(f"reward {signed(record.reward)}, correctness {grade}", HEADING)
     for name, value in record.reward_terms.items():
         yield TextLine(f"{signed(value)}  {one_line(name)}", indent=2)
+    parts = {n.removeprefix(PART): v for n, v in record.reward_dimensions.items() if n.startswith(PART)}
+    if record.reason or parts:
+        yield TextLine("")
+        yield TextLine("the judge", HEADING)
+    if record.reason:
+        yield TextLine(record.reason, indent=2)
+    for name, value in parts.items():
+        yield TextLine(f"{value:g}  {one_line(name)}", indent=2)
 
 
 def _kind(record: TrajectoryRecord) -> str:

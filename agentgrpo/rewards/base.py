@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Protocol, runtime_checkable
 
+from agentgrpo.core.errors import EpisodeError
 from agentgrpo.core.types import Episode, EpisodeGroup, Outcome, ScoredGroup, ToolRecord
 
 
@@ -52,6 +54,27 @@ class BranchTerm(RewardTerm, Protocol):
 
     def per_branch(self, episode: Episode) -> Sequence[float]:
         """Of each of Episode.branches, in order, as weighted as the value is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermScore:
+    """What a term says of one episode."""
+
+    value: float | None = None
+    """Weighted; None = the term does not apply, and the others alone count."""
+    parts: Mapping[str, float] = field(default_factory=dict)  # further numbers, for the records
+
+
+@runtime_checkable
+class GroupTerm(Protocol):
+    """A term that is asked about all episodes of a group at once, and awaited."""
+
+    dimension: str
+    is_cost: bool
+
+    async def of_group(self, episodes: Sequence[Episode]) -> Sequence[TermScore | EpisodeError]:
+        """Of each episode what the term says, or why it could not."""
         ...
 
 

@@ -1,15 +1,30 @@
-"""Terms of a user's own: what the environment measured, by name, and plain functions of the episode."""
+"""Terms of a user's own: what the environment measured, by name, and functions."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from agentgrpo.core.errors import BadValue, ConfigError, did_you_mean
-from agentgrpo.core.numbers import number
-from agentgrpo.core.types import Episode
+from agentgrpo.core.errors import BadValue, ConfigError, EpisodeError, RewardError, boundary, did_you_mean
+from agentgrpo.core.numbers import named, number
+from agentgrpo.core.outside import call_once, called, holding
+from agentgrpo.core.types import Episode, Task
+from agentgrpo.judges.judger import source_of, trace_of
+from agentgrpo.rewards.base import TermScore
+from agentgrpo.tasks.columns import columns_of
 
 DIMENSION = "environment"
+SHAPES = (
+    "a reward function takes (episode); names of one attempt, such as verl's (data_source, solution_str, ground_truth, "
+    "extra_info=None) or (prompt, completion, answer); or lists of a group, as TRL's (prompts, completions, **columns)"
+)
+_ATTEMPT = frozenset({"completion", "completion_ids", "solution_str"})
+_GROUP = frozenset({"prompts", "completions", "completion_ids"})
+"""What an attempt, and a group of them, adds to the columns of the task."""
 
 
 class EnvironmentTerm:
@@ -26,9 +41,10 @@ class EnvironmentTerm:
         if self.metric not in episode.metrics:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
             raise BadValue(
-                f"a reward term reads environment.{self.metric}, which the environment {episode.environment} neither "
-                f"measures nor scores; it has {known}; name one of these, or let the environment score it (get_reward, "
-                f"score).{did_you_mean(self.metric, episode.metrics)}"
+                f"a reward term reads environment.{self.metric}, and the environment {episode.environment} has given "
+                f"no number for it, as where get_reward or score returns None; it has {known}; name one of these, or "
+                f"let get_reward or score return a number.{did_you_mean(self.metric, episode.metrics)}",
+                kind="reward",
             )
         return self._weight * episode.metrics[self.metric]
 
@@ -41,20 +57,194 @@ class EnvironmentTerm:
 
 
 class FunctionTerm:
-    """weight · function(episode): `reward.terms.brief.name=my_terms:brief`. Implements rewards.base.RewardTerm."""
+    """weight · what a function says: `reward.terms.brief.name=my_terms:brief`. Implements rewards.base.GroupTerm.
+
+        (episode)                           a core.types.Episode
+        (completions, **columns)            as TRL calls it: lists with an entry for each attempt of the group, by the
+                                            names prompts, completions, completion_ids and the task's columns
+        (solution_str, ground_truth, ...)   as verl calls it: by name, of one attempt: solution_str or completion,
+                                            completion_ids, and the task's columns, such as answer, question,
+                                            data_source, ground_truth, extra_info
+
+    All of them may be async. A number comes back, true and false being 1 and 0; or a mapping with it under "score",
+    the other numbers of which are recorded. None is no verdict: the attempt is left out. Of lists a list comes back,
+    in which None says that the function does not apply: then the other terms alone count.
+    """
 
     dimension = DIMENSION
 
-    def __init__(self, function: Callable[[Episode], float], *, weight: float = 1.0, is_cost: bool = False) -> None:
-        """Raises ConfigError for a function that cannot be called with an episode alone."""
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        weight: float = 1.0,
+        is_cost: bool = False,
+        messages: bool | None = None,
+    ) -> None:
+        """messages: whether completions and prompts are lists of messages, not texts; null = as the function annotates
+        completions, else where the task opens with several messages. Raises ConfigError for a function that cannot be
+        called in any of these ways."""
         self._function, self._weight, self.is_cost = function, weight, is_cost
-        self._where = f"reward term {function.__module__}:{function.__qualname__}"
-        signature = inspect.signature(function)
+        kind = function if inspect.isroutine(function) else type(function)
+        self._where = f"reward term {kind.__module__}:{kind.__qualname__}"
         try:
-            signature.bind(object())
-        except TypeError as e:
-            raise ConfigError(f"{self._where} takes {signature}; it is called with an episode and nothing else") from e
+            signature = inspect.signature(function)
+        except ValueError:  # of a builtin, which does not tell
+            signature = inspect.Signature([inspect.Parameter("episode", inspect.Parameter.POSITIONAL_ONLY)])
+        parameters = signature.parameters.values()
+        kinds = {p.kind for p in parameters}
+        named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        self._messages = _annotated(named) if messages is None else messages
+        self._names = frozenset(p.name for p in named)
+        self._needed = [p.name for p in named if p.default is p.empty]
+        self._takes_all = inspect.Parameter.VAR_KEYWORD in kinds
+        self._takes_lists = "completions" in self._names
+        is_named = self._takes_lists or bool(self._names & _ATTEMPT)
+        self._takes_episode = not is_named and (
+            len(self._needed) <= 1 and named[0].annotation not in (str, "str")
+            if named
+            else inspect.Parameter.VAR_POSITIONAL in kinds
+        )
+        if not is_named and not self._takes_episode:
+            raise ConfigError(f"{self._where} takes {signature}; {SHAPES}; name its arguments so")
 
-    def __call__(self, episode: Episode, correctness: float) -> float:
-        """Raises BadValue where the function returns no number."""
-        return self._weight * number(self._function(episode), self._where)
+    def refuse_task(self, task: Task) -> None:
+        """Raise ConfigError for a task without a column that the function asks for."""
+        if self._takes_episode:
+            return
+        known = self._columns(task).keys() | (
+            {"prompts", "completions", "completion_ids"} if self._takes_lists else {*_ATTEMPT}
+        )
+        for name in self._needed:
+            if name not in known:
+                raise ConfigError(
+                    f"{self._where} asks for {name}, and task {task.id} has no such column; it has "
+                    f"{', '.join(sorted(known))}; {SHAPES}.{did_you_mean(name, known)}"
+                )
+
+    async def of_group(self, episodes: Sequence[Episode]) -> list[TermScore | EpisodeError]:
+        """See rewards.base.GroupTerm."""
+        if not self._takes_lists:
+            return list(await asyncio.gather(*map(self._of_episode, episodes)))
+        try:
+            said = await self._asked(self._lists(episodes), episodes[0])
+            rows = _rows(said, len(episodes), self._where)
+            return [TermScore() if one is None else self._opinion(one) for one in rows]
+        except EpisodeError as e:
+            return [e] * len(episodes)
+
+    async def _of_episode(self, episode: Episode) -> TermScore | EpisodeError:
+        try:
+            said = await self._asked(None if self._takes_episode else self._named(episode), episode)
+            if said is None:
+                raise RewardError(f"{self._where} returned None, which is no verdict")
+            return self._opinion(said)
+        except EpisodeError as e:
+            return e
+
+    async def _asked(self, arguments: Mapping[str, Any] | None, episode: Episode) -> Any:
+        """What the function returns. Raises RewardError for whatever it raises."""
+        stage = self._where
+        if arguments is not None:
+            stage += f", which gets {'messages' if self._is_chat(episode) else 'texts'} (messages=true or false)"
+        name = f"task {episode.task.id}, sample {episode.sample_index}"
+        with boundary(RewardError, stage), holding(f"{stage} ({name})"):
+            call = partial(self._function, episode) if arguments is None else partial(self._function, **arguments)
+            said = called(call).result()
+        if not inspect.isawaitable(said):
+            return said
+        return await call_once(RewardError, stage, name, lambda: said)
+
+    def _opinion(self, said: object) -> TermScore:
+        if not isinstance(said, Mapping):
+            return TermScore(value=self._weight * number(said, self._where))
+        if said.get("score") is None:
+            raise RewardError(f"{self._where} returned a mapping without a score; give a number under 'score'")
+        score = self._weight * number(said["score"], f"{self._where}: score")
+        return TermScore(value=score, parts=_numbers(said, self._where))
+
+    def _named(self, episode: Episode) -> dict[str, Any]:
+        completion = _completion(episode, chat=self._is_chat(episode))
+        values = {
+            **self._columns(episode.task),
+            "completion": completion,
+            "solution_str": _completion(episode, chat=False),
+            "completion_ids": _ids(episode),
+        }
+        if not self._is_chat(episode):
+            values["prompt"] = episode.task.question
+        return self._taken(values)
+
+    def _lists(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        chat = self._is_chat(episodes[0])
+        columns = [self._columns(e.task) for e in episodes]
+        values: dict[str, Any] = {name: [of.get(name) for of in columns] for name in columns[0] if name != "prompt"}
+        values["prompts"] = [of["prompt"] if chat else e.task.question for of, e in zip(columns, episodes, strict=True)]
+        values["completions"] = [_completion(e, chat=chat) for e in episodes]
+        values["completion_ids"] = [_ids(e) for e in episodes]
+        return self._taken(values)
+
+    def _taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if self._takes_all or name in self._names}
+
+    def _columns(self, task: Task) -> dict[str, Any]:
+        ours, metadata = columns_of(task), task.metadata
+        truth = ours["answer"] if len(task.references) < 2 else ours["references"]
+        model = metadata.get("reward_model")
+        if isinstance(model, Mapping):
+            truth = model.get("ground_truth", truth)
+        verl = {"data_source": source_of(task), "ground_truth": truth, "extra_info": dict(metadata)}
+        return {**ours, **verl, **metadata}
+
+    def _is_chat(self, episode: Episode) -> bool:
+        return len(episode.task.messages) > 1 if self._messages is None else self._messages
+
+
+def as_term(built: Any) -> Any:
+    """What a user's class has made: as it is where it is a term, else, where it can be called, as a function."""
+    return built if hasattr(built, "dimension") or not callable(built) else FunctionTerm(built)
+
+
+def _annotated(parameters: Sequence[inspect.Parameter]) -> bool | None:
+    """Whether completions are messages, as far as an annotation says so."""
+    found = next((p for p in parameters if p.name in ("completions", "completion")), None)
+    if found is None or found.annotation is found.empty:
+        return None
+    text = found.annotation if isinstance(found.annotation, str) else inspect.formatannotation(found.annotation)
+    return None if text in ("list", "List", "Any") else "dict" in text.lower() or text.count("[") > 1
+
+
+def _rows(said: object, count: int, where: str) -> list[Any]:
+    is_row = (isinstance(said, Sequence) and not isinstance(said, str)) or getattr(said, "ndim", 0)
+    rows = list(islice(said, count + 1)) if is_row else []  # type: ignore[call-overload]
+    if len(rows) != count:
+        what = f"{len(rows)} or more" if is_row else f"a {type(said).__name__}"
+        raise BadValue(
+            f"{where} returned {what} for {count} completions; a list with a number or None for each is needed"
+        )
+    return rows
+
+
+def _numbers(values: Mapping[Any, Any], where: str) -> dict[str, float]:
+    """Those beside the score."""
+    return named({k: v for k, v in values.items() if k != "score" and isinstance(v, int | float)}, where, number)
+
+
+def _completion(episode: Episode, *, chat: bool) -> Any:
+    """All that follows the opening: as messages, or as one text."""
+    trace = trace_of(episode)
+    if not chat:
+        return "".join(message.content for message in trace)
+    return [
+        {"role": m.role, "content": m.content}
+        | ({"tool_calls": [_call(c.name, c.arguments) for c in m.tool_calls]} if m.tool_calls else {})
+        for m in trace
+    ]
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+def _ids(episode: Episode) -> list[int]:
+    return [token for turn in episode.turns for token in turn.token_ids]

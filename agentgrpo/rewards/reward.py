@@ -16,11 +16,11 @@ from agentgrpo.core.errors import (
     did_you_mean,
     text_of,
 )
-from agentgrpo.core.numbers import LARGEST, is_number
+from agentgrpo.core.numbers import LARGEST, is_number, number
 from agentgrpo.core.outside import call_once, called, holding
 from agentgrpo.core.types import Episode, EpisodeGroup, Exit, Failure, RewardResult, ScoredGroup, Task
 from agentgrpo.judges.base import AnswerJudge, Grade, counts_of, grade_episodes
-from agentgrpo.rewards.base import BranchTerm, RewardTerm, TurnTerm
+from agentgrpo.rewards.base import BranchTerm, GroupTerm, RewardTerm, TermScore, TurnTerm
 from agentgrpo.rewards.feedback import TERM, Feedback
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rewards.terms import CORRECTNESS, DIMENSIONS, has_answer
@@ -50,7 +50,7 @@ class Reward:
         self,
         *,
         judge: AnswerJudge,
-        terms: Mapping[str, RewardTerm],
+        terms: Mapping[str, RewardTerm | GroupTerm],
         mode: str = "shaped",
         reward_scale: float = 1.0,
         cost_when_wrong: float = 1.0,
@@ -82,6 +82,7 @@ class Reward:
         self._cost_when_wrong = cost_when_wrong
         self._threshold = correct_threshold
         self._dimensions = tuple(dict.fromkeys((*DIMENSIONS, *(term.dimension for term in terms.values()))))
+        self._group_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, GroupTerm)}
         self._branch_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, BranchTerm)}
         self._turn_terms = {n: t for n, t in terms.items() if self._counts(t) and isinstance(t, TurnTerm)}
 
@@ -102,6 +103,8 @@ class Reward:
         except EpisodeError as e:
             if e.kind != "no_reference" or self.needs_grades:
                 failure = Failure(kind=e.kind, stage="judge", message=text_of(e))
+        scored = [i for i, e in enumerate(group.episodes) if e.failure is None and not (failure and i in judged)]
+        opinions = await self._opinions(group, scored)
         rewards: list[RewardResult | None] = []
         failures: list[Failure | None] = []
         for i, episode in enumerate(group.episodes):
@@ -109,8 +112,8 @@ class Reward:
             result: RewardResult | None = None
             where = f"task {group.task.id}, sample {episode.sample_index}"
             try:
-                if episode.failure is None and reason is None:
-                    result = self._result(episode, grades.get(i, _NO_ANSWER))
+                if i in scored:
+                    result = self._result(episode, grades.get(i, _NO_ANSWER), opinions[i])
             except (BadValue, RewardError) as e:
                 reason = Failure(kind=e.kind, stage="reward", message=f"{where}: {e}")
             if result is not None and not all(map(is_number, (result.total, *result.turns))):
@@ -125,6 +128,8 @@ class Reward:
         invented episodes show: one in which all counts are 0, and one in which all are 1."""
         task = Task(id="invented", messages=(), references=())
         for term in self._terms.values():
+            if isinstance(term, GroupTerm):
+                continue
             for count in (0.0, 1.0) if self._counts(term) else ():
                 invented = Episode(
                     task=task,
@@ -145,6 +150,12 @@ class Reward:
                     break
                 except Exception:  # it needs more of an episode: the first real one will tell
                     break
+
+    def refuse_task(self, task: Task) -> None:
+        """Raise ConfigError for a task that lacks what a function of the user's asks for."""
+        for term in self._group_terms.values():
+            if isinstance(term, FunctionTerm):
+                term.refuse_task(task)
 
     @property
     def needs_grades(self) -> bool:
@@ -176,15 +187,35 @@ class Reward:
             )
         return verdicts
 
-    def _result(self, episode: Episode, grade: Grade) -> RewardResult:
+    async def _opinions(
+        self, group: EpisodeGroup, scored: Sequence[int]
+    ) -> dict[int, dict[str, TermScore | EpisodeError]]:
+        """Of each episode that is scored what the terms say that are asked of the whole group."""
+        found: dict[int, dict[str, TermScore | EpisodeError]] = {i: {} for i in scored}
+        for name, term in self._group_terms.items() if scored else ():
+            for i, opinion in zip(scored, await term.of_group([group.episodes[i] for i in scored]), strict=True):
+                found[i][name] = opinion
+        return found
+
+    def _result(self, episode: Episode, grade: Grade, opinions: Mapping[str, TermScore | EpisodeError]) -> RewardResult:
         correctness = grade.score
         own = self._by_branch(episode, correctness)
-        values = {
-            name: _mean(own[name]) if name in own else self._value(name, term, episode, correctness)
-            for name, term in self._terms.items()
-        }
+        values: dict[str, float] = {}
+        parts = dict(grade.parts)
+        for name, term in self._terms.items():
+            opinion = opinions.get(name)
+            if isinstance(opinion, EpisodeError):
+                raise opinion
+            if opinion is not None:
+                parts |= {f"{name}/{part}": value for part, value in opinion.parts.items()}
+                if opinion.value is not None:
+                    values[name] = self._scale * self._share(term, correctness) * opinion.value + 0.0
+            else:
+                values[name] = _mean(own[name]) if name in own else self._value(name, term, episode, correctness)
+        if opinions and not any(self._counts(self._terms[name]) for name in values):
+            raise RewardError(f"no term applies to it: {', '.join(opinions)} returned None, which is no verdict")
         dimensions = {
-            d: _sum([values[name] for name, term in self._terms.items() if term.dimension == d])
+            d: _sum([values[name] for name, term in self._terms.items() if name in values and term.dimension == d])
             for d in self._dimensions
         }
         if self._feedback is not None:
@@ -197,7 +228,8 @@ class Reward:
             terms=values,
             dimensions=dimensions,
             correctness=correctness,
-            criteria=grade.criteria,
+            parts=parts,
+            reason=grade.reason,
             turns=self._turns(episode, total),
             branches=branches,
         )
@@ -206,27 +238,26 @@ class Reward:
         """What each term that knows branches adds to the reward of each; empty for an episode without any."""
         found = {}
         for name, term in self._branch_terms.items() if episode.branches else ():
-            row = _said(name, episode, term.per_branch)
-            if len(row) != len(episode.branches):
-                raise ValueError(f"reward term '{name}' gave {len(row)} values for {len(episode.branches)} branches")
+            row = _row(name, episode, term.per_branch, len(episode.branches), "branches")
             weight = self._scale * self._share(term, correctness)
             found[name] = [weight * value + 0.0 for value in row]
         return found
 
-    def _value(self, name: str, term: RewardTerm, episode: Episode, correctness: float) -> float:
+    def _value(self, name: str, term: RewardTerm | GroupTerm, episode: Episode, correctness: float) -> float:
         """What the term adds to the total."""
-        if not self._counts(term):
+        if isinstance(term, GroupTerm) or not self._counts(term):
             return 0.0
+        said = _number(name, _said(name, episode, term, correctness))
         # + 0.0 turns the -0.0 of a cost that was not incurred into 0.0
-        return self._scale * self._share(term, correctness) * _said(name, episode, term, correctness) + 0.0
+        return self._scale * self._share(term, correctness) * said + 0.0
 
-    def _share(self, term: RewardTerm, correctness: float) -> float:
+    def _share(self, term: RewardTerm | GroupTerm, correctness: float) -> float:
         return self._cost_when_wrong if term.is_cost and correctness < self._threshold else 1.0
 
-    def _counted(self) -> list[RewardTerm]:
+    def _counted(self) -> list[RewardTerm | GroupTerm]:
         return [term for term in self._terms.values() if self._counts(term)]
 
-    def _counts(self, term: RewardTerm) -> bool:
+    def _counts(self, term: RewardTerm | GroupTerm) -> bool:
         return self._mode == "shaped" or term.dimension == CORRECTNESS
 
     def _turns(self, episode: Episode, total: float) -> tuple[float, ...]:
@@ -236,9 +267,7 @@ class Reward:
             return ()
         rows = []
         for name, term in self._turn_terms.items():
-            row = _said(name, episode, term.per_turn)
-            if len(row) != num_turns:
-                raise ValueError(f"reward term '{name}' gave {len(row)} values for {num_turns} turns")
+            row = _row(name, episode, term.per_turn, num_turns, "turns")
             settled = self._scale * (self._cost_when_wrong if term.is_cost else 1.0)
             rows.append([settled * value for value in row])
         turns = [_sum(column) + 0.0 for column in zip(*rows, strict=True)] if rows else [0.0] * num_turns
@@ -254,6 +283,20 @@ def _said(name: str, episode: Episode, term: Callable[..., T], *more: float) -> 
     stage = f"reward term '{name}'"
     with boundary(RewardError, stage), holding(f"{stage} (task {episode.task.id}, sample {episode.sample_index})"):
         return called(term, episode, *more).result()
+
+
+def _row(name: str, episode: Episode, term: Callable[..., Sequence[object]], count: int, what: str) -> list[float]:
+    """Raises RewardError as _said does, and BadValue for anything but a number for each."""
+    said = _said(name, episode, term)
+    if not isinstance(said, Sequence) or len(said) != count:
+        many = f"{len(said)} values" if isinstance(said, Sequence) else f"a {type(said).__name__}"
+        raise BadValue(f"reward term '{name}' gave {many} for {count} {what}; a number for each is needed")
+    return [_number(name, value) for value in said]
+
+
+def _number(name: str, value: object) -> float:
+    """It need not be finite: the sum is looked at. Raises BadValue."""
+    return value if isinstance(value, float) else number(value, f"reward term '{name}'")
 
 
 def _sum(values: Sequence[float]) -> float:

@@ -53,38 +53,29 @@ class ArtistAnswer(Weighted):
         return self.weight * _is_right(correctness)
 
 
-_SAMPLED_BLOCKS = re.compile(
-    r"<(think|search|searches|answer|tool_call)\b[^<>]*>.*?</\1>|^(Thought|Action|Final Answer):",
-    re.DOTALL | re.MULTILINE,
-)
-_SHOWN_BLOCKS = re.compile(r"<(information|tool_response)\b[^<>]*>.*?</\1>", re.DOTALL)
-_LETTERS = (
-    dict.fromkeys(("think", "Thought"), "T")
-    | dict.fromkeys(("search", "searches", "tool_call", "Action"), "S")
-    | dict.fromkeys(("information", "tool_response"), "I")
-    | dict.fromkeys(("answer", "Final Answer"), "A")
-)
-_OBSERVED = "Observation:"
+_SAMPLED_BLOCKS = re.compile(r"<(think|search|searches|answer)\b[^<>]*>.*?</\1>", re.DOTALL)
+_SHOWN_BLOCKS = re.compile(r"<information\b[^<>]*>.*?</information>", re.DOTALL)
+_LETTERS = {"think": "T", "search": "S", "searches": "S", "answer": "A"}
 
 
 def _blocks(episode: Episode) -> str:
-    """The episode's tag pairs in order, a letter each: T(hink) S(earch, or any tool call) I(nformation) A(nswer). The
-    policy's tags count only where it sampled them and information only where it was shown, so that neither can play the
-    other's part. In ReAct text the lines Thought:, Action: and Final Answer: are the policy's tags, and what is shown
-    after its Observation: is information."""
+    """What the episode holds, in order, a letter each: T(hink) S(earch, or any tool call) I(nformation) A(nswer), as
+    its renderer has read it (Segment.acts). Where turns are plain text they are tag pairs: the policy's count only
+    where it sampled them and information only where it was shown, so that neither can play the other's part."""
     letters: list[str] = []
-    before = ""
     for segment in (s for b in episode.branches for s in b.segments if s.sampled or s.role == "tool"):
-        blocks = _SAMPLED_BLOCKS if segment.sampled else _SHOWN_BLOCKS
-        letters += [_LETTERS[m[1] or m[2]] if segment.sampled else "I" for m in blocks.finditer(segment.text)]
-        if not segment.sampled and before.endswith(_OBSERVED):
-            letters.append("I")
-        before = segment.text if segment.sampled else ""
+        if segment.acts:
+            letters.append(segment.acts)
+        elif segment.sampled:
+            letters += [_LETTERS[m[1]] for m in _SAMPLED_BLOCKS.finditer(segment.text)]
+        else:
+            letters += ["I" for _ in _SHOWN_BLOCKS.finditer(segment.text)]
     return "".join(letters)
 
 
 class ArtistFormat(Weighted):
-    """w · (0.125 per kind of tag pair that occurs, of think, search, information, answer, + 0.5 for strict order).
+    """w · (0.125 per kind that occurs, of thought, search or call, information, answer, + 0.5 for strict order); in
+    plain text each is a tag pair.
 
     Strict order: opens with a thought, every search (or call; several in one turn are one) is followed by its
     information, and one answer ends it all. 0 without an answer, which the paper does not ask for: tags

@@ -37,7 +37,7 @@ async def run_episode(
             async with time_limit(timeout_s):
                 with asking_episode():
                     return await runner.run(
-                        task, sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt
+                        task.apart(), sample_index=sample_index, stream=stream, sampling=sampling, attempt=attempt
                     )
         except TimeoutError as e:
             where = "".join(f"; {note}" for note in getattr(e.__context__, "__notes__", ()))

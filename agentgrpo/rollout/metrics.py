@@ -58,8 +58,8 @@ def rollout_metrics(
         tags["correctness"] = fmean(r.correctness for r in rewards)
         tags |= {f"reward/term/{k}": v for k, v in _means([r.terms for r in rewards]).items()}
         tags |= {f"reward/dimension/{k}": v for k, v in _means([r.dimensions for r in rewards]).items()}
-        for name in sorted({name for r in rewards for name in r.criteria}):  # tasks may have criteria of their own
-            tags[f"reward/criterion/{name}"] = fmean(r.criteria[name] for r in rewards if name in r.criteria)
+        for name in sorted({name for r in rewards for name in r.parts}):  # tasks may have criteria of their own
+            tags[f"reward/criterion/{name}"] = fmean(r.parts[name] for r in rewards if name in r.parts)
     if episodes:
         tags["episodes/truncated"] = float(sum(e.is_truncated for e in episodes))
         tags |= {f"agent/{k}": v for k, v in _means([e.metrics for e in episodes]).items()}

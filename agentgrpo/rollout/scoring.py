@@ -71,8 +71,23 @@ def refuse_failures(scored: Sequence[ScoredGroup], *, max_error_fraction: float)
     failures = episode_failures(scored)
     total = sum(len(g.rewards) for g in scored)
     if failures and len(failures) > max_error_fraction * total:
-        kinds = ", ".join(f"{kind}: {n}" for kind, n in sorted(Counter(f.kind for f in failures).items()))
         raise TooManyFailures(
-            f"{len(failures)} of {total} episodes failed for infrastructure reasons ({kinds}); at most "
-            f"{max_error_fraction:.0%} are allowed (run.max_error_fraction). The first one: {failures[0].message}"
+            f"{_counted(failures, total)}; at most {max_error_fraction:.0%} are allowed (run.max_error_fraction). The "
+            f"first one: {failures[0].message}"
         )
+
+
+def new_failures(scored: Sequence[ScoredGroup], told: set[str]) -> list[str]:
+    """A line where an episode failed in a way (Failure.kind) that is not among `told`, to which it is added."""
+    failures = episode_failures(scored)
+    first = next((f for f in failures if f.kind not in told), None)
+    if first is None:
+        return []
+    told.update(f.kind for f in failures)
+    total = sum(len(g.rewards) for g in scored)
+    return [f"{_counted(failures, total)}; their groups are left out. The first one: {first.message}"]
+
+
+def _counted(failures: Sequence[Failure], total: int) -> str:
+    kinds = ", ".join(f"{kind}: {n}" for kind, n in sorted(Counter(f.kind for f in failures).items()))
+    return f"{len(failures)} of {total} episodes failed for infrastructure reasons ({kinds})"

@@ -296,6 +296,8 @@ def _read(
     pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
+    for task in (task for name in SPLITS for task in dataset.split(name)) if isinstance(reward, Reward) else ():
+        reward.refuse_task(task)
     equipment = equip(settings, dataset, meter)
     return Inputs(settings=settings, dataset=dataset, judge=judge, reward=reward, equipment=equipment, **common)
 

@@ -272,6 +272,8 @@ class Progress:
     """What step `step` begins with."""
     next_state: StepState = field(default_factory=StepState)
     """What the one after it will; it becomes `state` with the step's record."""
+    told: set[str] = field(default_factory=set)
+    """Kinds of failures that a line has told of; no checkpoint holds it."""
 
     @property
     def dev_tags(self) -> Mapping[str, float]:

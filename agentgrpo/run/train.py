@@ -34,7 +34,7 @@ from agentgrpo.core.stages import Stage
 from agentgrpo.core.types import ScoredGroup, Task, TrainingSample
 from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples
 from agentgrpo.rollout.groups import run_groups
-from agentgrpo.rollout.scoring import keep_trainable, refuse_failures, score_groups
+from agentgrpo.rollout.scoring import keep_trainable, new_failures, refuse_failures, score_groups
 from agentgrpo.run.checkpoints import is_due, judge_checkpoints, roll_back, save
 from agentgrpo.run.context import RunContext
 from agentgrpo.run.cpu_seconds import CPU, cpu_seconds, is_trained, trained_cpu_s
@@ -154,6 +154,8 @@ async def train_step(parts: Parts, progress: Progress, ctx: RunContext, rollouts
     heap.give_back()  # what the rollout took; the update's tensors are of other sizes
     ctx.at(f"the update of step {step}")
     chosen = samples_of(parts, step, rollout, progress.next_state)
+    for line in new_failures(rollout.scored, progress.told):
+        parts.screen.line(f"note: step {step}: {line}")
     guard(chosen.tags)
     progress.next_state = rollouts.begin_early(step + 1, chosen.state)
     progress.is_unrecorded = True

@@ -19,6 +19,7 @@ from agentgrpo.environments.base import Observation, Turn
 from agentgrpo.environments.own import OwnEnvironments, own_environments, row_for
 from agentgrpo.environments.tools.environment import ToolEnvironment
 from agentgrpo.renderers.react import ReactRenderer
+from agentgrpo.rewards.base import TermScore
 from agentgrpo.rewards.own import EnvironmentTerm, FunctionTerm
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.rollout.loop import PolicyRunner
@@ -342,7 +343,7 @@ async def test_an_error_of_the_class_is_a_failure_of_the_attempt() -> None:
     episode = await episode_of(Forgetful, "a", "b", "c")
     assert episode.failure is not None
     assert (episode.failure.kind, episode.exit) == ("EnvironmentFailure", Exit.ERROR)
-    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone")
+    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone (test_own.py:132 in step)")
 
 
 async def test_what_step_returns_must_be_something_to_say() -> None:
@@ -457,13 +458,15 @@ async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
     assert EnvironmentTerm("pace", weight=0.5)(episode, 0.0) == 3.0
     assert EnvironmentTerm("pace", weight=0.5).per_turn(episode) == [0.5, 1.0, 1.5]
     assert EnvironmentTerm("height", weight=2.0).per_turn(episode) == [0.0, 0.0, 0.0]
-    with pytest.raises(BadValue, match=r"environment.hight, which the environment .*Stairs neither .*'height'\?"):
+    with pytest.raises(
+        BadValue, match=r"environment.hight, and the environment .*Stairs has given no number .*'height'\?"
+    ):
         EnvironmentTerm("hight", weight=1.0)(episode, 0.0)
-    assert FunctionTerm(lambda e: len(e.turns), weight=-0.5)(episode, 0.0) == -1.5
-    assert FunctionTerm(lambda e: np.float32(0.5))(episode, 0.0) == 0.5
-    with pytest.raises(BadValue, match=r"<lambda> is 'many'; a number is allowed"):
-        FunctionTerm(lambda e: "many")(episode, 0.0)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ConfigError, match=r"test_own:grade takes \(episode.*; it is called with an episode and n"):
-        FunctionTerm(grade)  # type: ignore[arg-type]
+    assert await FunctionTerm(lambda e: len(e.turns), weight=-0.5).of_group([episode]) == [TermScore(value=-1.5)]
+    assert await FunctionTerm(lambda e: np.float32(0.5)).of_group([episode]) == [TermScore(value=0.5)]
+    [refused] = await FunctionTerm(lambda e: "many").of_group([episode])
+    assert str(refused).endswith("<lambda> is 'many'; a number is allowed")
+    with pytest.raises(ConfigError, match=r"test_own:grade takes \(episode.*; a reward function takes \(episode\);"):
+        FunctionTerm(grade)
     term = build_node("term", {"name": "environment.pace", "weight": 2.0})
     assert term(episode, 0.0) == 12.0

@@ -98,7 +98,7 @@ def test_what_it_changes_changes_nothing(site: Path) -> None:
 def test_a_term_that_ends_the_program_has_not_scored(site: Path) -> None:
     assert train(WORLD, "+reward.terms.own.name=tests.environments.strangers:exits", run="run") == 0
     [row] = [json.loads(line) for line in (site / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert row["failures/RewardError"] == 2.0
+    assert row["failures/reward"] == 2.0
 
 
 @pytest.mark.parametrize("code", ["sys.exit(0)", "sys.exit(3)", "raise KeyboardInterrupt", "raise ValueError('no')"])

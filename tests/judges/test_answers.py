@@ -42,6 +42,75 @@ def test_normalisation_drops_case_punctuation_and_articles(text: str, expected: 
     assert normalise(text) == expected
 
 
+SAME_NUMBERS = [
+    ("72", "72.0", "72.00", "+72", "$72", "72.", "the 72.0!", " 72 %"),
+    ("1200", "1,200", "1,200.0", "1'200", "1_200", "1\u202f200", "\uff11\uff0c\uff12\uff10\uff10"),
+    ("1234567", "1,234,567", "12,34,567", "1.234.567"),
+    ("-5", "\u22125", "\u20135", "-5.0", "-$5", "$-5", "(-5)", "**-5**", "=-5"),
+    ("0.5", ".5", "0.50", "(.5)"),
+    ("1/2", "1 / 2", "\u00bd", "1\u20442"),
+    ("0", "-0", "-0.0", "0.0"),
+    ("1e-5", "1E-5", "1e\u22125"),
+]
+DIFFERENT_NUMBERS = [
+    *("35", "3.5", "3,5", "-3.5", "3.05", "3/5", "3:5 4", "0.35", "3^5 2", "-35", "350"),
+    *(
+        "102",
+        "10\u00b2 3",
+        "10.2",
+        "1e5",
+        "1e-5",
+        "1/2",
+        "12",
+        "2\u00bd",
+        "21/2",
+        "911",
+        "9/11",
+        "v1.2",
+        "v12",
+        "1.2.3",
+    ),
+    *("123", "1, 2, 4", "1.23", "20200105", "2020-01-06", "5", "-5"),
+]
+
+
+@pytest.mark.parametrize("ways", SAME_NUMBERS, ids=lambda ways: ways[0])
+def test_a_number_is_the_same_however_it_is_written(ways: tuple[str, ...]) -> None:
+    assert {normalise(way) for way in ways} == {ways[0]}
+
+
+def test_signs_points_and_fraction_bars_tell_numbers_apart() -> None:
+    assert len({normalise(text) for text in DIFFERENT_NUMBERS}) == len(DIFFERENT_NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("COVID-19 and F-16", "covid19 and f16"),
+        ("- 5 apples", "5 apples"),
+        ("1990\u20131995", "1990 1995"),
+        ("1990 -1995", "1990 1995"),
+        ("3--5", "3 5"),
+        ("at (3,-5), at 10:30 a.m.", "at 3 -5 at 10 30 am"),
+        ("1,200,5", "1 200 5"),
+        ("No.5 ... 5.", "no5 5"),
+        ("H\u2082O in m\u00b2, km/h and/or mph", "h2o in m2 kmh andor mph"),
+        ("a 4.50-inch screen", "4.5inch screen"),
+    ],
+)
+def test_marks_beside_numbers_that_are_no_part_of_them(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+@pytest.mark.parametrize("judge", [ExactMatch(), TokenF1(), Contains(), GoldAgreement(), Choice()])
+@pytest.mark.parametrize(
+    ("reference", "wrong"), [("3.5", "35"), ("-5", "5"), ("1/2", "2"), ("3.5", "5"), ("-5", "-50")]
+)
+async def test_no_judge_of_words_pays_for_another_number(judge: AnswerJudge, reference: str, wrong: str) -> None:
+    grades = await judge.grade(task("q", reference), [wrong, reference, f"{reference} "])
+    assert [grade.score for grade in grades] == [0, 1, 1]
+
+
 REFERENCES = ("The Old Mill", "Castin Vel")
 ANSWERS = [
     "old mill",

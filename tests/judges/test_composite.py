@@ -23,8 +23,8 @@ async def test_the_grade_is_the_weighted_mean() -> None:
     judge = Composite(parts={"exact": (ExactMatch(), 1.0), "f1": (TokenF1(), 3.0)})
     # "Castin Vel" against "Castin": exact 0, F1 2·1/(2+1); (1·0 + 3·2/3) / 4
     assert await judge.grade(task(), ["Castin", "Castin Vel"]) == [
-        Grade(score=1.0, detail="exact 1, f1 1"),
-        Grade(score=0.5, detail="exact 0, f1 0.666667"),
+        Grade(score=1.0, reason="exact 1, f1 1", parts={"exact": 1.0, "f1": 1.0}),
+        Grade(score=0.5, reason="exact 0, f1 0.666667", parts={"exact": 0.0, "f1": 2 / 3}),
     ]
 
 

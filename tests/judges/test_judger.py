@@ -13,12 +13,14 @@ import pytest
 
 from agentgrpo.config.build import admit_user_code, build_node
 from agentgrpo.core.errors import ConfigError, JudgeError
-from agentgrpo.core.messages import AgentMessage
+from agentgrpo.core.messages import MAX_REASON, AgentMessage
 from agentgrpo.core.types import Exit, Failure, Outcome, Segment, Task, ToolCall, ToolRecord
 from agentgrpo.judges.answers import ExactMatch
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.composed import Composite, Route, refuse_unjudged
 from agentgrpo.judges.judger import GroundTruth, JudgeCase, JudgerJudge, Merged, as_judge, messages_of
+from agentgrpo.judges.llm.judge import transcript
+from agentgrpo.judges.llm.prompt import TOOL
 from agentgrpo.rewards.registry import TERMS, Reward
 from tests.builders import episode, given, group, sampled, task
 from tests.thorough import late
@@ -82,7 +84,7 @@ async def test_what_a_judger_sees_of_an_episode() -> None:
         outcome={"files": 1.0},
     )
     seen = Seen()
-    assert await JudgerJudge(seen).grade_episodes(of, [done]) == [Grade(score=0.5, detail="because")]
+    assert await JudgerJudge(seen).grade_episodes(of, [done]) == [Grade(score=0.5, reason="because")]
     answer = AgentMessage(content="4", finish_reason="stop", finish_info="answered", extra_info={"tool_calls": 2.0})
     calls = (ToolCall(name="calculator", arguments={"x": "2+2"}), ToolCall(name="calculator", arguments={"x": "1"}))
     assert seen.shown == [
@@ -104,7 +106,7 @@ async def test_what_a_judger_sees_of_an_episode() -> None:
             },
         }
     ]
-    assert seen.shown[0]["reward_model"] is REWARD_MODEL
+    assert seen.shown[0]["reward_model"] is not REWARD_MODEL  # what it changes there, no other case sees
 
 
 async def test_a_data_set_without_a_reward_model_gives_its_references() -> None:
@@ -135,8 +137,8 @@ async def test_preprocess_judge_postprocess() -> None:
             return {"score": result["score"] / 2, "reason": case.response}
 
     assert await JudgerJudge(Careful()).grade(task(), [" CASTIN ", "Orlin"]) == [
-        Grade(score=0.5, detail="castin"),
-        Grade(score=0.0, detail="orlin"),
+        Grade(score=0.5, reason="castin"),
+        Grade(score=0.0, reason="orlin"),
     ]
 
 
@@ -366,13 +368,15 @@ async def test_no_ground_truth_is_an_error(reward_model: Mapping[str, Any], resp
 
 async def test_judgers_merge_by_weight() -> None:
     merged = Merged(parts={"a": (fixed(1.0), 3.0), "b": (fixed(0.0), 1.0), "c": (fixed(0.5), 0.0)})
-    assert await JudgerJudge(merged).grade(task(), ["x"]) == [Grade(score=0.75, detail="a 1, b 0, c 0.5")]
+    assert await JudgerJudge(merged).grade(task(), ["x"]) == [
+        Grade(score=0.75, reason="a 1, b 0, c 0.5", parts={"a": 1.0, "b": 0.0, "c": 0.5})
+    ]
 
 
 @pytest.mark.parametrize("parts", [{}, {"a": (fixed(1.0), 0.0), "b": (fixed(1.0), 0.0)}])
 async def test_judgers_that_weigh_nothing_give_0(parts: dict[str, Any]) -> None:
     assert await JudgerJudge(Merged(parts=parts)).grade(task(), ["x"]) == [
-        Grade(score=0.0, detail="no judger has a weight")
+        Grade(score=0.0, reason="no judger has a weight")
     ]
 
 
@@ -506,3 +510,53 @@ def test_a_key_that_a_judger_does_not_take_is_refused() -> None:
     admit_user_code([f"{HERE}:Lenient"])
     with pytest.raises(ConfigError, match=r"unknown key judge\.scroe; allowed are score\. Did you mean 'score'\?"):
         build_node("judge", {"name": f"{HERE}:Lenient", "scroe": 1.0})
+
+
+def _fluent(instruction: str, response: str, reward_model: Any, extra_fields: Any) -> dict[str, Any]:
+    return {"score": 0.5, "reason": f"so {response}", "fluency": 0.25, "words": len(response.split()), "notes": ["x"]}
+
+
+async def test_the_reason_and_further_numbers_of_a_judger_are_kept() -> None:
+    inner = JudgerJudge(_fluent)
+    parts = {"fluency": 0.25, "words": 2.0}
+    assert await inner.grade(task(), ["a b"]) == [Grade(score=0.5, reason="so a b", parts=parts)]
+    routed = Route(routes={"test": Composite(parts={"style": (inner, 1.0), "words": (ExactMatch(), 1.0)})})
+    assert await routed.grade(task(), ["a b"]) == [
+        Grade(
+            score=0.25,
+            reason="style 0.5: so a b, words 0",
+            parts={"style": 0.5, "words": 0.0, "fluency": 0.25, "style/words": 2.0},
+        )
+    ]
+    merged = JudgerJudge(Merged(parts={"one": (_fluent, 1.0)}))
+    assert await merged.grade(task(), ["a"]) == [
+        Grade(score=0.5, reason="one 0.5: so a", parts={"one": 0.5, "fluency": 0.25, "words": 1.0})
+    ]
+
+
+def test_a_reason_is_bounded() -> None:
+    assert Grade(score=0.0, reason="x" * 10_000).reason == "x" * MAX_REASON
+    assert Grade(score=0.0, reason=None).reason == ""  # type: ignore[arg-type]
+
+
+async def test_what_the_environment_did_by_itself_is_not_the_policys() -> None:
+    def search(query: str, turn: int, by_environment: bool) -> ToolRecord:
+        return ToolRecord(
+            name="search",
+            arguments={"query": query},
+            outcome=Outcome.SUCCESS,
+            turn=turn,
+            by_environment=by_environment,
+        )
+
+    told = replace(given(5, role="tool"), text="results")
+    done = replace(
+        episode(task(), given(1), turn("hm"), told, turn("more"), told, turn("x"), answer="x"),
+        tool_records=(search("all", 0, True), search("mine", 1, False)),
+    )
+    first, results, second, others, _ = messages_of(done)
+    assert (first.tool_calls, first.finish_reason) == ((), "stop")
+    assert (results.role, [call.arguments for call in results.tool_calls]) == ("tool", [{"query": "all"}])
+    assert [call.arguments for call in second.tool_calls] == [{"query": "mine"}]
+    assert others.tool_calls == ()
+    assert transcript(done, 1000)[1] == (TOOL, 'by itself: search({"query": "all"})\nresults')

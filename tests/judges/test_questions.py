@@ -61,9 +61,9 @@ async def test_the_grade_is_the_mean_over_the_questions() -> None:
     of = asking(WHERE, WHO, WHERE)
     given = [join(["castin", "Orlin", "old mill"]), join(["Castin", "Velmor", ""]), join(["", " ?! ", ""])]
     assert await Questions(judge=ExactMatch()).grade(of, given) == [
-        Grade(score=1.0, detail="#0 1, #1 1, #2 1"),
-        Grade(score=1 / 3, detail="#0 1, #1 0, #2 0"),
-        Grade(score=0.0, detail="#0 0, #1 0, #2 0"),
+        Grade(score=1.0, reason="#0 1, #1 1, #2 1"),
+        Grade(score=1 / 3, reason="#0 1, #1 0, #2 0"),
+        Grade(score=0.0, reason="#0 0, #1 0, #2 0"),
     ]
 
 
@@ -72,7 +72,7 @@ async def test_each_question_is_a_task_of_its_own_and_empty_answers_are_not_aske
     judge = Questions(judge=seen)
     of = asking(WHERE, WHO)
     grades = await judge.grades(of, [answered(of, "a", ""), answered(of, "b", " ."), answered(of, "", "...")])
-    assert grades == [(0.25, 0.0), (0.25, 0.0), (0.0, 0.0)]
+    assert [[g.score for g in row] for row in grades] == [[0.25, 0.0], [0.25, 0.0], [0.0, 0.0]]
     assert seen.answers == [["a", "b"]]
     [asked] = seen.tasks
     assert (asked.id, asked.question, asked.references, asked.data_source, asked.metadata) == (
@@ -104,7 +104,7 @@ async def test_a_question_is_graded_by_its_metric() -> None:
     )
     judge = Questions(judge=Route(routes={"keywords": Keywords(), "choice": Choice(), "diary": ExactMatch()}))
     given = [join(["the mill and a boat", "(b)", "Orlin"]), join(["an old mill, a boat", "a boat", "x"])]
-    assert [v.detail for v in await judge.grade(of, given)] == ["#0 0.5, #1 1, #2 1", "#0 1, #1 0, #2 0"]
+    assert [v.reason for v in await judge.grade(of, given)] == ["#0 0.5, #1 1, #2 1", "#0 1, #1 0, #2 0"]
     composite = Composite(parts={"one": (judge, 1.0), "half": (Questions(judge=Route(routes={
         "keywords": Contains(), "choice": ExactMatch(), "diary": ExactMatch()})), 1.0)})  # fmt: skip
     # 2.5 of 3; and contains 0.7, exact 1, exact 1
@@ -168,7 +168,8 @@ async def test_a_judger_sees_the_part_of_the_episode_that_is_its_questions() -> 
 
     of = asking(WHERE, Question(text="Who?", answers=("Orlin",), metric="mine"))
     judge = Questions(judge=JudgerJudge(judger))
-    assert await judge.grades(of, [answered(of, "Castin", "Velmor")]) == [(1.0, 0.0)]
+    [row] = await judge.grades(of, [answered(of, "Castin", "Velmor")])
+    assert [grade.score for grade in row] == [1.0, 0.0]
     assert sorted(seen, key=lambda s: s["asked"]) == [
         {"asked": "Velmor lives in ___", "said": "Castin", "ground_truth": "Castin", "references": WHERE.answers,
          "source": "diary"},

@@ -35,7 +35,14 @@ from tests.builders import episode, given, group, sampled, task
 
 
 def reward(total: float, **terms: float) -> RewardResult:
-    return RewardResult(total=total, terms=terms, dimensions={"correctness": total}, correctness=1.0)
+    return RewardResult(
+        total=total,
+        terms=terms,
+        dimensions={"correctness": total},
+        correctness=1.0,
+        parts={"fluency": 0.5},
+        reason="it\nis right",
+    )
 
 
 def said(*token_ids: int, text: str, logprobs: tuple[float, ...], version: int = 12) -> Segment:
@@ -86,6 +93,7 @@ ANSWERED = Episode(
             turn=0,
             num_results=2,
             result_ids=("d1", "d2"),
+            by_environment=True,
         ),
     ),
     timings={"time_generate": 1.5, "time_tools": 0.25},
@@ -132,7 +140,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
     write(tmp_path / "train-000012.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train-000012.jsonl").read_bytes().splitlines()]
     assert lines[0] == {
-        "schema_version": 4,
+        "schema_version": 5,
         "split": "train",
         "step": 12,
         "total": 3,
@@ -173,7 +181,8 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
         "correctness": 1.0,
         "reward": 0.75,
         "reward_terms": {"correctness": 1.0, "retriever_cost": -0.25, "rerank_cost": 0.0},
-        "reward_dimensions": {"correctness": 0.75},
+        "reward_dimensions": {"correctness": 0.75, "criterion/fluency": 0.5},
+        "reason": "it\nis right",
         "advantage": 1.25,
         "costs": {"retriever_cost": 0.25, "rerank_cost": 0.0},
         "citations": [{"doc_id": "d1", "marker": "[R1Q1D1]", "text": "Castin"}],
@@ -210,6 +219,7 @@ def test_every_field_of_an_episode_is_recorded(tmp_path: Path) -> None:
                     "num_bytes": 0,
                     "was_cut": False,
                     "cost": 0.0,
+                    "by_environment": True,
                 }
             ],
         },
@@ -484,7 +494,7 @@ def edited(path: Path, number: int, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("number", "changes", "reason"),
     [
-        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 3 and 4"),
+        (1, {"schema_version": 2}, ":1: schema_version 2; this version reads 3 to 5"),
         (1, {"total": 4}, ":1: the summary counts 4 episodes, but 3 follow"),
         (2, {"reward": "gone"}, ":2: KeyError: 'reward'"),
         (3, {"reward": "high"}, ":3: ValueError: reward is a str, not float | None"),

@@ -33,7 +33,7 @@ from tests.runners import search_runner, tool_runner
 CONFIGS = Path(__file__).parents[2] / "configs"
 SAMPLING = SamplingParams(max_tokens=200)
 OTHERS = {"environment", "mem_alpha", "memory", "personamem"}
-"""Presets of other environments."""
+"""That of environment pays what the environment pays; the others are those of memory, in test_memory."""
 PRESETS = sorted({path.stem for path in (CONFIGS / "reward").glob("*.yaml")} - OTHERS)
 Says = Callable[[Task, int], str]
 IDLE: dict[str, Says] = {

@@ -20,6 +20,7 @@ from agentgrpo.judges.composed import Questions
 from agentgrpo.rewards.registry import TERMS, BranchTerm, Reward, RewardTerm
 from tests.builders import given, sampled
 from tests.rewards import writers
+from tests.rewards.test_idle import OTHERS
 from tests.rewards.test_presets import MEMORY, PRESETS, build
 from tests.rewards.writers import SKIP, chunk, group_of, writer
 
@@ -65,7 +66,7 @@ async def totals(preset: str, *episodes: Episode) -> list[float]:
 
 
 def test_every_memory_preset_has_its_golden_rows() -> None:
-    assert sorted(GOLDEN) == sorted(MEMORY)
+    assert sorted(GOLDEN) == sorted(MEMORY) == sorted(OTHERS - {"environment"})
 
 
 @pytest.mark.parametrize("preset", sorted(GOLDEN))
@@ -84,6 +85,7 @@ async def test_rewards_of_a_preset(preset: str) -> None:
 NOTHING = (
     *(writers.SILENT, writers.SKIPPING, writers.FAILING, writers.BABBLING, writers.DELETED),
     *(writers.JUNK, writers.JUNK_AND_TEXT, writers.ONE_OF_JUNK),
+    writer(*[chunk()] * 4, answers=writers.EMPTY, memory_tokens=0, knows=False),
 )
 """They end with a memory that is empty, or in which nothing is right."""
 WRITING = (writers.GOOD, writers.FLAWED, writers.EVERYTHING, writers.ONE_OF_GOOD)
@@ -339,8 +341,9 @@ async def test_scale_and_share_of_branches(
 
 
 async def test_what_does_not_fit_the_branches_is_refused() -> None:
-    with pytest.raises(ValueError, match="reward term 'mine' gave 3 values for 4 branches"):
-        await scored(Reward(judge=JUDGE, terms={"mine": Mine((0.0,) * 3)}), writers.GOOD)
+    found = await Reward(judge=JUDGE, terms={"mine": Mine((0.0,) * 3)}).score(group_of(writers.GOOD))
+    assert found.failures[0] is not None
+    assert "reward term 'mine' gave 3 values for 4 branches" in found.failures[0].message
     for row in ((math.inf, 0.0, 0.0, 0.0), (math.inf, -math.inf, 0.0, 0.0), (0.0, math.nan, 0.0, 0.0)):
         found = await Reward(judge=JUDGE, terms={"mine": Mine(row)}).score(group_of(writers.GOOD))
         assert found.rewards == (None,)

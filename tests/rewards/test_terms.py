@@ -212,6 +212,10 @@ def shown(text: str, role: str = "tool") -> Segment:
     return replace(given(2, role=role), text=text)
 
 
+def acted(acts: str) -> Segment:
+    return replace(given(2, role="tool") if acts == "I" else sampled(1), acts=acts)
+
+
 ASK = shown("Use <think></think> <search></search> <information></information> <answer></answer>.", role="user")
 
 
@@ -242,27 +246,11 @@ ASK = shown("Use <think></think> <search></search> <information></information> <
         # an open tag is no pair; a search inside a thought is none either
         ([said("<think>a <search>q</search></think><answer>x")], 0.125),
         ([said("gibberish")], 0.0),
-        # ReAct: two calls side by side, what they bring, an answer
-        (
-            [
-                said('Thought: a\nAction: b\nAction Input: {}\nAction: b\nAction Input: {"x": 1}\nObservation:'),
-                shown(" 1\nObservation: 2\n"),
-                said("Thought: c\nFinal Answer: x"),
-            ],
-            0.125 * 4 + 0.5,
-        ),
-        # ReAct without thoughts; and observations that nobody made
-        ([said("Action: b\nAction Input: {}\nObservation:"), shown(" 1\n"), said("Final Answer: x")], 0.125 * 3),
-        ([said("Thought: a\nAction: b\nAction Input: {}\nObservation: 1\nFinal Answer: x")], 0.125 * 3),
-        # native calls
-        (
-            [
-                said("<think>a</think><tool_call>{}</tool_call><tool_call>{}</tool_call>"),
-                shown("<tool_response>1</tool_response><tool_response>2</tool_response>"),
-                said("<think>b</think><answer>x</answer>"),
-            ],
-            0.125 * 4 + 0.5,
-        ),
+        # turns that a renderer has read: two calls side by side, what they bring, an answer
+        ([acted("TS"), acted("I"), acted("TA")], 0.125 * 4 + 0.5),
+        ([acted("S"), acted("I"), acted("A")], 0.125 * 3),
+        # what the text of such a turn looks like plays no part
+        ([replace(acted("S"), text="<think>a</think>"), acted("I"), acted("A")], 0.125 * 3),
     ],
 )
 def test_artist_format(segments: list[Segment], expected: float) -> None:

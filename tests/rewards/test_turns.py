@@ -168,8 +168,10 @@ async def test_user_terms_with_and_without_turns() -> None:
     both = await reward_of(of, {"mine": Mine([0.25, 0.5, 0.0]), "plain": Plain(0.125)})
     assert (both.total, both.turns) == (1.125, (0.25, 0.5, 0.375))
     assert not isinstance(Plain(0.0), TurnTerm)
-    with pytest.raises(ValueError, match="reward term 'mine' gave 2 values for 3 turns"):
-        await reward_of(of, {"mine": Mine([0.0, 1.0])})
+    found = await Reward(judge=ExactMatch(), terms={"mine": Mine([0.0, 1.0])}).score(group(of))
+    assert [f and f.message.split(": ")[1] for f in found.failures] == [
+        "reward term 'mine' gave 2 values for 3 turns; a number for each is needed"
+    ]
 
 
 async def test_a_turn_that_is_not_finite_cannot_be_scored() -> None:

@@ -57,6 +57,17 @@ async def test_an_infrastructure_failure_is_data() -> None:
     assert (failed.exit, failed.answer, failed.branches, failed.sample_index) == (Exit.ERROR, None, (), 3)
 
 
+async def test_what_an_attempt_does_to_its_task_no_other_sees() -> None:
+    of = task(seen=[])
+
+    async def changes(task: Task, sample_index: int, number: int) -> None:
+        task.metadata["seen"].append(sample_index)
+
+    [made] = await run_groups(Attempts(changes), [of], group_size=3, stream="s", sampling=SAMPLING)
+    assert [e.task.metadata for e in made.episodes] == [{"seen": [i]} for i in range(3)]
+    assert of.metadata == made.task.metadata == {"seen": []}
+
+
 async def test_a_bug_is_a_crash() -> None:
     async def bug(task: Task, sample_index: int, number: int) -> None:
         raise KeyError("typo")

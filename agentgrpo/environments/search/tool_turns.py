@@ -102,7 +102,7 @@ class ToolTurns:
         if sent:
             found = await self._retrieval.search([queries[i] for i in sent])
             shortfalls.update(name for row in found for name in row.shortfalls)
-            rows = self._take(dict(zip(sent, found, strict=True)), queries, turn)
+            rows = self._take(dict(zip(sent, found, strict=True)), queries, turn, automatic)
             shown |= self._show(rows, queries, number)
             num_shown = sum(len(passages) for passages in rows.values())
             gain = await self._evaluate({queries[i]: passages for i, passages in rows.items()})
@@ -154,7 +154,9 @@ class ToolTurns:
         state.counts["search_limit_hits"] += len(over)
         return sent, repeated, over
 
-    def _take(self, found: dict[int, QueryResult], queries: Sequence[Query], turn: int) -> dict[int, list[Passage]]:
+    def _take(
+        self, found: dict[int, QueryResult], queries: Sequence[Query], turn: int, automatic: bool
+    ) -> dict[int, list[Passage]]:
         """Count and record what came back; the passages to show, by position of their query."""
         state = self._state
         state.search_rounds += 1
@@ -182,6 +184,7 @@ class ToolTurns:
                 cached=row.cached,
                 detail=row.detail,
                 cost=sum(map(self._price, row.asked)) + self._price("rerank") * row.reranked,
+                by_environment=automatic,
             )
         return rows
 
@@ -341,6 +344,7 @@ class ToolTurns:
         cached: bool = False,
         detail: str = "",
         cost: float = 0.0,
+        by_environment: bool = False,
     ) -> None:
         self.records.append(
             ToolRecord(
@@ -353,6 +357,7 @@ class ToolTurns:
                 cached=cached,
                 detail=detail,
                 cost=cost,
+                by_environment=by_environment,
             )
         )
 

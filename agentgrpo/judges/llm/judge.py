@@ -87,8 +87,10 @@ def transcript(episode: Episode, max_chars: int) -> Trace:
     shown = []
     for message in trace_of(episode)[:-1]:
         calls = [f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in message.tool_calls]
-        who = TOOL if message.role == "tool" else POLICY
-        shown.append((who, "\n".join([message.content, *calls])))
+        if message.role == "tool":
+            shown.append((TOOL, "\n".join([*(f"by itself: {call}" for call in calls), message.content])))
+        else:
+            shown.append((POLICY, "\n".join([message.content, *calls])))
     most = _fair_share([len(text) for _, text in shown], max_chars)
     return tuple((who, capped(text, most)) for who, text in shown)
 
@@ -273,10 +275,10 @@ class LLMJudge:
         self._counts["answers"] += 1
         if not words(answer):
             self._counts["blank"] += 1
-            return Grade(score=0.0, detail="blank")
+            return Grade(score=0.0, reason="blank")
         if self._min_overlap is not None and is_vetoed(task, answer, self._min_overlap):
             self._counts["vetoed"] += 1
-            return Grade(score=0.0, detail="vetoed: it shares too little with any reference")
+            return Grade(score=0.0, reason="vetoed: it shares too little with any reference")
         return None
 
     async def _verdict(self, task: Task, answer: str, trace: Trace) -> Grade:
@@ -296,37 +298,42 @@ class LLMJudge:
         opinions = [await self._asked.ask(None, question) for question in asked]
         votes = [rubric.mean(opinion.scores) for opinion in opinions]
         by_name = rubric.by_name([fmean(column) for column in zip(*(o.scores for o in opinions), strict=True)])
-        score, detail = math.fsum(votes) / len(votes), opinions[0].reason
+        score, reason = math.fsum(votes) / len(votes), opinions[0].reason
         self._counts["vote_spread"] += max(votes) - min(votes)
         if score == 0 or not self._control:
-            return Grade(score=score, detail=detail, criteria=by_name)
+            return Grade(score=score, reason=reason, parts=by_name)
         control = rubric.mean((await self._asked.ask(None, control_of(asked[0]))).scores)
         if control == 0:
-            return Grade(score=score, detail=detail, criteria=by_name)
+            return Grade(score=score, reason=reason, parts=by_name)
         self._counts["hijacked"] += 1
-        detail = f"less {control:g}, its grade for a question that it cannot answer: {detail}"
-        return Grade(score=max(0.0, score - control), detail=detail, criteria=by_name)
+        reason = f"less {control:g}, its grade for a question that it cannot answer: {reason}"
+        return Grade(score=max(0.0, score - control), reason=reason, parts=by_name)
 
     async def _side_by_side(self, task: Task, given: Sequence[Attempt]) -> list[Grade]:
         """See judges.llm.ranking."""
         found = [self._refused(task, answer) for answer, _ in given]
         shown = [attempt for attempt, refused in zip(given, found, strict=True) if refused is None]
         try:
-            scores = await self._compared(task, shown) if shown else {}
+            scores, reason = await self._compared(task, shown) if shown else ({}, "")
         except JudgeError as e:
             if self._fallback is None or e.kind != BAD_VERDICT:
                 raise
             self._counts["fallbacks"] += len(shown)
             return await self._fallback.grade(task, [answer for answer, _ in given])
-        return [refused or Grade(score=scores[attempt]) for attempt, refused in zip(given, found, strict=True)]
+        return [
+            refused or Grade(score=scores[attempt], reason=reason)
+            for attempt, refused in zip(given, found, strict=True)
+        ]
 
-    async def _compared(self, task: Task, shown: Sequence[Attempt]) -> Mapping[Attempt, float]:
-        """The grade of each attempt that is shown."""
+    async def _compared(self, task: Task, shown: Sequence[Attempt]) -> tuple[Mapping[Attempt, float], str]:
+        """The grade of each attempt that is shown, and what the first vote gave as the reason for all of them."""
+        reason = ""
         votes: dict[Attempt, list[float]] = {attempt: [] for attempt in shown}
         for vote in range(self._repeats):
             order = order_of(shown, task=task.id, seed=self._seed, vote=vote)
             question = self._question(task, order, vote, is_group=True)
             opinion = await self._asked.ask(None, question)
+            reason = reason or opinion.reason
             for attempt, score in zip(order, opinion.scores, strict=True):
                 votes[attempt].append(score)
         self._counts["vote_spread"] += sum(max(row) - min(row) for row in votes.values())
@@ -336,7 +343,7 @@ class LLMJudge:
             grades = await _together(self._judged(task, *attempt) for attempt in suspects)
             scores |= {attempt: grade.score for attempt, grade in zip(suspects, grades, strict=True)}
             self._counts["overruled"] += len(suspects)
-        return ranks(scores, shown) if self._ranking == "ranks" else scores
+        return ranks(scores, shown) if self._ranking == "ranks" else scores, reason
 
     async def _suspects(self, question: JudgeQuestion, order: Sequence[Attempt]) -> Sequence[Attempt]:
         """The attempts of a group whose grades may follow an order: those that get something for the control question,

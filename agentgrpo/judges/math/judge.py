@@ -59,7 +59,7 @@ class MathJudge:
 
     async def _grade(self, task: Task, answer: str) -> Grade:
         if not answer.strip():
-            return Grade(score=0.0, detail="blank")
+            return Grade(score=0.0, reason="blank")
         arguments = {"references": list(task.references), "answer": answer, "timeout_s": self._timeout_s}
         try:
             reply = await self._workers.call({"seed": task.id, "arguments": arguments, "workspace": None})
@@ -74,7 +74,7 @@ class MathJudge:
             )
         if said == "late":
             self._late += 1
-            return Grade(score=0.0, detail=LATE)
+            return Grade(score=0.0, reason=LATE)
         if said is None:
             raise JudgeError(f"judge=math: the comparison failed: {reply['error']}", kind="bad_verdict")
         return Grade(score=float(said == "right"))

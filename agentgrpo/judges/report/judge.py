@@ -27,7 +27,7 @@ class ReportJudge:
     A claim is supported where the passages that it cites say what it says (`support`); it is unsupported where they do
     not, and uncited where it cites none that was shown. So a report that misses the question earns nothing, whatever
     it cites, and what is no supported claim earns nothing, whatever it says. A supported claim that repeats others
-    earns, and is not counted. `Grade.criteria` has the number of `claims`, and of those claims_supported,
+    earns, and is not counted. `Grade.parts` has the number of `claims`, and of those claims_supported,
     claims_unsupported and claims_uncited, beside what the other judge has there: judge=llm grades by the rubric of the
     task.
     """
@@ -87,8 +87,8 @@ class ReportJudge:
         return replace(
             grade,
             score=grade.score * (1 - self._weight + self._weight * share),
-            detail=f"{said}; {grade.detail}" if grade.detail else said,
-            criteria={**grade.criteria, "claims": total, **{f"claims_{name}": n for name, n in named.items()}},
+            reason=f"{said}; {grade.reason}" if grade.reason else said,
+            parts={**grade.parts, "claims": total, **{f"claims_{name}": n for name, n in named.items()}},
         )
 
     def _claims_of(self, episode: Episode) -> list[Claim]:

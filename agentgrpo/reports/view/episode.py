@@ -79,6 +79,7 @@ def episode_of(record: TrajectoryRecord, clock: Mapping[str, Any], pieces: Token
         "terms": record.reward_terms,
         "dimensions": record.reward_dimensions,
         "correctness": record.correctness,
+        "reason": record.reason,
         "metrics": record.metrics,
         "costs": record.costs,
         "citations": record.citations,

@@ -57,7 +57,7 @@ async def test_the_model_is_asked_with_question_references_and_fenced_answer() -
     async with endpoint(served(honest, log)) as server:
         of = judge(server, control=False, strict=True)
         verdicts = await of.grade(task("Who founded Velmor?", "Castin", "Cas"), ["castin!"])
-    assert verdicts == [Grade(score=1.0, detail="as told")]
+    assert verdicts == [Grade(score=1.0, reason="as told")]
     ((system, user),) = [[m["content"] for m in messages] for messages in log]
     assert blocks(user) == [
         ("question", "Who founded Velmor?"),
@@ -134,7 +134,7 @@ async def test_what_an_answer_gets_for_a_question_it_cannot_answer_is_taken_off(
         of = judge(server)
         (found,) = await of.grade(task(), ["Castin"])
         assert (found.score, of.counts()["hijacked"]) == (0.5, 1.0)
-        assert found.detail.startswith("less 0.25, its grade for a question that it cannot answer: ")
+        assert found.reason.startswith("less 0.25, its grade for a question that it cannot answer: ")
     control = control_of(JudgeQuestion("Who founded Velmor?", ("Castin",), ("Castin",)))
     assert blocks(log[1][1]["content"]) == [
         ("question", control.text),

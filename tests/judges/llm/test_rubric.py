@@ -44,7 +44,7 @@ def judge(model: Any, **settings: Any) -> LLMJudge:
 async def test_the_grade_is_the_weighted_mean_of_the_criteria_and_each_is_kept() -> None:
     model = Graded(supported=0.5, brief=1.0)
     (grade,) = await judge(model, criteria=CRITERIA, control=False).grade(task(), ["Castin"])
-    assert grade == Grade(score=(3 * 0.5 + 1.0) / 4, detail="as told", criteria={"supported": 0.5, "brief": 1.0})
+    assert grade == Grade(score=(3 * 0.5 + 1.0) / 4, reason="as told", parts={"supported": 0.5, "brief": 1.0})
     ((system, _),) = model.asked
     assert "- supported: its claims stand in the trace\n- brief: it is short\n" in system
     assert list(form(system)) == ["supported", "brief", "reason"]
@@ -53,7 +53,7 @@ async def test_the_grade_is_the_weighted_mean_of_the_criteria_and_each_is_kept()
 async def test_what_the_control_gets_is_taken_off_the_mean() -> None:
     of = judge(says_yes, criteria=CRITERIA)
     (grade,) = await of.grade(task(), ["Castin"])
-    assert (grade.score, grade.criteria) == (0.0, {"supported": 1.0, "brief": 1.0})
+    assert (grade.score, grade.parts) == (0.0, {"supported": 1.0, "brief": 1.0})
     assert of.counts()["hijacked"] == 1
 
 
@@ -66,7 +66,7 @@ async def test_votes_are_averaged_by_criterion() -> None:
         return model(system, user)
 
     (grade,) = await judge(votes, criteria={"brief": "short"}, repeats=2, control=False).grade(task(), ["Castin"])
-    assert (grade.score, grade.criteria) == (0.5, {"brief": 0.5})
+    assert (grade.score, grade.parts) == (0.5, {"brief": 0.5})
 
 
 @pytest.mark.parametrize(

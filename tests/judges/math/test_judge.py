@@ -30,7 +30,7 @@ async def test_a_hostile_answer_costs_only_itself(judge: MathJudge) -> None:
     beside.cancel()
     assert turns, "nobody else had the event loop"
     assert [grade.score for grade in grades] == [1, 0, 0, 0, 0, 1]
-    assert LATE in {grade.detail for grade in grades[1:-1]}
+    assert LATE in {grade.reason for grade in grades[1:-1]}
     assert judge.counts()["late"] > 0
 
 

@@ -45,9 +45,9 @@ def judge(**settings: object) -> ReportJudge:
 async def test_a_report_is_graded_claim_by_claim() -> None:
     """Supported: the first and the last of four; the second cites the wrong passage, the third nothing."""
     [grade] = await judge().grade_episodes(TASK, [report(REPORT)])
-    assert grade.criteria == {"claims": 4, "claims_supported": 2, "claims_unsupported": 1, "claims_uncited": 1}
+    assert grade.parts == {"claims": 4, "claims_supported": 2, "claims_unsupported": 1, "claims_uncited": 1}
     assert grade.score == 1 * (0.5 + 0.5 * 2 / 4)  # both references are in it
-    assert grade.detail == "2 of 4 claims supported"
+    assert grade.reason == "2 of 4 claims supported"
     [half] = await judge(weight=1.0).grade_episodes(
         TASK, [report("Castin was kind. Castin was born in Roka [R1Q1D2].")]
     )
@@ -57,7 +57,7 @@ async def test_a_report_is_graded_claim_by_claim() -> None:
 async def test_what_misses_the_question_earns_nothing_whatever_it_cites() -> None:
     task = builders.task("Who?", "Orlin")
     [grade] = await judge().grade_episodes(task, [report("Velmor was founded in 1921 [R1Q1D1].", task=task)])
-    assert (grade.score, grade.criteria["claims_supported"]) == (0.0, 1.0)
+    assert (grade.score, grade.parts["claims_supported"]) == (0.0, 1.0)
 
 
 FALSE = [f"Castin of Roka is {what}" for what in ("tall", "rich", "ill", "old", "young", "vain", "lost", "deaf")]
@@ -73,9 +73,9 @@ async def test_what_is_no_supported_claim_earns_nothing(form: str) -> None:
     lines = "\n".join(form.format(text) for text in FALSE)
     [beside, alone] = await judge().grade_episodes(TASK, [report(f"{TRUE}\n{lines}"), report(lines)])
     assert (beside.score, alone.score) == (0.0, 0.0)
-    assert beside.criteria["claims_supported"] == 1
+    assert beside.parts["claims_supported"] == 1
     [earns] = await judge().grade_episodes(ELSEWHERE, [report(f"{TRUE}\n{lines}", task=ELSEWHERE)])
-    claims = int(earns.criteria["claims"])
+    claims = int(earns.parts["claims"])
     assert earns.score == 0.5 + 0.5 / claims
     assert claims in (1, 1 + len(FALSE))
 
@@ -100,16 +100,16 @@ async def test_a_truth_in_many_wordings_is_one_claim() -> None:
         task, [report(f"{REWORDED[0]} [R1Q1D1]. {falsehoods}", task=task), report(f"{truths} {falsehoods}", task=task)]
     )
     assert once.score == 0.5 + 0.5 * 1 / 9
-    assert often.criteria["claims_supported"] == 1
+    assert often.parts["claims_supported"] == 1
     assert often.score <= once.score
 
 
 async def test_different_truths_are_as_many_claims_and_repeats_of_them_cost_nothing() -> None:
     truths = "Velmor was founded by Castin [R1Q1D1]. Castin was born in Roka [R1Q1D2]. He never left [R1Q1D2]."
     [grade] = await judge().grade_episodes(TASK, [report(truths)])
-    assert (grade.score, grade.criteria["claims_supported"]) == (1.0, 3)
+    assert (grade.score, grade.parts["claims_supported"]) == (1.0, 3)
     [again] = await judge().grade_episodes(TASK, [report(f"{truths} In Roka was Castin born [R1Q1D2].")])
-    assert (again.score, again.criteria["claims"]) == (1.0, 3)
+    assert (again.score, again.parts["claims"]) == (1.0, 3)
 
 
 async def test_the_other_judge_reads_supported_claims_and_is_not_asked_about_nothing() -> None:
@@ -126,7 +126,7 @@ async def test_the_other_judge_reads_supported_claims_and_is_not_asked_about_not
 
 async def test_a_citation_of_what_was_not_shown_is_none() -> None:
     [grade] = await judge().grade_episodes(TASK, [report("Castin was born in Roka [R1Q1D2].", shown=["f"])])
-    assert grade.criteria["claims_uncited"] == 1
+    assert grade.parts["claims_uncited"] == 1
 
 
 async def test_answers_alone_and_blank_ones() -> None:
@@ -137,7 +137,7 @@ async def test_answers_alone_and_blank_ones() -> None:
 
 async def test_further_claims_than_are_looked_at_count_as_unsupported() -> None:
     [grade] = await judge(max_claims=1).grade_episodes(TASK, [report(REPORT)])
-    assert grade.criteria == {"claims": 4, "claims_supported": 1, "claims_unsupported": 3, "claims_uncited": 0}
+    assert grade.parts == {"claims": 4, "claims_supported": 1, "claims_unsupported": 3, "claims_uncited": 0}
 
 
 async def test_the_rubric_of_a_task_grades_the_whole() -> None:
@@ -153,7 +153,7 @@ async def test_the_rubric_of_a_task_grades_the_whole() -> None:
     whole = LLMJudge(completer=Spoken(graded), control=False)
     [grade] = await judge(judge=whole).grade_episodes(task, [report("Velmor was founded in 1921 [R1Q1D1].", task=task)])
     assert grade.score == 0.75
-    assert {name: grade.criteria[name] for name in ("year", "short", "claims")} == {
+    assert {name: grade.parts[name] for name in ("year", "short", "claims")} == {
         "year": 1.0,
         "short": 0.0,
         "claims": 1.0,

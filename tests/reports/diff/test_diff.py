@@ -296,8 +296,8 @@ def test_a_task_of_one_id_that_asks_something_else_is_another(tmp_path: Path) ->
 def test_trajectories_of_another_version_are_said_to_be(tmp_path: Path) -> None:
     a, b = evaluated(tmp_path / "a", 1.0), evaluated(tmp_path / "b", 1.0)
     file = b.trajectory_files()[0].path
-    file.write_text(file.read_text().replace('"schema_version":4', '"schema_version":1'))
-    assert "schema_version 1; this version reads 3 and 4" in difference(a, b)["evaluations"]["greedy"]["reason"]
+    file.write_text(file.read_text().replace('"schema_version":5', '"schema_version":1'))
+    assert "schema_version 1; this version reads 3 to 5" in difference(a, b)["evaluations"]["greedy"]["reason"]
 
 
 # --- the command

@@ -383,7 +383,7 @@ def test_folders_without_an_evaluation_are_none_and_broken_ones_are_named(tmp_pa
     evaluated(tmp_path / "good", priced(0.0), ALL)
     old = evaluated(tmp_path / "old", priced(0.1), ALL)
     file = old / "trajectories" / "eval-end-greedy.jsonl"
-    file.write_text(file.read_text().replace('"schema_version":4', '"schema_version":1'))
+    file.write_text(file.read_text().replace('"schema_version":5', '"schema_version":1'))
     bare = evaluated(tmp_path / "bare", priced(0.1), ALL)
     for path in (bare / "trajectories").iterdir():
         path.unlink()
@@ -391,7 +391,7 @@ def test_folders_without_an_evaluation_are_none_and_broken_ones_are_named(tmp_pa
     found = compared(tmp_path)
     assert [row["name"] for row in found["skipped"]] == ["bare", "old"]
     assert found["skipped"][0]["reason"] == "it has no trajectories of its evaluation"
-    assert "schema_version 1; this version reads 3 and 4" in found["skipped"][1]["reason"]
+    assert "schema_version 1; this version reads 3 to 5" in found["skipped"][1]["reason"]
     assert [point["runs"] for point in found["families"][0]["modes"]["greedy"]] == [["good"], ["good"]]
 
 

@@ -67,7 +67,7 @@ def test_damage_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     lines = said.err.splitlines()
     assert len(lines) == 6
-    first = f"{run}/trajectories/train-000003.jsonl:1: schema_version None; this version reads 3 and 4"
+    first = f"{run}/trajectories/train-000003.jsonl:1: schema_version None; this version reads 3 to 5"
     assert lines[0] == f"agentgrpo: {first} (what could be read is shown)"
     assert lines[5] == "agentgrpo: ... and 2 more, which the page names"
     assert said.out.startswith(f"{run}/view.html: 3 episodes, ")

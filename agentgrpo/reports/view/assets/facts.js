@@ -56,6 +56,7 @@ function factsPanel(episode, columns, number) {
     questions && episode.memory?.length ? null : section("Answer", h("p", { class: "answer", dir: "auto" }, episode.answer === null || episode.answer === undefined || episode.answer === "" ? h("span", { class: "soft" }, "none") : String(episode.answer)),
       (episode.references || []).length ? [h("h4", null, "References"), h("ul", { class: "plain" }, episode.references.map((r) => h("li", { dir: "auto" }, r)))] : null),
     section("Reward", termBars(episode.terms, episode.reward), some(episode.dimensions) ? details("Dimensions", () => termBars(episode.dimensions, null)) : null),
+    episode.reason ? section("Judge", h("p", { dir: "auto" }, episode.reason)) : null,
     episode.error ? section("Error", pairs(Object.entries(episode.error).map(([k, v]) => [k, typeof v === "object" ? JSON.stringify(v) : String(v)]))) : null,
     (episode.citations || []).length ? section("Citations", h("ul", { class: "plain" }, episode.citations.map((c) => h("li", null, h("code", null, c.marker || c.doc_id), " ", h("span", { dir: "auto" }, c.text || ""))))) : null,
     (episode.retrieved_ids || []).length ? section("Retrieved", h("p", { class: "ids" }, episode.retrieved_ids.map((id) => h("code", null, id)))) : null,

@@ -1,0 +1,18 @@
+"""The grades of several judges as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentgrpo.judges.base import Grade
+
+
+def merged_grade(score: float, grades: Mapping[str, Grade]) -> Grade:
+    """`score`, which is made of the grades of several judges: theirs are its parts by their names, and so are their
+    parts, under NAME/PART where that is taken."""
+    parts = {name: grade.score for name, grade in grades.items()}
+    for name, grade in grades.items():
+        for part, value in grade.parts.items():
+            parts[f"{name}/{part}" if part in parts else part] = value
+    said = (f"{name} {grade.score:g}{grade.reason and f': {grade.reason}'}" for name, grade in grades.items())
+    return Grade(score=score, reason=", ".join(said), parts=parts)
