@@ -33,6 +33,7 @@ from agentgrpo.core.interrupts import raise_again
 from agentgrpo.core.outside import forks_ended
 from agentgrpo.core.renamed import overrides_of_today
 from agentgrpo.core.secrets import guarded
+from agentgrpo.records.run_dir import checkpoint_in
 
 _WIDTH = 100
 """Columns of a help text."""
@@ -133,6 +134,9 @@ def read(argv: list[str]) -> CommandLine | None:
         raise ConfigError(f"verb '{name}'; allowed are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
     verb = VERBS[name]
     given, arguments, written = parse(name, argv[1:])
+    for flag in ("ckpt", "baseline"):
+        if arguments.get(flag):
+            arguments[flag] = str(checkpoint_in(Path(arguments[flag])))
     overrides, notes = overrides_of_today(written)
     for note in notes:
         print(f"agentgrpo: {note}", file=sys.stderr)
