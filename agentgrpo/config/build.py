@@ -61,7 +61,7 @@ class ModelPath:
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
-    """What does not train: embeddings, head, and patterns over parameter names."""
+    """What does not train: embeddings, head, lower_layers, and patterns over parameter names."""
     cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
     """Supervised training on the task set's own demonstrations, before anything else."""
     shape: Mapping[str, Any] | None = None

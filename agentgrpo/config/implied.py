@@ -10,9 +10,12 @@ A preset that is named wins, be it on the command line or in an experiment that 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentgrpo.config.compose import Presets
@@ -27,6 +30,11 @@ _SEARCHES = ("jsonl", "questions")
 """Task presets with questions of the user's, which may have a corpus or not."""
 
 
+_RECIPE = "laptop"
+_SMALLEST, _LARGEST = 50_000_000, 500_000_000
+"""Weights of the chat models that the recipe is for."""
+
+
 class Implied(NamedTuple):
     """overrides: what is meant, the implied presets first. notes: why, a line for each."""
 
@@ -34,14 +42,16 @@ class Implied(NamedTuple):
     notes: list[str]
 
 
-def implied(overrides: Sequence[str], presets: Presets) -> Implied:
-    """Of normalised overrides. Raises ConfigError for a key whose preset cannot be told, or is another than that which
-    is named."""
+def implied(overrides: Sequence[str], presets: Presets, *, learns: bool = True) -> Implied:
+    """Of normalised overrides. learns: by reinforcement, for which there is a recipe. Raises ConfigError for a key
+    whose preset cannot be told, or is another than that which is named."""
     line = _Line([*overrides], presets)
     notes = [*line.tools(), *line.renamed(), *line.owners(), *line.one_turn(), *line.tested()]
     if own := brought(line.overrides):
-        room = makes_room(own, line.overrides)
-        notes.insert(0, f"{', '.join(own)}: your own, so {' '.join(room)}")
+        is_small = learns and line.is_small
+        room = makes_room(own, line.overrides, _RECIPE if is_small else "none")
+        why = " (a small chat model on a CPU; experiment=none leaves its recipe out)" if is_small else ""
+        notes.insert(0, f"{', '.join(own)}: your own, so {' '.join(room)}{why}")
         line = _Line([*room, *line.overrides], presets)
     return Implied(line.overrides, [*notes, *line.declared()])
 
@@ -79,8 +89,31 @@ class _Line:
 
     @property
     def is_open(self) -> bool:
-        """Whether no experiment chooses presets that go together."""
-        return self.experiment == "none"
+        """Whether no experiment chooses an environment, and what goes with it."""
+        return bool(self.experiment) and "environment" not in self.presets.declares("experiment", self.experiment)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a chat model is trained on a CPU that is as small as those the recipe was measured with."""
+        said = {o.key_or_group: o.value() for o in self.parsed}
+        is_other = self.chosen("engine")[0] != "hf" or self.chosen("hardware")[0] != "cpu"
+        if is_other or said.get("hardware.device", "cpu") != "cpu" or any(key.startswith("model.lora") for key in said):
+            return False
+        return _SMALLEST <= _weights(self._shape(said)) <= _LARGEST
+
+    def _shape(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keys of the model's config.json, as far as they are known before it is fetched."""
+        path, preset = said.get("model.path"), self.named.get("model", "")
+        file = Path(str(path)).expanduser() / "config.json"
+        if path is not None and file.is_file():
+            with suppress(OSError, ValueError):
+                shape = json.loads(file.read_text("utf-8"))
+                return shape if isinstance(shape, dict) else {}
+        for name in self.presets.names["model"]:
+            node = self.presets.read("model", name)
+            if (node.get("path") == path if path is not None else name == preset) and node.get("shape"):
+                return dict(node["shape"])
+        return {}
 
     def chosen(self, group: str) -> tuple[str, str]:
         """The preset of a group, "" where there is none to tell, and who chooses it; nobody: the default."""
@@ -209,3 +242,15 @@ class _Line:
             return f"{key} is a key of {owners}; add the one that is meant"
         chooses = "is named" if by == group else f"is what {by} chooses"
         return f"{key} is a key of {owners}, and {shown}={current} {chooses}; choose another, or leave the key out"
+
+
+def _weights(shape: Mapping[str, Any]) -> int:
+    """How many a decoder of this shape has, norms and biases aside; 0 where it is not known."""
+    try:
+        hidden, layers, heads = (shape[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+        head = shape.get("head_dim") or hidden // heads
+        attention = 2 * hidden * head * (heads + (shape.get("num_key_value_heads") or heads))
+        embeddings = shape["vocab_size"] * hidden * (1 if shape.get("tie_word_embeddings", True) else 2)
+        return int(layers * (attention + 3 * hidden * shape["intermediate_size"]) + embeddings)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return 0

@@ -139,11 +139,12 @@ def brought(overrides: Sequence[str]) -> list[str]:
     return [] if "experiment" in keys else own
 
 
-def makes_room(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The presets that go with what was `brought`: no experiment, and with a suite no task set but its members'."""
+def makes_room(own: Sequence[str], overrides: Sequence[str], experiment: str = "none") -> list[str]:
+    """The presets that go with what was `brought`: no experiment but a recipe, and with a suite no task set but its
+    members'."""
     has_task = any(o.key_or_group.partition(".")[0] == "task" and not o.package for o in parse(overrides))
     of_members = any(key.startswith("suite") for key in own) and not has_task
-    return ["experiment=none", *(["task=suite"] if of_members else [])]
+    return [f"experiment={experiment}", *(["task=suite"] if of_members else [])]
 
 
 def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:
