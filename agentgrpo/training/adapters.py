@@ -202,9 +202,10 @@ def freeze(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
         found = _lower(named) if name == LOWER else [p for n, p in named if fnmatchcase(n, name)]
         found = list(parts[name].parameters()) if name in parts else found
         if not found:
+            near = did_you_mean(name, [*parts, LOWER, *dict(named)])
             raise ConfigError(
-                f"model.freeze has {name!r}, which names no weights; allowed are embeddings, head, {LOWER}, and patterns "
-                f"such as 'model.layers.0.*' over names as {named[0][0]}.{did_you_mean(name, [*parts, LOWER, *dict(named)])}"
+                f"model.freeze has {name!r}, which names no weights; allowed are embeddings, head, {LOWER}, and "
+                f"patterns such as 'model.layers.0.*' over names as {named[0][0]}.{near}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
