@@ -12,7 +12,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -158,10 +158,17 @@ class Presets:
     """Where they are: ours, then the user's."""
     names: Mapping[str, Sequence[str]]
     """group -> its presets."""
+    _trees: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    _files: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def read(self, group: str, name: str) -> dict[str, Any]:
-        """See read_preset."""
-        own = self._file(group, name)
+        """See read_preset. Whoever asks does not change it."""
+        if (group, name) not in self._trees:
+            self._trees[group, name] = self._read(group, name)
+        return self._trees[group, name]
+
+    def _read(self, group: str, name: str) -> dict[str, Any]:
+        own = {key: value for key, value in self.file(group, name).items() if key != "defaults"}
 
         def of(layer: str | dict[str, str]) -> Any:
             if isinstance(layer, str):
@@ -170,7 +177,7 @@ class Presets:
             is_elsewhere = inner.startswith(("override ", "/"))
             return {} if is_elsewhere else {inner: self.read(f"{group}/{inner}", preset)}
 
-        merged = OmegaConf.merge(*map(of, own.pop("defaults", ["_self_"])))
+        merged = OmegaConf.merge(*map(of, self.file(group, name).get("defaults", ["_self_"])))
         return cast(dict[str, Any], OmegaConf.to_container(merged))
 
     def declares(self, group: str, name: str) -> dict[str, str]:
@@ -178,7 +185,7 @@ class Presets:
         if name not in self.names.get(group, ()):
             return {}
         found: dict[str, str] = {}
-        for layer in self._file(group, name).get("defaults", ()):
+        for layer in self.file(group, name).get("defaults", ()):
             if isinstance(layer, str):
                 found = {**found, **(self.declares(group, layer) if layer != "_self_" else {})}
                 continue
@@ -190,17 +197,20 @@ class Presets:
     def default(self, group: str) -> str:
         """The preset that a group has where nobody chooses one; "" where it has none."""
         outer, _, inner = group.partition("/")
-        layers = yaml.safe_load((self.folders[0] / "config.yaml").read_text("utf-8"))["defaults"]
+        layers = self.file("", "config")["defaults"]
         found = {key: str(preset) for layer in layers if isinstance(layer, dict) for key, preset in layer.items()}
         if not inner:
             return found.get(outer, "")
-        layers = self._file(outer, found[outer]).get("defaults", ())
+        layers = self.file(outer, found[outer]).get("defaults", ())
         return next((str(layer[inner]) for layer in layers if isinstance(layer, dict) and inner in layer), "")
 
-    def _file(self, group: str, name: str) -> dict[str, Any]:
-        files = [folder / group / f"{name}.yaml" for folder in self.folders]
-        text = next((file for file in files if file.is_file()), files[0]).read_text("utf-8")
-        return cast(dict[str, Any], yaml.safe_load(text) or {})
+    def file(self, group: str, name: str) -> dict[str, Any]:
+        """What it holds, by itself."""
+        if (group, name) not in self._files:
+            files = [folder / group / f"{name}.yaml" for folder in self.folders]
+            text = next((file for file in files if file.is_file()), files[0]).read_text("utf-8")
+            self._files[group, name] = yaml.safe_load(text) or {}
+        return self._files[group, name]
 
 
 # --- running
@@ -262,8 +272,8 @@ def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: b
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
     quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
     for group in _NEWER:  # in their default preset, which is as it was without them
-        snapshot.setdefault(group, known.read(group, known.default(group)))
-    presets = {}
+        snapshot.setdefault(group, {**known.read(group, known.default(group))})
+    presets: dict[str, str] = {}
     for group in _OF_EVALUATIONS:
         name = snapshot[group].get("name") if isinstance(snapshot[group], dict) else None
         if not resumes and snapshot[group] == {"name": name} and (configs / group / f"{name}.yaml").is_file():
@@ -272,8 +282,9 @@ def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: b
     for group in presets:
         outer, _, inner = group.partition("/")
         holder = snapshot.get(outer) if inner else snapshot
-        if isinstance(holder, dict):
-            holder.pop(inner or outer, None)
+        if not isinstance(holder, dict):
+            raise ConfigError(f"{group}={presets[group]}: {outer} of {run_dir} is no mapping; leave it out")
+        holder.pop(inner or outer, None)
     _admit_own(known)
     layers = [{group: preset} for group, preset in presets.items()]
     node = {"defaults": [*layers, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}

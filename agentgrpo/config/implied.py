@@ -165,7 +165,7 @@ class _Line:
             owners = [name for name in self.presets.names[group] if not self._lacking(group, name)]
             owners = owners or [name for name in self.presets.names[group] if self._has(group, name, lacking[0])]
             if heads := self._heads(group, owners):
-                if len(heads) > 1 or by or len(owners) < len(heads):
+                if len(heads) > 1 or by:
                     raise ConfigError(self._unclear(group, lacking[0], heads, current, by))
                 yield self.choose(group, heads[0], f"{lacking[0]} is a key of that preset alone")
 
@@ -213,22 +213,17 @@ class _Line:
         return outer
 
     def _lacking(self, group: str, preset: str) -> list[str]:
-        """The keys of the group that the preset does not have."""
+        """The keys of the group that the preset does not have, nor the experiment by itself."""
         if not preset or preset not in self.presets.names.get(group, ()):
             return []
-        return [key for key in self.keys if self._group_of(key) == group and not self._has(group, preset, key)]
+        keys = [key for key in self.keys if self._group_of(key) == group and not self._has(group, preset, key)]
+        known = self.experiment in self.presets.names["experiment"]
+        of_experiment = self.presets.file("experiment", self.experiment) if known else {}
+        return [key for key in keys if not _leads(of_experiment, key.split("."))]
 
     def _has(self, group: str, preset: str, key: str) -> bool:
-        node: Any = self.presets.read(group, preset)
-        if node.get("name") == "???":
-            return False
-        for part in key.split(".")[group.count("/") + 1 :]:
-            if node == {} or isinstance(node, list):
-                return True
-            if not isinstance(node, Mapping) or part not in node:
-                return False
-            node = node[part]
-        return True
+        node = self.presets.read(group, preset)
+        return node.get("name") != "???" and _leads(node, key.split(".")[group.count("/") + 1 :])
 
     def _heads(self, group: str, owners: Sequence[str]) -> list[str]:
         """Of presets that lead to the same class, the one that is called as it."""
@@ -242,6 +237,17 @@ class _Line:
             return f"{key} is a key of {owners}; add the one that is meant"
         chooses = "is named" if by == group else f"is what {by} chooses"
         return f"{key} is a key of {owners}, and {shown}={current} {chooses}; choose another, or leave the key out"
+
+
+def _leads(node: Any, path: Sequence[str]) -> bool:
+    """Whether the path is one of the tree, or ends where all names are the user's own."""
+    for part in path:
+        if node == {} or isinstance(node, list):
+            return True
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def _weights(shape: Mapping[str, Any]) -> int:

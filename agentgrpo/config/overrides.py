@@ -93,6 +93,8 @@ def _of_user(group: str, override: Override) -> list[str]:
     if override.is_sweep_override() or override.is_delete() or override.package or not takes_code(group):
         return []
     value = override.value()
+    if isinstance(value, dict):
+        return []
     values = [str(getattr(v, "text", v)) for v in (value if isinstance(value, list) else [value])]
     code = [text for text in values if _is_code(text)]
     if not code:
@@ -154,7 +156,7 @@ def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:
 
     def is_held(line: str) -> bool:
         path = line.partition("=")[0].replace("/", ".")
-        named = [name for key, name in code.items() if key.startswith(f"{path}.")]
+        named = [name for key, name in code.items() if re.fullmatch(rf"{path}\.(?:(?:terms\.)?\w+\.)?name", key)]
         return is_group(path) and bool(named) and held >= {*named}
 
     return [line for line in overrides if not is_held(line)]
