@@ -147,7 +147,7 @@ def test_memory_brings_its_tasks_its_judge_and_its_reward(capsys: pytest.Capture
 def test_a_key_chooses_the_one_preset_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
     config = compose("environment.game=GuessTheNumber-v0", "model.path=m")
     assert (config["environment"]["name"], config["task"]["name"]) == ("textarena", "textarena")
-    assert "environment.game is a key of that preset alone, so environment=textarena\n" in capsys.readouterr().err
+    assert "no other preset has environment.game, so environment=textarena\n" in capsys.readouterr().err
     config = compose("demonstrations.path=chats.jsonl", *MODEL, verb="sft")
     assert config["demonstrations"] == {"name": "chat", "path": "chats.jsonl"}
     config = compose("judge.completer.base_url=http://h:1/v1", *MODEL)

@@ -28,8 +28,6 @@ _CORPORA = ("task.corpus", "task.web_corpus")
 _QUESTIONS = ("task.questions", "task.sources.")
 _SEARCHES = ("jsonl", "questions")
 """Task presets with questions of the user's, which may have a corpus or not."""
-
-
 _RECIPE = "laptop"
 _SMALLEST, _LARGEST = 50_000_000, 500_000_000
 """Weights of the chat models that the recipe is for."""
@@ -167,14 +165,14 @@ class _Line:
             if heads := self._heads(group, owners):
                 if len(heads) > 1 or by:
                     raise ConfigError(self._unclear(group, lacking[0], heads, current, by))
-                yield self.choose(group, heads[0], f"{lacking[0]} is a key of that preset alone")
+                yield self.choose(group, heads[0], f"no other preset has {lacking[0]}")
 
     def one_turn(self) -> Iterator[str]:
         """Without anything to search, a question is answered at once."""
         keys = [o.key_or_group for o in self.parsed]
         asks = any(key.startswith(_QUESTIONS) for key in keys) and self.chosen("task")[0] in _SEARCHES
         named = any(group.partition("/")[0] in ("environment", "retriever") for group in self.named)
-        searches = any(key.startswith((*_CORPORA, "retriever.")) for key in keys) or self.has_tools
+        searches = any(key.startswith((*_CORPORA, "retriever.", "suite.")) for key in keys) or self.has_tools
         if self.is_open and asks and not named and not searches and not self._lacking("environment", "single_turn"):
             yield self.choose("environment", "single_turn", "there is no task.corpus to search")
 
@@ -219,7 +217,7 @@ class _Line:
         keys = [key for key in self.keys if self._group_of(key) == group and not self._has(group, preset, key)]
         known = self.experiment in self.presets.names["experiment"]
         of_experiment = self.presets.file("experiment", self.experiment) if known else {}
-        return [key for key in keys if not _leads(of_experiment, key.split("."))]
+        return [key for key in keys if not (of_experiment and _leads(of_experiment, key.split(".")))]
 
     def _has(self, group: str, preset: str, key: str) -> bool:
         node = self.presets.read(group, preset)
