@@ -378,7 +378,7 @@ TYPOS = [
     ),
     (
         "train environment=my_env.Shop",
-        "environment=my_env.Shop; presets are gymnasium, *, verifiers, or code of your own: package.module:Name.",
+        "environment=my_env.Shop; presets are gymnasium, *. Did you mean 'my_env:Shop', with a colon?",
     ),
     (
         "train reward=search_r1 ~reward.terms.corectness",

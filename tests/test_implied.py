@@ -215,6 +215,7 @@ def test_code_of_ones_own_that_cannot_be_meant(capsys: pytest.CaptureFixture[str
     assert "two of the name look" in refused(capsys, f"tools=[{HERE}:look,other:look]")
     assert "one preset of the reward" in refused(capsys, f"reward=[calls,correctness,{HERE}:short]")
     assert "or code of your own: package.module:Name" in refused(capsys, "judge=my_judge")
+    assert refused(capsys, "reward=my_rewards.short").endswith("Did you mean 'my_rewards:short', with a colon?")
 
 
 # --- values, as they are typed

@@ -63,6 +63,9 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
             for preset in _chosen(group, override):
                 if preset not in presets[group]:
                     near = other_preset(group, str(preset)) or did_you_mean(str(preset), presets[group])
+                    module, _, name = str(preset).rpartition(".")
+                    if not near and takes_code(group) and _is_name(f"{module}:{name}"):
+                        near = f" Did you mean '{module}:{name}', with a colon?"
                     key = override.key_or_group
                     also = ", or code of your own: package.module:Name" if takes_code(group) else ""
                     raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}{also}.{near}")
