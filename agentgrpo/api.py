@@ -56,13 +56,10 @@ def train(
     words = [*_listed(overrides)]
     chosen = {word.lstrip("+").partition("=")[0] for word in words}
     parts = _code(environment=environment, tools=tools, judge=judge)
-    named = [_location(f"rewards[{i}]", code) for i, code in enumerate(rewards)]
-    if named and "reward" not in chosen:
-        parts.append(f"reward=[{','.join(named)}]")
-    else:
-        parts += _terms(rewards)
+    terms = _terms(rewards)
+    parts += ["reward=own", *terms] if terms and "reward" not in chosen else terms
     own = [*rewards, *tools, *(part for part in (environment, judge) if part is not None)]
-    if of_program := [code.__name__ for code in own if getattr(code, "__module__", "") == "__main__"]:
+    if of_program := [getattr(code, "__name__", "") for code in own if getattr(code, "__module__", "") == "__main__"]:
         print(
             f"agentgrpo: note: {', '.join(of_program)} of the program itself, where the command line finds nothing: go "
             "on with agentgrpo.resume from this program, or put it into a module of its own before the run",
@@ -177,8 +174,8 @@ def _terms(rewards: Sequence[Code]) -> list[str]:
 
 
 def _location(argument: str, code: Code) -> str:
-    """module:name of a function or a class; a text is a preset, or says that itself."""
-    if isinstance(code, str):
+    """module:name of a function or a class; a text says that itself, or is a preset, of which no reward is a term."""
+    if isinstance(code, str) and (":" in code or not argument.startswith("rewards")):
         return code
     name, module = getattr(code, "__name__", ""), getattr(code, "__module__", "")
     if getattr(sys.modules.get(module), name, None) is not code:

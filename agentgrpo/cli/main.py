@@ -135,8 +135,9 @@ def read(argv: list[str]) -> CommandLine | None:
     verb = VERBS[name]
     given, arguments, written = parse(name, argv[1:])
     for flag in ("ckpt", "baseline"):
-        if arguments.get(flag):
-            arguments[flag] = str(checkpoint_in(Path(arguments[flag])))
+        named = arguments.get(flag)
+        if named and (found := checkpoint_in(Path(named))) != Path(named):
+            arguments[flag] = str(found)
     overrides, notes = overrides_of_today(written)
     for note in notes:
         print(f"agentgrpo: {note}", file=sys.stderr)

@@ -193,7 +193,8 @@ async def show_one(
     trained: Callable[[], Examiner], screen: Screen, world: ProcessGroup, *, grace_s: float
 ) -> ScoredGroup:
     """`agentgrpo eval` over one question, which compares nothing: its greedy episode, in full on the screen."""
-    phase, held = "the evaluation", None
+    phase = "the evaluation"
+    held: Examiner | None = None
     try:
         with RunContext(world, "start the evaluation again", grace_s=grace_s, at_once=screen.close) as ctx:
             held = trained()
