@@ -21,9 +21,9 @@ from agentgrpo.cli.jobs import report
 from agentgrpo.cli.main import complete, main, parse
 from agentgrpo.config import build, registry
 from agentgrpo.config.admission import needed_overrides
-from agentgrpo.config.compose import read_snapshot
+from agentgrpo.config.compose import Presets, read_snapshot
 from agentgrpo.config.overrides import brought
-from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
+from agentgrpo.core.commands import SETTINGS, SHARED_FLAGS, VERBS, Command, VerbResult
 from agentgrpo.core.errors import ConfigError, DataError, MalformedRows, Preempted, RunDirectoryError
 from agentgrpo.grpo.advantages import GroupRewards
 from agentgrpo.grpo.losses import LossInputs, TokenLoss, clipped
@@ -843,6 +843,27 @@ def test_help_of_a_verb_is_of_this_verb(capsys: pytest.CaptureFixture[str]) -> N
                 program, first, *rest = line.split()
                 assert (program, bool(parse(first, rest)[0])) == ("agentgrpo", True)
             assert example.startswith(f"agentgrpo {name} ")
+
+
+def test_the_settings_of_a_help_text_have_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "train"]) == 0
+    text = capsys.readouterr().out
+    known = Presets([cli.configs_dir()], cli.presets())
+    for key, (default, _) in SETTINGS.items():
+        assert f"  {key}={default or '...'} " in text
+        group, _, path = key.partition(".")
+        if not path:
+            assert known.default(group) == default
+        elif default:
+            assert str(known.read(group, known.default(group))[path]).replace("None", "null") == default
+
+
+@pytest.mark.parametrize("argv", [["help"], ["--help"], ["train", "--help"], ["serve-retriever", "--help"]])
+def test_a_help_text_fits_a_screen(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert not any("environment.evidencecross" in line for line in lines)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

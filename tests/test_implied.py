@@ -103,6 +103,7 @@ HERE = "tests.test_implied"
         (["tools=[search]", "environment=search"], {"environment": "search"}),
         (["tools=none"], {"environment": "tools", "tools": []}),
         ([], {"environment": "tools", "reward": ["correctness"]}),
+        (["environment.min_context_left=8"], {"environment": "tools", "reward": ["correctness"]}),
         (["task.corpus=c"], {"environment": "search"}),
         (["retriever=http"], {"environment": "search"}),
         (["environment.max_search_limit=3"], {"environment": "search"}),

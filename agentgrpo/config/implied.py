@@ -44,7 +44,7 @@ def implied(overrides: Sequence[str], presets: Presets, *, learns: bool = True) 
     """Of normalised overrides. learns: by reinforcement, for which there is a recipe. Raises ConfigError for a key
     whose preset cannot be told, or is another than that which is named."""
     line = _Line([*overrides], presets)
-    notes = [*line.tools(), *line.renamed(), *line.owners(), *line.one_turn(), *line.tested()]
+    notes = [*line.tools(), *line.renamed(), *line.one_turn(), *line.owners(), *line.tested()]
     if own := brought(line.overrides):
         is_small = learns and line.is_small
         room = makes_room(own, line.overrides, _RECIPE if is_small else "none")

@@ -156,8 +156,9 @@ def pays(kind: type) -> bool:
     """Whether it may say what an attempt was worth: one of REWARD, be it an attribute that a method of it sets."""
     if answers_turns(kind) or issubclass(kind, ToolEnvironment):
         return True
-    code = [f.__code__ for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]
-    return any(hasattr(kind, name) for name in REWARD) or any("reward" in c.co_names for c in code)
+    functions = [inspect.unwrap(f) for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]
+    sets = any("reward" in (*f.__code__.co_names, *f.__code__.co_consts) for f in functions if inspect.isfunction(f))
+    return sets or any(hasattr(kind, name) for name in (*REWARD, "__getattr__"))
 
 
 def answers_turns(kind: type) -> bool:
