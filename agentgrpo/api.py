@@ -28,16 +28,21 @@ from agentgrpo.records.run_dir import RunDir
 
 Rows = str | Path | Iterable[Mapping[str, Any]]
 """A file, or what its lines would be."""
+Code = str | Callable[..., Any]
+"""A function or a class of your own, or the name of a preset."""
 
 
 def train(
     model: str | Path | None = None,
     questions: Rows | None = None,
     corpus: Rows | None = None,
-    rewards: Sequence[Callable[..., Any]] = (),
+    rewards: Sequence[Code] = (),
     steps: int | None = None,
     overrides: Sequence[str] = (),
     *,
+    environment: Code | None = None,
+    tools: Sequence[Code] = (),
+    judge: Code | None = None,
     run_dir: str | Path | None = None,
 ) -> RunDir:
     """`agentgrpo train`; returns the directory of the run when it is over.
@@ -45,47 +50,58 @@ def train(
     model: model.path. questions, corpus: task.questions and task.corpus, each a file or its rows, which are then kept
     in the run directory. Without any of the three the embedded example is trained. rewards: functions of an episode
     that return a number, or classes (rewards.base.RewardTerm). They are the whole reward, unless `overrides` choose a
-    reward=PRESET: then they are added to it. steps: run.max_steps. overrides: all other settings, as the command line
-    has them. run_dir: run.dir, by default a fresh directory in runs/."""
+    reward=PRESET: then they are added to it. environment, tools, judge: classes and functions of your own, or the names
+    of presets. steps: run.max_steps. overrides: all other settings, as the command line has them. run_dir: run.dir, by
+    default a fresh directory in runs/."""
     words = [*_listed(overrides)]
     chosen = {word.lstrip("+").partition("=")[0] for word in words}
-    if rewards and "reward" not in chosen:
-        words.append("~reward.terms")
-    words += [f"+{word}" for word in _terms(rewards)]
-    if of_program := [function.__name__ for function in rewards if function.__module__ == "__main__"]:
+    parts = _code(environment=environment, tools=tools, judge=judge)
+    terms = _terms(rewards)
+    parts += ["reward=own", *terms] if terms and "reward" not in chosen else terms
+    own = [*rewards, *tools, *(part for part in (environment, judge) if part is not None)]
+    if of_program := [getattr(code, "__name__", "") for code in own if getattr(code, "__module__", "") == "__main__"]:
         print(
             f"agentgrpo: note: {', '.join(of_program)} of the program itself, where the command line finds nothing: go "
-            "on with agentgrpo.resume(run, rewards=...), or put it into a module of its own before the run",
+            "on with agentgrpo.resume from this program, or put it into a module of its own before the run",
             file=sys.stderr,
         )
-    words += _settings(**{"model.path": model, "run.max_steps": steps})
+    words += [*parts, *_settings(**{"model.path": model, "run.max_steps": steps})]
     with _data(run_dir, questions=questions, corpus=corpus) as data:
         return _run("train", *words, *data)
 
 
 def resume(
-    run: RunDir | str | Path, rewards: Sequence[Callable[..., Any]] = (), overrides: Sequence[str] = ()
+    run: RunDir | str | Path,
+    rewards: Sequence[Code] = (),
+    overrides: Sequence[str] = (),
+    *,
+    environment: Code | None = None,
+    tools: Sequence[Code] = (),
+    judge: Code | None = None,
 ) -> RunDir:
-    """`agentgrpo resume`. rewards: those that it was trained with, if any."""
-    return _run("resume", str(_path(run)), *_terms(rewards), *_listed(overrides))
+    """`agentgrpo resume`. rewards, environment, tools, judge: those that it was trained with, as far as they are code
+    of your own."""
+    parts = _code(environment=environment, tools=tools, judge=judge)
+    return _run("resume", str(_path(run)), *parts, *_terms(rewards), *_listed(overrides))
 
 
 def evaluate(
     checkpoint: RunDir | str | Path,
-    rewards: Sequence[Callable[..., Any]] = (),
+    rewards: Sequence[Code] = (),
     overrides: Sequence[str] = (),
     *,
+    environment: Code | None = None,
+    tools: Sequence[Code] = (),
+    judge: Code | None = None,
     baseline: str | Path | None = None,
     run_dir: str | Path | None = None,
 ) -> RunDir:
     """`agentgrpo eval`; returns the directory of the evaluation. checkpoint: its folder, or a run, of which the newest
-    one is taken. rewards: those that it was trained with, if any. baseline: what it is compared with, by default the
-    weights that its run started from."""
-    folder = _path(checkpoint)
-    if (folder / "checkpoints").is_dir():
-        folder = [folder, *RunDir(folder).checkpoints().values()][-1]
-    flags = ["--ckpt", str(folder), *([] if baseline is None else ["--baseline", str(baseline)])]
-    words = [*_terms(rewards), *_listed(overrides), *_settings(**{"run.dir": run_dir})]
+    one is taken. rewards, environment, tools, judge: as for `resume`. baseline: what it is compared with, by default
+    the weights that its run started from."""
+    parts = _code(environment=environment, tools=tools, judge=judge)
+    flags = ["--ckpt", str(_path(checkpoint)), *([] if baseline is None else ["--baseline", str(baseline)])]
+    words = [*parts, *_terms(rewards), *_listed(overrides), *_settings(**{"run.dir": run_dir})]
     return _run("eval", *flags, *words)
 
 
@@ -138,22 +154,36 @@ def _settings(**values: object) -> list[str]:
     return [f"{key}={literal(value)}" for key, value in found.items() if value is not None]
 
 
-# --- Reward functions, which a configuration names.
+# --- Code of the user's, which a configuration names.
 
 
-def _terms(rewards: Sequence[Callable[..., Any]]) -> list[str]:
-    words: dict[str, str] = {}
-    for i, function in enumerate(rewards):
-        name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
-        if getattr(sys.modules.get(module), name, None) is not function:
-            raise ConfigError(
-                f"rewards[{i}]={function!r}; a function or class is needed that its module has by its name: write it "
-                "with def, outside of any function"
-            )
-        if name in words:
-            raise ConfigError(f"rewards has two of the name {name}, by which the records tell them apart; rename one")
-        words[name] = f"reward.terms.{name}.name={module}:{name}"
-    return [*words.values()]
+def _code(*, environment: Code | None, tools: Sequence[Code], judge: Code | None) -> list[str]:
+    """The words that choose these."""
+    one = {"environment": environment, "judge": judge}
+    words = [f"{group}={_location(group, code)}" for group, code in one.items() if code is not None]
+    named = [_location(f"tools[{i}]", code) for i, code in enumerate(tools)]
+    return [*words, *([f"tools=[{','.join(named)}]"] if named else [])]
+
+
+def _terms(rewards: Sequence[Code]) -> list[str]:
+    named = [_location(f"rewards[{i}]", code) for i, code in enumerate(rewards)]
+    names = [text.rpartition(":")[2] for text in named]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"rewards has two of the name {twice[0]}, by which the records tell them apart; rename one")
+    return [f"++reward.terms.{name}.name={text}" for name, text in zip(names, named, strict=True)]
+
+
+def _location(argument: str, code: Code) -> str:
+    """module:name of a function or a class; a text says that itself, or is a preset, of which no reward is a term."""
+    if isinstance(code, str) and (":" in code or not argument.startswith("rewards")):
+        return code
+    name, module = getattr(code, "__name__", ""), getattr(code, "__module__", "")
+    if getattr(sys.modules.get(module), name, None) is not code:
+        raise ConfigError(
+            f"{argument}={code!r}; a function or class is needed that its module has by its name: write it with def, "
+            "outside of any function"
+        )
+    return f"{module}:{name}"
 
 
 # --- Rows, which become files of the run directory.

@@ -21,9 +21,9 @@ from agentgrpo.cli.jobs import report
 from agentgrpo.cli.main import complete, main, parse
 from agentgrpo.config import build, registry
 from agentgrpo.config.admission import needed_overrides
-from agentgrpo.config.compose import read_snapshot
+from agentgrpo.config.compose import Presets, read_snapshot
 from agentgrpo.config.overrides import brought
-from agentgrpo.core.commands import SHARED_FLAGS, VERBS, Command, VerbResult
+from agentgrpo.core.commands import SETTINGS, SHARED_FLAGS, VERBS, Command, VerbResult
 from agentgrpo.core.errors import ConfigError, DataError, MalformedRows, Preempted, RunDirectoryError
 from agentgrpo.grpo.advantages import GroupRewards
 from agentgrpo.grpo.losses import LossInputs, TokenLoss, clipped
@@ -350,7 +350,7 @@ VERB_NAMES = (
 )
 JUDGES = (
     "choice, composite, contains, exact_match, gold_agreement, judger, keywords, llm, llm_local, math, numeric, "
-    "questions, questions_by_metric, report, report_llm, route, token_f1"
+    "questions, questions_by_metric, report, report_llm, route, token_f1, or code of your own: package.module:Name"
 )
 TYPOS = [
     ("trian", f"verb 'trian'; allowed are {VERB_NAMES}. Did you mean 'train'?"),
@@ -378,15 +378,15 @@ TYPOS = [
     ),
     (
         "train environment=my_env.Shop",
-        "environment=my_env.Shop; presets are gymnasium, *, verifiers, or a class of your own: module:Class.",
+        "environment=my_env.Shop; presets are gymnasium, *. Did you mean 'my_env:Shop', with a colon?",
     ),
     (
         "train reward=search_r1 ~reward.terms.corectness",
         "unknown key reward.terms.corectness; allowed are correctness. Did you mean 'correctness'?",
     ),
     (
-        "train environment=memory",
-        "unknown key environment.top_k; *experiment=almanac sets it, *does not go with environment=memory: choose *",
+        "train environment=tools",
+        "unknown key environment.top_k; *experiment=almanac sets it, *does not go with environment=tools: choose *",
     ),
     ("train experiment=memory +environment.top_k=3", "unknown key environment.top_k; allowed are schema, *validity."),
     ("train +run.max_step=3", "unknown key run.max_step; allowed are dir, seed, max_steps, *Did you mean 'max_steps'?"),
@@ -843,6 +843,27 @@ def test_help_of_a_verb_is_of_this_verb(capsys: pytest.CaptureFixture[str]) -> N
                 program, first, *rest = line.split()
                 assert (program, bool(parse(first, rest)[0])) == ("agentgrpo", True)
             assert example.startswith(f"agentgrpo {name} ")
+
+
+def test_the_settings_of_a_help_text_have_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "train"]) == 0
+    text = capsys.readouterr().out
+    known = Presets([cli.configs_dir()], cli.presets())
+    for key, (default, _) in SETTINGS.items():
+        assert f"  {key}={default or '...'} " in text
+        group, _, path = key.partition(".")
+        if not path:
+            assert known.default(group) == default
+        elif default:
+            assert str(known.read(group, known.default(group))[path]).replace("None", "null") == default
+
+
+@pytest.mark.parametrize("argv", [["help"], ["--help"], ["train", "--help"], ["serve-retriever", "--help"]])
+def test_a_help_text_fits_a_screen(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert not any("environment.evidencecross" in line for line in lines)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,7 +232,10 @@ PRESETS = {"tools": ["calculator", "files", "none"], "judge": ["exact_match", "t
 
 def test_several_presets_at_once() -> None:
     assert normalise(["tools=[calculator,files]"], PRESETS, sweep=False) == ["tools=[calculator,files]"]
-    with pytest.raises(ConfigError, match=r"tools=fils; presets are calculator, files, none\. Did you mean 'files'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tools=fils; presets are calculator, files, none, or code of your own: .*\. Did you mean 'files'",
+    ):
         normalise(["tools=[calculator,fils]"], PRESETS, sweep=False)
     own = ["tools.double.name=my_tools:double", "run.eval.prices.double=0.1"]
     others = ["+tools.a.name=b:C", "~tools.files", "task.name=jsonl"]

@@ -6,16 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 
 from agentgrpo.cli.main import configs_dir, main, presets
-from agentgrpo.config.build import build_node, resolve
-from agentgrpo.config.compose import to_plain
-from agentgrpo.config.other_names import OTHER_NAMES, other_name
+from agentgrpo.config.build import build_node
+from agentgrpo.config.compose import Presets
+from agentgrpo.config.other_names import OTHER_NAMES, OTHER_PRESETS, other_name
 from agentgrpo.config.registry import ROOT
 from agentgrpo.config.values import parameters_of
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.grpo.losses import LOSSES
 from tests.thorough import siblings
 
@@ -40,8 +39,19 @@ from tests.thorough import siblings
             ("algorithm.clip_high=0.28", "Here 'clip_high' is algorithm.loss_args.clip_high."),
             ("hardware.bf16=true", "Here 'bf16' is hardware.dtype=bfloat16, or hardware.mixed_precision=bf16."),
             ("model.name=Qwen/Qwen2.5-7B", "Here 'model.name' is model.path, with model=path."),
+            ("rollout_n=8", "Here 'rollout_n' is rollout.group_size."),
+            ("sample_timeout_s=60", "Here 'sample_timeout_s' is rollout.episode_timeout_s."),
+            ("max_search_limit=3", "Here 'max_search_limit' is environment.max_search_limit."),
+            ("retriever.web_search_url=http://h:1", "is retriever.web_url, with retriever=http."),
+            ("reward.retriever_cost_web=-1", "is reward.terms.retriever_cost.web, with reward=retriever_aware."),
+            ("reward.beta=0.05", "is reward.terms.compression.weight, Mem-alpha's, with reward=mem_alpha."),
+            ("judge.model=gpt-4.1", "Here 'judge.model' is judge.completer.model, with judge=llm."),
+            ("per_search_penalty=-0.1", "Here 'per_search_penalty' is reward.terms.per_search.weight."),
+            ("data.train_files=t.parquet", "Here 'train_files' is task.questions."),
+            ("hardware=gpu", "Here that is hardware=single_gpu."),
+            ("algorithm=ppo", "Here that is algorithm=grpo, which has PPO's clip and no critic."),
         ],
-        quick=6,
+        quick=12,
     ),
 )
 def test_the_refusal_of_a_foreign_word_says_ours(
@@ -61,29 +71,34 @@ def test_a_near_miss_of_our_own_word_is_still_found() -> None:
 
 
 def test_a_part_of_the_users_has_words_of_its_own() -> None:
-    assert (other_name("judge.temperature"), other_name("reward.beta"), other_name("tools.x.n")) == ("", "", "")
+    assert (other_name("judge.temperature"), other_name("reward.lr"), other_name("tools.x.n")) == ("", "", "")
 
 
 def test_every_name_that_is_said_is_there() -> None:
-    """A group and preset, a key of a group's default, or an argument of a loss."""
-    with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):
-        overrides = ["experiment=none", "engine=vllm", "model.path=m", "task.questions=q", "task.corpus=c"]
-        tree = to_plain(hydra.compose("config", overrides))
+    """A group and preset, a key of one of a group's presets, or an argument of a loss."""
+    files = Presets([configs_dir()], presets())
     arguments = {name for loss in LOSSES.values() for name in parameters_of(loss, "")}
     unknown = []
-    for text in OTHER_NAMES.values():
+    for text in (*OTHER_NAMES.values(), *OTHER_PRESETS.values()):
         named = re.findall(r"\b((?:" + "|".join(ROOT) + r")(?:\.\w+)*)(?:=(\w+))?", text)
-        assert named, text
+        assert named or text.startswith("nothing: "), text
         for key, value in named:
-            if "." not in key and key in presets():
-                found = not value or value in presets()[key]
+            group, _, path = key.partition(".")
+            if not path:
+                known = not value or value in {*presets().get(group, ()), "NAME", "PRESET", "module"}
             elif key.startswith("algorithm.loss_args."):
-                found = key.rpartition(".")[2] in arguments
+                known = key.rpartition(".")[2] in arguments
             else:
-                found = is_there(tree, key) or key == "engine.max_context"
-            unknown += [] if found else [key]
+                path = path.replace("terms.NAME", "terms.correctness")
+                known = any(is_there(files.read(group, name), path) for name in presets()[group])
+            unknown += [] if known else [key]
     assert unknown == []
-    assert "max_context" in parameters_of(resolve("engine", "hf", "engine"), "engine")
+
+
+def test_a_word_that_shares_few_letters_is_not_proposed() -> None:
+    for given, allowed in (("help", ["eval"]), ("gpu", ["cpu"]), ("ppo", ["sapo"])):
+        assert did_you_mean(given, allowed) == ""
+    assert did_you_mean("evaluate", ["train", "eval"]) == " Did you mean 'eval'?"
 
 
 def is_there(tree: Any, key: str) -> bool:

@@ -13,6 +13,7 @@ import argparse
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,12 +27,16 @@ from agentgrpo import __version__
 from agentgrpo.cli.jobs import Jobs, report
 from agentgrpo.config.admission import refuse_secrets
 from agentgrpo.config.registry import NESTED, ROOT
-from agentgrpo.core.commands import EXAMPLES, SHARED_FLAGS, VERBS, Command, Verb
+from agentgrpo.core.commands import EXAMPLES, SETTINGS, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.interrupts import raise_again
 from agentgrpo.core.outside import forks_ended
 from agentgrpo.core.renamed import overrides_of_today
 from agentgrpo.core.secrets import guarded
+from agentgrpo.records.run_dir import checkpoint_in
+
+_WIDTH = 100
+"""Columns of a help text."""
 
 
 @forks_ended()
@@ -96,6 +101,8 @@ class CommandLine:
     overrides: Sequence[str]
     presets: Mapping[str, Sequence[str]]
     """group -> those that there are."""
+    config_dir: str | None
+    """The directory with presets of the user's."""
     sweep: bool
 
     @property
@@ -106,6 +113,8 @@ class CommandLine:
 def read(argv: list[str]) -> CommandLine | None:
     """What is to be run; None where there is nothing left to do, as after a help text. Raises ConfigError for a verb, a
     flag or a word that is not allowed."""
+    if argv[:1] == ["help"]:  # agentgrpo help train
+        argv = [*argv[1:2], "--help"]
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text(presets()))
         return None
@@ -125,6 +134,10 @@ def read(argv: list[str]) -> CommandLine | None:
         raise ConfigError(f"verb '{name}'; allowed are {', '.join(VERBS)}.{did_you_mean(name, VERBS)}")
     verb = VERBS[name]
     given, arguments, written = parse(name, argv[1:])
+    for flag in ("ckpt", "baseline"):
+        named = arguments.get(flag)
+        if named and (found := checkpoint_in(Path(named))) != Path(named):
+            arguments[flag] = str(found)
     overrides, notes = overrides_of_today(written)
     for note in notes:
         print(f"agentgrpo: {note}", file=sys.stderr)
@@ -142,7 +155,15 @@ def read(argv: list[str]) -> CommandLine | None:
     sweep = given["multirun"] or "hydra.mode=MULTIRUN" in overrides
     if verb.resumes and sweep:
         raise ConfigError(f"{name} goes on with one run; several values and -m are for train and eval")
-    return CommandLine(name=name, arguments=arguments, flags=flags, overrides=overrides, presets=known, sweep=sweep)
+    return CommandLine(
+        name=name,
+        arguments=arguments,
+        flags=flags,
+        overrides=overrides,
+        presets=known,
+        config_dir=given["config_dir"],
+        sweep=sweep,
+    )
 
 
 @contextmanager
@@ -161,9 +182,11 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
     """What runs each job, the configuration that Hydra begins with, and the words that it is given."""
     from agentgrpo.config import compose
     from agentgrpo.config.hardware import speaks
-    from agentgrpo.config.overrides import brought, makes_room, normalise, of_one_run, parse, place_sweep, swept_values
+    from agentgrpo.config.implied import implied
+    from agentgrpo.config.overrides import normalise, parse, place_sweep, swept_values
 
     verb, sweep = line.verb, line.sweep
+    known = compose.Presets([configs_dir(), *([Path(line.config_dir)] if line.config_dir else [])], line.presets)
     overrides = normalise(line.overrides, line.presets, sweep=sweep)
     if sweep:
         refuse_secrets(swept_values(overrides))  # before Hydra writes them down
@@ -171,18 +194,14 @@ def _words_of(line: CommandLine, *, debug: bool, raises: bool) -> tuple[Jobs, st
         overrides = ["run.dir=.", *overrides]  # or a fresh directory would be made
     is_ours = not any(o.key_or_group == "run.dir" and Path(str(o.value())).exists() for o in parse(overrides))
     if verb.resumes:
-        overrides = of_one_run(overrides)
-        composed = compose.of_run(overrides, configs_dir(), line.arguments[verb.positional], resumes=True)
-    elif (run_dir := compose.run_of(line.arguments.get("ckpt"), of_one_run(overrides))) and not sweep:
-        overrides = of_one_run(overrides)
-        composed = compose.of_run(overrides, configs_dir(), run_dir, resumes=False)
+        composed, overrides = compose.of_run(overrides, known, line.arguments[verb.positional], resumes=True)
+    elif (run_dir := compose.run_of(line.arguments.get("ckpt"), overrides)) and not sweep:
+        composed, overrides = compose.of_run(overrides, known, run_dir, resumes=False)
     else:
-        composed = compose.of_presets(configs_dir(), verb.presets)
-        if own := brought(overrides):
-            room = makes_room(own, overrides)
-            overrides = [*room, *overrides]
-            if speaks():
-                print(f"agentgrpo: note: {', '.join(own)}: your own, so {' '.join(room)}", file=sys.stderr)
+        composed = compose.of_presets(known, verb.presets)
+        overrides, notes = implied(overrides, known, learns=not verb.presets)
+        for note in notes if speaks() else ():
+            print(f"agentgrpo: note: {note}", file=sys.stderr)
         overrides = place_sweep(overrides) if sweep else overrides
     load, make = partial(_load, verb.entry), composed.make
     jobs = Jobs(load, line.name, line.arguments, make, sweep=sweep, is_ours=is_ours, debug=debug, raises=raises)
@@ -278,12 +297,23 @@ def help_text(known: Mapping[str, Sequence[str]]) -> str:
     """Of the command line as a whole."""
     lines = [__doc__.splitlines()[2].strip(), "", "Verbs; agentgrpo VERB --help says more of one"] if __doc__ else []
     for name, verb in VERBS.items():
-        lines.append(f"  {_called(name):<24}{verb.summary}")
+        lines += _row(_called(name), verb.summary)
         lines += _flags_of(verb, indent=4)
     lines += ["", "Flags of every verb", *_shared_flags()]
     lines += ["", "Presets, chosen by group=preset; each is a file in", f"  {configs_dir()}"]
-    lines += [f"  {group.replace('/', '.'):<15}{' '.join(names)}" for group, names in known.items()]
+    for group, names in known.items():
+        lines += _row(group.replace("/", "."), " ".join(names))
     return "\n".join([*lines, "", "Examples", EXAMPLES])
+
+
+def _row(word: str, text: str, *, indent: int = 2) -> list[str]:
+    """A word and what it says beside it, in lines that a screen holds."""
+    at = 26
+    first = f"{' ' * indent}{word}"
+    first = first.ljust(at) if len(first) < at else f"{first} "
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=" " * at, break_long_words=False, break_on_hyphens=False
+    ) or [first.rstrip()]
 
 
 def verb_help(name: str, known: Mapping[str, Sequence[str]]) -> str:
@@ -295,15 +325,17 @@ def verb_help(name: str, known: Mapping[str, Sequence[str]]) -> str:
     usage = ["agentgrpo", _called(name), *(["[--flag ...]"] if verb.flags or verb.composes else [])]
     lines = [" ".join([*usage, settings] if verb.composes else usage), f"  {verb.summary}"]
     if words := [word.upper() for word in (verb.positional, verb.also) if word]:
-        lines += ["", "Words", *(f"  {word:<24}{text}" for word, text in zip(words, verb.words, strict=True))]
+        lines += ["", "Words", *(line for row in zip(words, verb.words, strict=True) for line in _row(*row))]
     if verb.flags:
         lines += ["", "Flags", *_flags_of(verb, indent=2)]
     if verb.composes:
         lines += ["", "Flags of every verb", *_shared_flags(), "", "Settings"]
-        if not verb.resumes:
-            lines.append(f"  {'group=preset':<24}agentgrpo --help lists {len(known)} groups and their presets")
         shown = f"agentgrpo {name} {verb.positional.upper()}".rstrip()
-        lines.append(f"  {'key.path=value':<24}{shown} --cfg job prints all keys")
+        for key, (default, text) in SETTINGS.items() if not verb.resumes else ():
+            lines += _row(f"{key}={default or '...'}", text)
+        if not verb.resumes:
+            lines += _row("group=preset", f"agentgrpo --help lists {len(known)} groups and their presets")
+        lines += _row("key.path=value", f"{shown} --cfg job prints all keys")
     return "\n".join([*lines, "", "Examples", *(f"  {line}" for line in verb.examples)])
 
 
@@ -314,13 +346,13 @@ def _called(name: str) -> str:
 
 
 def _flags_of(verb: Verb, *, indent: int) -> list[str]:
-    flags = verb.flags.items()
-    return [f"{' ' * indent}{f'{flag} {metavar}':<{26 - indent}}{text}" for flag, (metavar, text) in flags]
+    rows = (_row(f"{flag} {metavar}".rstrip(), text, indent=indent) for flag, (metavar, text) in verb.flags.items())
+    return [line for row in rows for line in row]
 
 
 def _shared_flags() -> list[str]:
     lines = []
     for flag, (short, how, text) in SHARED_FLAGS.items():
         value = how.get("metavar") or "|".join(how.get("choices", []))
-        lines.append(f"  {f'{flag} {value}'.strip() + (f', {short}' if short else ''):<24}{text}")
+        lines += _row(f"{flag} {value}".strip() + (f", {short}" if short else ""), text)
     return lines

@@ -51,7 +51,7 @@ from agentgrpo.run.resume import (
     rewind,
     set_result_aside,
 )
-from agentgrpo.run.session import TrainingSession, examine_only, run_session
+from agentgrpo.run.session import TrainingSession, examine_only, run_session, show_one
 from agentgrpo.run.settings import Settings, settings_of
 from agentgrpo.run.warm_start import WarmStart
 from agentgrpo.training.checkpoint import CheckpointStore
@@ -146,6 +146,12 @@ def evaluate(config: Config, command: Command) -> VerbResult:
 
         baseline, trained = (partial(examiner, *given) for given in zip((before, settings), weights, strict=True))
         once(world, lambda: set_result_aside(run_dir))
+        if not settings.suite and len(inputs.dataset.split("test")) == 1:
+            with noting_stop(run_dir, world):
+                shown = run_loop(show_one(trained, screen, world, grace_s=settings.run.grace_s))
+            [reward] = shown.rewards
+            code = Verdict.INCONCLUSIVE.exit_code if arguments["gate"] else 0
+            return VerbResult(exit_code=code, objective=None if reward is None else reward.total)
         with noting_stop(run_dir, world):
             result = run_loop(examine_only(baseline, trained, screen, world, grace_s=settings.run.grace_s))
         screen.line(f"results: {run_dir / 'eval.json'}")

@@ -61,7 +61,7 @@ class ModelPath:
     lora: LoraSettings = field(default_factory=LoraSettings)
     """An adapter that trains instead of the model's own weights."""
     freeze: tuple[str, ...] = ()
-    """What does not train: embeddings, head, and patterns over parameter names."""
+    """What does not train: embeddings, head, lower_layers, and patterns over parameter names."""
     cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
     """Supervised training on the task set's own demonstrations, before anything else."""
     shape: Mapping[str, Any] | None = None
@@ -148,9 +148,11 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "")
     """Raise ConfigError for the first of `given` that is not allowed."""
     for key in given:
         if key not in allowed:
-            where, known = f"{path}.{key}" if path else key, ", ".join(allowed) or "none"
-            meant = other_name(where) or did_you_mean(str(key), allowed)
-            raise ConfigError(f"unknown key {where}; allowed are {known}.{meant}")
+            where = f"{path}.{key}" if path else key
+            if ours := other_name(where):
+                raise ConfigError(f"unknown key {where}.{ours}")
+            meant = did_you_mean(str(key), allowed)
+            raise ConfigError(f"unknown key {where}; allowed are {', '.join(allowed) or 'none'}.{meant}")
 
 
 # --- nodes

@@ -12,7 +12,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ from agentgrpo.config.admission import (
 )
 from agentgrpo.config.build import admit_user_code, leave_out_nulls, refuse_unknown, user_code, validate
 from agentgrpo.config.hardware import Launch
-from agentgrpo.config.overrides import by_key, is_group, parse, time_stamp
+from agentgrpo.config.overrides import OWN, beside_code, by_key, is_group, kind_of, parse, takes_code, time_stamp
 from agentgrpo.config.registry import ROOT
 from agentgrpo.config.suite import members_of
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, StorageError
@@ -147,27 +147,81 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 def read_preset(configs: Path, group: str, name: str) -> dict[str, Any]:
     """What group=name says, with the presets of its group that it builds upon and those of groups inside it. For a job
     that is under way, where Hydra composes nothing else."""
-    own = yaml.safe_load((configs / group / f"{name}.yaml").read_text("utf-8"))
+    return Presets([configs], {}).read(group, name)
 
-    def read(layer: str | dict[str, str]) -> Any:
-        if isinstance(layer, str):
-            return own if layer == "_self_" else read_preset(configs, group, layer)
-        [(inner, preset)] = layer.items()
-        is_elsewhere = inner.startswith(("override ", "/"))
-        return {} if is_elsewhere else {inner: read_preset(configs, f"{group}/{inner}", preset)}
 
-    merged = OmegaConf.merge(*map(read, own.pop("defaults", ["_self_"])))
-    return cast(dict[str, Any], OmegaConf.to_container(merged))
+@dataclass(frozen=True)
+class Presets:
+    """The files of all presets."""
+
+    folders: Sequence[Path]
+    """Where they are: ours, then the user's."""
+    names: Mapping[str, Sequence[str]]
+    """group -> its presets."""
+    _trees: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    _files: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def read(self, group: str, name: str) -> dict[str, Any]:
+        """See read_preset. Whoever asks does not change it."""
+        if (group, name) not in self._trees:
+            self._trees[group, name] = self._read(group, name)
+        return self._trees[group, name]
+
+    def _read(self, group: str, name: str) -> dict[str, Any]:
+        own = {key: value for key, value in self.file(group, name).items() if key != "defaults"}
+
+        def of(layer: str | dict[str, str]) -> Any:
+            if isinstance(layer, str):
+                return own if layer == "_self_" else self.read(group, layer)
+            [(inner, preset)] = layer.items()
+            is_elsewhere = inner.startswith(("override ", "/"))
+            return {} if is_elsewhere else {inner: self.read(f"{group}/{inner}", preset)}
+
+        merged = OmegaConf.merge(*map(of, self.file(group, name).get("defaults", ["_self_"])))
+        return cast(dict[str, Any], OmegaConf.to_container(merged))
+
+    def declares(self, group: str, name: str) -> dict[str, str]:
+        """group -> preset, of the other groups in which the preset chooses one; nothing of a preset without a file."""
+        if name not in self.names.get(group, ()):
+            return {}
+        found: dict[str, str] = {}
+        for layer in self.file(group, name).get("defaults", ()):
+            if isinstance(layer, str):
+                found = {**found, **(self.declares(group, layer) if layer != "_self_" else {})}
+                continue
+            [(key, preset)] = layer.items()
+            if key.startswith("override "):
+                found[key.removeprefix("override ").lstrip("/").partition("@")[0]] = str(preset)
+        return found
+
+    def default(self, group: str) -> str:
+        """The preset that a group has where nobody chooses one; "" where it has none."""
+        outer, _, inner = group.partition("/")
+        layers = self.file("", "config")["defaults"]
+        found = {key: str(preset) for layer in layers if isinstance(layer, dict) for key, preset in layer.items()}
+        if not inner:
+            return found.get(outer, "")
+        layers = self.file(outer, found[outer]).get("defaults", ())
+        return next((str(layer[inner]) for layer in layers if isinstance(layer, dict) and inner in layer), "")
+
+    def file(self, group: str, name: str) -> dict[str, Any]:
+        """What it holds, by itself."""
+        if (group, name) not in self._files:
+            files = [folder / group / f"{name}.yaml" for folder in self.folders]
+            text = next((file for file in files if file.is_file()), files[0]).read_text("utf-8")
+            self._files[group, name] = yaml.safe_load(text) or {}
+        return self._files[group, name]
 
 
 # --- running
 
 
-def of_presets(configs: Path, chosen: Mapping[str, str]) -> Composition:
+def of_presets(known: Presets, chosen: Mapping[str, str]) -> Composition:
     """From the presets, as the command line chooses them. chosen: group -> the one to begin with, where it is not that
     of config.yaml; no experiment chooses another algorithm then."""
+    _admit_own(known)
     if chosen:
-        primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
+        primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(known.folders[0] / "config.yaml")))
         own = [
             {**d, **{g: p for g, p in chosen.items() if g in d}} if isinstance(d, dict) else d
             for d in primary["defaults"]
@@ -191,21 +245,22 @@ def swept() -> tuple[Path, tuple[str, ...]]:
 
 
 def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
-    """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no preset: a
+    """RUN for RUN/checkpoints/step-000040 where RUN has its configuration and the overrides choose no experiment: a
     checkpoint is evaluated as what it was trained as. None = compose as usual."""
-    chosen = {o.key_or_group for o in parse(overrides) if is_group(o.key_or_group)}
-    if checkpoint is None or not chosen <= {*_OF_EVALUATIONS}:
+    if checkpoint is None or any(o.key_or_group == "experiment" for o in parse(overrides)):
         return None
     run_dir = Path(checkpoint).absolute().parent.parent
     return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
 
 
-def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bool) -> Composition:
-    """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run.
-    What it may not do by itself (config.admission) the overrides must say."""
+def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: bool) -> tuple[Composition, list[str]]:
+    """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run, in
+    which a preset that the overrides choose takes the place of what the run has there. What it may not do by itself
+    (config.admission) the overrides must say. Returns them, too, without what the run has already."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     if resumes:
         refuse_links_out(Path(run_dir))
+    overrides = beside_code(overrides, user_code(snapshot))
     for override in parse(overrides) if resumes else ():
         if is_group(override.key_or_group) or override.key_or_group == "run.dir":
             raise ConfigError(
@@ -213,28 +268,60 @@ def of_run(overrides: Sequence[str], configs: Path, run_dir: str, *, resumes: bo
                 "such as run.max_steps=200"
             )
     snapshot["run"]["dir"] = None
+    configs = known.folders[0]
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
     quiet = [d for d in primary["defaults"] if isinstance(d, dict) and next(iter(d)).startswith("override hydra/")]
     for group in _NEWER:  # in their default preset, which is as it was without them
-        [preset] = [d[group] for d in primary["defaults"] if isinstance(d, dict) and group in d]
-        snapshot.setdefault(group, OmegaConf.to_container(OmegaConf.load(configs / group / f"{preset}.yaml")))
-    presets = []
+        snapshot.setdefault(group, {**known.read(group, known.default(group))})
+    presets: dict[str, str] = {}
     for group in _OF_EVALUATIONS:
         name = snapshot[group].get("name") if isinstance(snapshot[group], dict) else None
         if not resumes and snapshot[group] == {"name": name} and (configs / group / f"{name}.yaml").is_file():
-            presets.append({group: snapshot.pop(group)["name"]})
-    node = {"defaults": [*presets, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}
+            presets[group] = str(name)
+    presets |= _chosen(overrides, known)
+    for group in presets:
+        outer, _, inner = group.partition("/")
+        holder = snapshot.get(outer) if inner else snapshot
+        if not isinstance(holder, dict):
+            raise ConfigError(f"{group}={presets[group]}: {outer} of {run_dir} is no mapping; leave it out")
+        holder.pop(inner or outer, None)
+    _admit_own(known)
+    layers = [{group: preset} for group, preset in presets.items()]
+    node = {"defaults": [*layers, "_self_", *quiet], "hydra": primary["hydra"], **snapshot}
     ConfigStore.instance().store("resumed", node)
     admit_user_code(user_code(by_key(overrides)))
 
     def make(cfg: DictConfig) -> Job:
         config, unresolved = to_plain(cfg), OmegaConf.to_container(cfg, resolve=False)
-        refuse_remote_code(config, by_key(overrides))
-        refuse_unnamed_code(config, by_key(overrides))
-        refuse_unnamed(config, unresolved, by_key(overrides), Path(run_dir))
+        said = by_key(overrides) | {
+            group.replace("/", "."): _part(config, group) for group in _chosen(overrides, known)
+        }
+        admit_user_code(user_code(said))
+        refuse_remote_code(config, said)
+        refuse_unnamed_code(config, said)
+        refuse_unnamed(config, unresolved, said, Path(run_dir))
         return _job(cfg, config, run_dir if resumes else None)
 
-    return Composition(primary="resumed", make=make)
+    return Composition(primary="resumed", make=make), overrides
+
+
+def _chosen(overrides: Sequence[str], known: Presets) -> dict[str, str]:
+    """group -> the preset that is chosen, or that one of these declares."""
+    named = {o.key_or_group: o.get_value_string() for o in parse(overrides) if o.key_or_group in known.names}
+    declared = {group: preset for other in named.items() for group, preset in known.declares(*other).items()}
+    return {**declared, **named}
+
+
+def _part(config: Mapping[str, Any], group: str) -> Any:
+    outer, _, inner = group.partition("/")
+    return config[outer][inner] if inner else config[outer]
+
+
+def _admit_own(known: Presets) -> None:
+    """Give every group whose parts may be the user's code the preset OWN, where no file is it."""
+    for group, names in known.names.items():
+        if OWN not in names and takes_code(group) and kind_of(group) not in ("tool", "term"):
+            ConfigStore.instance().store(group=group, name=OWN, node={"name": "???"})
 
 
 def _job(cfg: DictConfig, config: dict[str, Any], run_dir: str | None) -> Job:

@@ -1,6 +1,7 @@
-"""What other frameworks (TRL, verl, OpenRLHF, prime-rl, transformers) call a setting, and what it is called here.
+"""What other frameworks (TRL, verl, Search-R1, OpenRLHF, SkyRL, prime-rl, transformers) and papers call a setting, or a
+preset, and what it is called here.
 
-Whoever comes from there writes their word once: the refusal of an unknown key says ours.
+Whoever comes from there writes their word once: the refusal of an unknown key or preset says ours.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Mapping
 from agentgrpo.config.registry import ROOT
 
 _SETTINGS = frozenset({"algorithm", "engine", "hardware", "model", "optimizer", "rollout", "run"})
-"""Groups of ours in which such a word is looked up; other parts, such as a judge, have words of their own."""
+"""Groups of ours in which such a word is looked up. In another one, which may be a part of the user's with words of its
+own, only what leads into that same group is."""
 
 OTHER_NAMES: Mapping[str, str] = {
     # --- the loss
@@ -40,6 +42,9 @@ OTHER_NAMES: Mapping[str, str] = {
     "cliprange": "algorithm.loss_args.clip_low, with algorithm.loss_args.clip_high",
     "eps_clip": "algorithm.loss_args.clip_low",
     "eps_clip_high": "algorithm.loss_args.clip_high",
+    "clip_epsilon": "algorithm.loss_args.clip_low, with algorithm.loss_args.clip_high",
+    "clip_eps": "algorithm.loss_args.clip_low, with algorithm.loss_args.clip_high",
+    "clip_range": "algorithm.loss_args.clip_low, with algorithm.loss_args.clip_high",
     "delta": "algorithm.loss_args.clip_dual",
     "clip_low": "algorithm.loss_args.clip_low",
     "clip_high": "algorithm.loss_args.clip_high",
@@ -157,7 +162,147 @@ OTHER_NAMES: Mapping[str, str] = {
     "logger": "run.log_with",
     "use_wandb": "run.log_with=[wandb]",
     "resume_from_checkpoint": "a verb: agentgrpo resume RUN; its checkpoints are run.dir's",
+    "ckpt_every": "run.checkpoint_every",
+    "ckpt_interval": "run.checkpoint_every",
+    "checkpoint_every": "run.checkpoint_every",
+    "checkpoint_interval": "run.checkpoint_every",
+    "checkpointing_steps": "run.checkpoint_every",
+    "interval": "run.checkpoint_every",
+    "eval_every": "run.eval_every",
+    "eval_interval": "run.eval_every",
+    "eval_before_train": "run.final_eval, which evaluates before and after",
+    "val_before_train": "run.final_eval, which evaluates before and after",
+    "steps": "run.max_steps",
+    "num_steps": "run.max_steps",
+    "train_steps": "run.max_steps",
+    "epochs": "run.max_steps, of rollout.tasks_per_step tasks each",
+    "num_episodes": "run.max_steps, of rollout.tasks_per_step tasks each",
+    "save_path": "run.dir",
+    "save_steps_interval": "run.checkpoint_every",
+    "save_interval": "run.checkpoint_every",
+    "ckpt_path": "run.dir",
+    "run_name": "run.dir",
+    "experiment_name": "run.dir",
+    "project_name": "run.dir",
+    "wandb_project": "run.log_with=[wandb]; its project is the variable WANDB_PROJECT",
+    # --- data
+    "dataset_name": "task.questions",
+    "dataset": "task.questions",
+    "dataset_path": "task.questions",
+    "train_files": "task.questions",
+    "train_file": "task.questions",
+    "train_data": "task.questions",
+    "prompt_data": "task.questions",
+    "val_files": "task.questions, whose rows may name their split",
+    "eval_dataset": "task.questions, whose rows may name their split",
+    "prompt_key": "task.question_key",
+    "input_key": "task.question_key",
+    "label_key": "task.answers_key",
+    "answer_key": "task.answers_key",
+    "corpus_path": "task.corpus",
+    # --- environment, tools, searches
+    **{
+        word: f"environment.{word}"
+        for word in (
+            *("max_turns", "system_prompt", "max_search_limit", "max_url_fetch", "max_full_page_chars", "max_calls"),
+            *("max_answer_rejections", "require_sufficient_evidence_before_answer", "evidence_plateau_min_gain"),
+            *("allow_internal_knowledge_answer", "deduplicate_search_results", "search_budget_per_subquestion"),
+            *("max_search_limit_cap", "force_answer_on_deadend", "auto_search_on_deadend", "tool_timeout_s"),
+            *("max_tool_output_tokens", "max_consecutive_format_errors"),
+        )
+    },
+    "max_steps_per_episode": "environment.max_turns",
+    "max_assistant_turns": "environment.max_turns",
+    "max_tool_calling_iterations": "environment.max_turns",
+    "max_iterations": "environment.max_turns",
+    "max_obs_length": "environment.max_tool_output_tokens, in environment=tools",
+    "max_tool_response_length": "environment.max_tool_output_tokens, in environment=tools",
+    "tool_timeout": "environment.tool_timeout_s, in environment=tools",
+    "tool_config_path": "tools=[NAME], or tools=[module:function] for your own",
+    "env_class": "environment=module:Class",
+    "env_name": "environment=NAME, or environment=module:Class for your own",
+    "env_id": "environment=NAME, or environment=module:Class for your own",
+    "environment_factory": "environment=module:Class",
+    "topk": "environment.top_k",
+    "retriever.topk": "environment.top_k",
+    "retriever.top_k": "environment.top_k",
+    "retriever_topk": "environment.top_k",
+    "search_url": "retriever.url, with retriever=http",
+    "retriever_url": "retriever.url, with retriever=http",
+    "vdb_search_url": "retriever.url, with retriever=http",
+    "web_search_url": "retriever.web_url, with retriever=http",
+    "retrieval_service_url": "retriever.url, with retriever=http",
+    "retriever.search_url": "retriever.url, with retriever=http",
+    "retriever.vdb_search_url": "retriever.url, with retriever=http",
+    "retriever.web_search_url": "retriever.web_url, with retriever=http",
+    "retriever_timeout_s": "retriever.timeout_s, with retriever=http",
+    "sample_timeout_s": "rollout.episode_timeout_s",
+    "sample_timeout": "rollout.episode_timeout_s",
+    "episode_timeout": "rollout.episode_timeout_s",
+    "rollout_n": "rollout.group_size",
+    "num_rollouts": "rollout.group_size",
+    "num_samples": "rollout.group_size",
+    # --- reward and judge
+    "reward_funcs": "reward=[module:function], of your own, or reward=PRESET",
+    "reward_function": "reward=module:function, of your own, or reward=PRESET",
+    "reward_fn": "reward=module:function, of your own, or reward=PRESET",
+    "custom_reward_function": "reward=module:function",
+    "reward_model": "judge=llm, or judge=module:Name of your own",
+    "remote_rm_url": "judge.completer.base_url, with judge=llm",
+    "reward_weights": "reward.terms.NAME.weight, of each reward.terms",
+    "retriever_cost_web": "reward.terms.retriever_cost.web, with reward=retriever_aware",
+    "retriever_cost_vdb": "reward.terms.retriever_cost.vdb, with reward=retriever_aware",
+    "reward.retriever_cost_web": "reward.terms.retriever_cost.web, with reward=retriever_aware",
+    "reward.retriever_cost_vdb": "reward.terms.retriever_cost.vdb, with reward=retriever_aware",
+    "reward.retriever_cost": "reward.terms.retriever_cost, with reward=retriever_aware",
+    **{
+        f"{group}{name}{suffix}": f"reward.terms.{name}.weight"
+        for group in ("", "reward.")
+        for suffix in ("", "_weight", "_penalty", "_reward")
+        for name in (
+            *("correctness", "citation_support", "subquestion_coverage", "search_quality", "fetch_usefulness"),
+            *("unnecessary_search", "duplicate_query", "budget", "unnecessary_fetch", "per_search", "rerank_cost"),
+            *("answer_when_evidence_insufficient", "forced_final_answer", "search_budget_exhausted", "evidence_gain"),
+            *("unsupported_claim", "early_stop_bonus"),
+        )
+        if f"{group}{name}{suffix}" != "budget"
+    },
+    "search_budget_exhausted_without_answer_penalty": "reward.terms.search_budget_exhausted.weight",
+    "max_search_rounds": "reward.terms.budget.max_search_rounds",
+    "reward.beta": "reward.terms.compression.weight, Mem-alpha's, with reward=mem_alpha",
+    "reward.gamma": "reward.terms.validity.weight, Mem-alpha's, with reward=mem_alpha",
+    "reward.w2": "reward.terms.call_success.weight, Mem-alpha's, with reward=mem_alpha",
+    "gamma": "reward.terms.validity.weight, Mem-alpha's, with reward=mem_alpha; there is no discount",
+    "reward.format_score": "reward=search_r1_structured",
+    "format_score": "reward=search_r1_structured",
+    "judge_model": "judge.completer.model, with judge=llm",
+    "judge_url": "judge.completer.base_url, with judge=llm",
+    "judge_base_url": "judge.completer.base_url, with judge=llm",
+    "judge.judge_model": "judge.completer.model, with judge=llm",
+    "judge.model": "judge.completer.model, with judge=llm",
+    "judge.base_url": "judge.completer.base_url, with judge=llm",
+    "judge.url": "judge.completer.base_url, with judge=llm",
+    "judge.api_key_env": "judge.completer.api_key_env, with judge=llm",
+    "judge.max_tokens": "judge.completer.max_tokens, with judge=llm",
     # --- model, engine, hardware
+    "pretrain": "model.path",
+    "policy_model": "model.path",
+    "base_model": "model.path",
+    "seq_len": "engine.max_context",
+    "max_length": "engine.max_context",
+    "max_start_length": "engine.max_context, of prompt and answers together",
+    "prompt_max_len": "engine.max_context, of prompt and answers together; nothing is cut off silently",
+    "generate_max_len": "rollout.max_tokens, of one turn",
+    "max_gen_len": "rollout.max_tokens, of one turn",
+    "gpu_memory_utilization": "engine.kv_budget, in tokens; a server of engine=vllm is started with its own",
+    "tensor_parallel_size": "engine=vllm, whose servers are started with it",
+    "tensor_model_parallel_size": "engine=vllm, whose servers are started with it",
+    "micro_train_batch_size": "hardware.tokens_per_micro_batch",
+    "per_device_batch_size": "rollout.tasks_per_step, of all devices together",
+    "device": "hardware.device",
+    "max_off_policy_steps": "algorithm.max_staleness",
+    "use_kl": "algorithm.kl_coef, which is 0 without a KL term",
+    "lora_dropout": "nothing: the trainer must score what the engine samples; model.lora has no dropout",
     "model.name": "model.path, with model=path",
     "model_name": "model.path, with model=path",
     "model_id": "model.path, with model=path",
@@ -190,12 +335,56 @@ OTHER_NAMES: Mapping[str, str] = {
 """Their word, or a whole key where a word alone says too little -> ours."""
 
 
+OTHER_PRESETS: Mapping[str, str] = {
+    "hardware=gpu": "hardware=single_gpu",
+    "hardware=cuda": "hardware=single_gpu",
+    "hardware=ddp": "hardware=multi_gpu",
+    "hardware=deepspeed": "hardware=fsdp, which shares the weights out",
+    "hardware=zero3": "hardware=fsdp, which shares the weights out",
+    "hardware=mps": "hardware=cpu",
+    "algorithm=ppo": "algorithm=grpo, which has PPO's clip and no critic",
+    "algorithm=gdpo": "algorithm=grpo with algorithm.advantage=per_term",
+    "algorithm=reinforce": "algorithm=rloo, REINFORCE with a baseline of the group",
+    "algorithm=reinforce_plus_plus": "algorithm=rloo, or algorithm.advantage=batch_zscore",
+    "algorithm=rejection_sampling": "algorithm=raft",
+    "judge=em": "judge=exact_match",
+    "judge=f1": "judge=token_f1",
+    "judge=math_verify": "judge=math",
+    "judge=gpt": "judge=llm",
+    "judge=openai": "judge=llm, with judge.completer.base_url",
+    "engine=transformers": "engine=hf",
+    "engine=local": "engine=hf",
+    "engine=server": "engine=vllm or engine=sglang",
+    "retriever=bm25": "retriever=embedded, whose mode=fused also searches by words",
+    "retriever=local": "retriever=embedded",
+    "retriever=remote": "retriever=http",
+    "task=json": "task=jsonl",
+    "task=csv": "task=jsonl, which reads it",
+    "task=own": "task=jsonl with task.questions=FILE",
+    "task=memory": "task=memory_files with task.path=FILE",
+    "environment=none": "environment=single_turn",
+    "environment=single": "environment=single_turn",
+    "environment=chat": "environment=single_turn",
+    "environment=agent": "environment=tools, or environment=program for one that you have",
+    "optimizer=adam": "optimizer=adamw",
+    "reward=em": "reward=correctness",
+    "reward=exact_match": "reward=correctness, with judge=exact_match",
+}
+"""Their group=preset -> ours."""
+
+
 def other_name(key: str) -> str:
     """ " Here 'beta' is algorithm.kl_coef." for a key such as algorithm.beta; "" for a word that nobody has."""
-    head = key.partition(".")[0]
-    if head in ROOT and head not in _SETTINGS:
-        return ""
-    for word in (key, key.rpartition(".")[2]):
-        if word in OTHER_NAMES:
-            return f" Here '{word}' is {OTHER_NAMES[word]}."
+    head, word = key.partition(".")[0], key.rpartition(".")[2]
+    is_of_others = head not in ROOT or head in _SETTINGS
+    for name in (key, word):
+        ours = OTHER_NAMES.get(name, "")
+        if ours and (name == key or is_of_others or ours.startswith(f"{head}.")):
+            return f" Here '{name}' is {ours}."
     return ""
+
+
+def other_preset(group: str, preset: str) -> str:
+    """ " Here that is hardware=single_gpu." for gpu in the group hardware; "" for a word that nobody has."""
+    ours = OTHER_PRESETS.get(f"{group}={preset.lower()}")
+    return f" Here that is {ours}." if ours else ""

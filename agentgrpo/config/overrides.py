@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 
+from agentgrpo.config.admission import USER_CODE, literal
+from agentgrpo.config.admission import override as as_typed
 from agentgrpo.config.hardware import Launch
-from agentgrpo.config.registry import ROOT
+from agentgrpo.config.other_names import other_preset
+from agentgrpo.config.registry import REGISTRY, ROOT
 from agentgrpo.core.errors import ConfigError, did_you_mean
 
 _SHORT = {"evidence": "environment/evidence"}
 """Groups that a command line may name by their last part alone."""
-_OPEN = (
+OWN = "own"
+"""The preset of a group for code of the user's: it has a name, and every key that the code takes."""
+OPEN = (
     *("run.eval.prices", "task.sources", "task.corpus_keys", "algorithm.loss_args", "algorithm.advantage_args"),
     *("environment.settings", "environment.args"),
 )
 """Mappings by the user's own names."""
-_OWN = ("task.questions", "task.corpus", "task.sources", "suite")
-_WITH_TASKS = ("reasoning_gym", "textarena", "gymnasium", "openenv", "verifiers")
+_BROUGHT = ("task.questions", "task.corpus", "task.sources", "suite")
+_WITH_TASKS = ("reasoning_gym", "textarena", "gymnasium", "openenv", "verifiers", "memory", "memory_llm")
 """Presets of the environment that choose their own tasks."""
 
 
 def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *, sweep: bool) -> list[str]:
     """The overrides as Hydra takes them: +group=preset as group=preset, retriever.web=preset as retriever/web=preset,
     tools.mine.name=x as ++tools.mine.name=x, evidence=preset as
-    environment/evidence=preset, environment=module:Class as the preset own with that name.
+    environment/evidence=preset, group=module:Class as what names that code in the group (_of_user).
     Raises ConfigError for a preset that does not exist, for several values outside a sweep or for several processes,
     and for what is no override at all."""
     if sweep and (size := Launch.of().size) > 1:
@@ -38,15 +45,15 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
             f"a sweep by {size} processes; start them for one run after the other, or have each run started as a job "
             "of its own: hydra/launcher=submitit_slurm hardware=slurm"
         )
-    lines = []
-    has_own = any(map(_names_own_environment, parse(overrides)))
+    lines, own = [], set[str]()
     for override in parse(overrides):
         line, group = str(override.input_line), _SHORT.get(override.key_or_group, override.key_or_group)
-        if _names_own_environment(override):
-            lines += ["environment=own", f"environment.name={override.get_value_string()}"]
-            continue
         if "." in group and group.replace(".", "/") in presets:  # retriever.web=NAME as retriever/web=NAME
             group = group.replace(".", "/")
+        if group in presets and (code := _of_user(group, override)):
+            lines += code
+            own.add(group.replace("/", "."))
+            continue
         if override.is_sweep_override() and not sweep:
             raise ConfigError(
                 f"{line}: several values are a run each and need -m; "
@@ -55,15 +62,75 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
         if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
             for preset in _chosen(group, override):
                 if preset not in presets[group]:
-                    near = did_you_mean(str(preset), presets[group])
+                    near = other_preset(group, str(preset)) or did_you_mean(str(preset), presets[group])
+                    module, _, name = str(preset).rpartition(".")
+                    if not near and takes_code(group) and _is_name(f"{module}:{name}"):
+                        near = f" Did you mean '{module}:{name}', with a colon?"
                     key = override.key_or_group
-                    also = ", or a class of your own: module:Class" if key == "environment" else ""
+                    also = ", or code of your own: package.module:Name" if takes_code(group) else ""
                     raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}{also}.{near}")
             line = f"{group}={override.get_value_string()}"
-        elif (_is_open(group) or (has_own and group.startswith("environment."))) and not line.startswith(("+", "~")):
+        elif _is_open(group) and not line.startswith(("+", "~")):
             line = f"++{line}"
         lines.append(line)
-    return lines
+    takes_more = tuple(f"{group}." for group in own)
+    return [f"++{line}" if takes_more and line.startswith(takes_more) else line for line in lines]
+
+
+def takes_code(group: str) -> bool:
+    """Whether code of the user's may stand in the place of its presets."""
+    kind = kind_of(group)
+    return kind in ("tool", "term") or (kind in REGISTRY and kind != "algorithm")
+
+
+def kind_of(group: str) -> str:
+    """Of the parts that the presets of `group` are: tool for tools, term for reward, evidence for
+    environment/evidence."""
+    outer, _, inner = group.partition("/")
+    return {"tools": "tool", "reward": "term"}.get(outer, inner or ROOT.get(outer, ""))
+
+
+def _of_user(group: str, override: Override) -> list[str]:
+    """What names the user's code in the group, where its value is code: package.module:Name, in a list too where there
+    are several. Tools and terms of the reward are called by the last part; another group's preset is OWN."""
+    if override.is_sweep_override() or override.is_delete() or override.package or not takes_code(group):
+        return []
+    value = override.value()
+    if isinstance(value, dict):
+        return []
+    values = [str(getattr(v, "text", v)) for v in (value if isinstance(value, list) else [value])]
+    code = [text for text in values if _is_code(text)]
+    if not code:
+        return []
+    kind = kind_of(group)
+    if kind not in ("tool", "term"):
+        if len(values) > 1:
+            raise ConfigError(f"{override.input_line}: several; {group} is one part: choose one of them")
+        return [f"{group}={OWN}", f"{group.replace('/', '.')}.name={value}"]
+    presets = [text for text in values if text not in code]
+    names = [text.rpartition(":")[2] for text in code]
+    if twice := [name for name in names if (names + presets).count(name) > 1]:
+        raise ConfigError(
+            f"{override.input_line} has two of the name {twice[0]}, by which they are told apart; rename one"
+        )
+    if kind == "tool":
+        chosen = f"[{','.join(presets)}]" if presets else "none"
+    elif len(presets) > 1:
+        raise ConfigError(f"{override.input_line}: one preset of the reward is allowed beside functions of your own")
+    else:
+        chosen = presets[0] if presets else OWN
+    path = "tools" if kind == "tool" else "reward.terms"
+    parts = [f"++{path}.{name}.name={text}" for name, text in zip(names, code, strict=True)]
+    return [f"{group}={chosen}", *parts]
+
+
+def _is_code(text: str) -> bool:
+    """Whether it is package.module:Name; raises ConfigError for a file in the place of the module."""
+    file, colon, name = text.rpartition(":")
+    if colon and file.endswith(".py") and name.isidentifier():
+        module = file.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise ConfigError(f"{text} names a file; code of your own is named by its module, here {module}:{name}")
+    return _is_name(text)
 
 
 def brought(overrides: Sequence[str]) -> list[str]:
@@ -71,24 +138,35 @@ def brought(overrides: Sequence[str]) -> list[str]:
     a model without model=PRESET, questions, a corpus, an environment with tasks, a suite. None where they choose an
     experiment."""
     keys = {o.package or o.key_or_group: o for o in parse(overrides) if o.input_line != "suite=none"}
-    own = [key for key in keys if key.startswith(_OWN) or (key == "model.path" and "model" not in keys)]
+    own = [key for key in keys if key.startswith(_BROUGHT) or (key == "model.path" and "model" not in keys)]
     if "environment" in keys and keys["environment"].get_value_string() in _WITH_TASKS:
         own.append(str(keys["environment"].input_line))
     return [] if "experiment" in keys else own
 
 
-def makes_room(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The presets that go with what was `brought`: no experiment, and with a suite no task set but its members'."""
+def makes_room(own: Sequence[str], overrides: Sequence[str], experiment: str = "none") -> list[str]:
+    """The presets that go with what was `brought`: no experiment but a recipe, and with a suite no task set but its
+    members'."""
     has_task = any(o.key_or_group.partition(".")[0] == "task" and not o.package for o in parse(overrides))
     of_members = any(key.startswith("suite") for key in own) and not has_task
-    return ["experiment=none", *(["task=suite"] if of_members else [])]
+    return [f"experiment={experiment}", *(["task=suite"] if of_members else [])]
 
 
-def of_one_run(overrides: Sequence[str]) -> list[str]:
-    """Of normalised ones, as a run's own configuration takes them: environment=module:Class is the name alone there,
-    for it has the keys of the preset already."""
-    has_own = any(o.key_or_group == "environment.name" for o in parse(overrides))
-    return [line for line in overrides if not (has_own and line == "environment=own")]
+def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:
+    """Of normalised ones, as a run's own configuration takes them: without the preset beside code of the user's that
+    the run names already (`held`), for it has the keys of the preset."""
+    code = {o.key_or_group: o.value() for o in parse(overrides) if _is_name(o.value())}
+
+    def is_held(line: str) -> bool:
+        path = line.partition("=")[0].replace("/", ".")
+        named = [name for key, name in code.items() if re.fullmatch(rf"{path}\.(?:(?:terms\.)?\w+\.)?name", key)]
+        return is_group(path) and bool(named) and held >= {*named}
+
+    return [line for line in overrides if not is_held(line)]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(USER_CODE.fullmatch(value))
 
 
 def place_sweep(overrides: Sequence[str]) -> list[str]:
@@ -101,27 +179,31 @@ def place_sweep(overrides: Sequence[str]) -> list[str]:
 
 
 def parse(overrides: Sequence[str]) -> Iterator[Override]:
+    """Raises ConfigError. A value that Hydra's grammar cannot read, and that begins no list or mapping, is a text: a
+    path such as runs/lr=1e-5, or pypi:PACKAGE==VERSION."""
     parser = OverridesParser.create()
     for line in overrides:
+        key, sign, value = line.partition("=")
         try:
             yield parser.parse_override(line)
+            continue
         except HydraException as e:
-            raise ConfigError(
-                f"'{line}' is no override; write key=value, +key=value or ~key, and quote a value with spaces, "
-                "commas, quotes or brackets: key='\"a, b\"'"
-            ) from e
-
-
-def _names_own_environment(override: Override) -> bool:
-    """environment=module:Class, a class of the user's own in the place of a preset."""
-    value = None if override.is_sweep_override() or override.is_delete() else override.value()
-    return override.key_or_group == "environment" and isinstance(value, str) and ":" in value
+            error = e
+        is_key = sign and re.fullmatch(r"[+]{0,2}[\w./@]+", key)
+        if is_key and value.strip() and not value.lstrip().startswith(("[", "{", "'", '"')):
+            with suppress(HydraException):
+                yield parser.parse_override(f"{key}={literal(value)}")
+                continue
+        shown = f"; as a text it is written {as_typed(key, value)}" if is_key and value else ""
+        raise ConfigError(
+            f"'{line}' is no override; write key=value, +key=value or ~key, a list [a,b], a mapping {{a: b}}{shown}"
+        ) from error
 
 
 def _is_open(key: str) -> bool:
     """Whether it lies where names are the user's own, which the tree need not have yet; others are checked later."""
     group, dot, _ = key.partition(".")
-    return bool(dot and _holds_parts(group)) or key.startswith(_OPEN)
+    return bool(dot and _holds_parts(group)) or key.startswith(OPEN)
 
 
 def is_group(key: str) -> bool:

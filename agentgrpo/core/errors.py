@@ -230,6 +230,11 @@ def _printable(text: str) -> str:
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" or "" when nothing is near."""
-    near = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
+    """ " Did you mean 'x'?" or "" when nothing is near: of both texts together more than two thirds must agree, or one
+    begin the other."""
+    names = list(allowed)
+    begun = [
+        name for name in names if min(len(given), len(name)) > 2 and (name.startswith(given) or given.startswith(name))
+    ]
+    near = [*difflib.get_close_matches(given, names, n=1, cutoff=0.67), *begun]
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -149,8 +149,17 @@ def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     make.__signature__ = inspect.Signature(list(together.values()))  # type: ignore[attr-defined]
     make.__annotations__ = {name: hints[name] for name in together}
     make.__qualname__ = kind.__qualname__
-    make.pays_itself = True  # type: ignore[attr-defined]
+    make.pays_itself = pays(kind)  # type: ignore[attr-defined]
     return make
+
+
+def pays(kind: type) -> bool:
+    """Whether it may say what an attempt was worth: one of REWARD, be it an attribute that a method of it sets."""
+    if answers_turns(kind) or issubclass(kind, ToolEnvironment):
+        return True
+    functions = [inspect.unwrap(f) for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]
+    sets = any("reward" in (*f.__code__.co_names, *f.__code__.co_consts) for f in functions if inspect.isfunction(f))
+    return sets or any(hasattr(kind, name) for name in (*REWARD, "__getattr__"))
 
 
 def answers_turns(kind: type) -> bool:

@@ -121,6 +121,17 @@ class TrajectoryFile:
             return {row["id"]: row for row in rows}
 
 
+def checkpoint_in(folder: Path) -> Path:
+    """The newest checkpoint of the run in `folder`; `folder` itself where it is no run. Raises ConfigError for a run
+    that has none."""
+    if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
+        return folder
+    found = RunDir(folder).checkpoints()
+    if not found:
+        raise ConfigError(f"{folder} has no checkpoint: it was stopped before the first, or run.checkpoint_every=0")
+    return [*found.values()][-1]
+
+
 class RunDir:
     """Raises ConfigError where `path` holds no run that has begun, and DataError for files that cannot be read."""
 

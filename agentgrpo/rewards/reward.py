@@ -167,8 +167,12 @@ class Reward:
     @property
     def is_graded(self) -> bool:
         """Whether the judge has a say in it, and what the environment pays has none."""
-        paid = [term for term in self._counted() if isinstance(term, EnvironmentTerm) and term.metric == "reward"]
-        return self.needs_grades and not paid
+        return self.needs_grades and not self.reads_payment
+
+    @property
+    def reads_payment(self) -> bool:
+        """Whether what the environment pays has a say in it."""
+        return any(isinstance(term, EnvironmentTerm) and term.metric == "reward" for term in self._counted())
 
     def judge_counts(self) -> Mapping[str, float]:
         """What the judge has counted so far (judges.base.CountingJudge); empty where it counts nothing."""

@@ -294,6 +294,11 @@ def _read(
     judge: AnswerJudge = build_part(settings.judge, meter)
     reward: Reward = settings.reward.build(judge=judge)
     pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
+    if settings.environment.says("pays_itself") is False and isinstance(reward, Reward) and reward.reads_payment:
+        raise ConfigError(
+            f"environment={settings.environment.name} says nowhere what an attempt was worth, which the reward is to "
+            "read: give it get_reward() or an attribute reward, or have a judge compare answers: reward=correctness"
+        )
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
     for task in (task for name in SPLITS for task in dataset.split(name)) if isinstance(reward, Reward) else ():

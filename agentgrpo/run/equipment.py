@@ -102,9 +102,11 @@ class Equipment:
     @property
     def notes(self) -> Sequence[str]:
         """What a user may not have meant, a line each."""
-        if not self._has_tools or self._parts or user_code({"environment": self._config["environment"]}):
+        environment = self._config["environment"]
+        is_meant = environment.get("max_turns") == 1 or user_code({"environment": environment})
+        if not self._has_tools or self._parts or is_meant:
             return ()
-        name = self._config["environment"]["name"]
+        name = environment["name"]
         return (f"environment={name} has no tools: every call will fail; tools=calculator gives one",)
 
     @property

@@ -22,12 +22,14 @@ from agentgrpo.records.screen import Screen
 from agentgrpo.records.seals import seal, seals_of, signed
 from agentgrpo.records.trajectories import write_trajectories
 from agentgrpo.rewards.base import GroupReward
+from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.rollout.scoring import refuse_failures, score_groups
 from agentgrpo.run.evaluate import Evaluation, Scorecard, evaluate
 from agentgrpo.run.judging import refuse_fooled_judge
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.suite import of_member
-from agentgrpo.training.process_group import Alone, ProcessGroup, once
+from agentgrpo.training.process_group import Alone, ProcessGroup, once, share
 
 MODES = ("greedy", "sampled")
 
@@ -160,6 +162,28 @@ class Examiner:
             cards[mode], scored = await self._of_policy(self.tasks, mode, "test", is_shown=True)
             self._record(f"eval-{name}-{mode}", scored, step=step)
         return cards
+
+    async def one(self) -> Sequence[ScoredGroup]:
+        """A greedy episode of each test task without a comparison, recorded as `eval-end-greedy`."""
+        sampling = replace(self.sampling, temperature=0.0)
+
+        async def scored_groups(own: Sequence[Task]) -> list[ScoredGroup]:
+            groups = await run_groups(
+                self.runner,
+                own,
+                group_size=1,
+                stream="eval/test/greedy",
+                sampling=sampling,
+                max_concurrent_episodes=self.rollout.max_concurrent_episodes,
+                episode_timeout_s=self.rollout.episode_timeout_s,
+                episode_retries=self.rollout.episode_retries,
+            )
+            return await score_groups(self.reward, groups)
+
+        scored = await share(self.world, self.tasks, scored_groups)
+        refuse_failures(scored, max_error_fraction=self.max_error_fraction)
+        self._record("eval-end-greedy", scored)
+        return scored
 
     def _record(self, name: str, scored: Sequence[ScoredGroup], *, step: int = 0) -> None:
         path = self._trajectories(name)

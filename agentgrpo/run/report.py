@@ -164,6 +164,19 @@ def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
     return show
 
 
+def report_episode(screen: Screen, scored: ScoredGroup) -> None:
+    """The one episode of a group: all that was said, the reference and what it is worth."""
+    [episode], [reward] = scored.group.episodes, scored.rewards
+    for branch in episode.branches:
+        screen.text("".join(segment.text for segment in branch.segments), indent=2)
+    for reference in episode.task.references[:1]:
+        screen.line(f"reference: {reference}")
+    if reward is not None:
+        terms = ", ".join(f"{name} {value:+.3f}" for name, value in reward.terms.items())
+        screen.line(f"reward: {reward.total:+.3f} ({terms})")
+    screen.line("note: one question compares no policies; a verdict takes at least 2 test questions, better 400")
+
+
 def show_episode(screen: Screen, scored: Sequence[ScoredGroup]) -> None:
     """The first episode of a step that was scored, with its reward."""
     for group in scored:

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentgrpo.core.durable import write_atomic
 from agentgrpo.core.errors import BudgetSpent, DataError, EnvironmentFailure, NoServer, RetrieverError, TooManyFailures
+from agentgrpo.core.types import ScoredGroup
 from agentgrpo.engines.probe import determinism_probe
 from agentgrpo.records.metrics import PROFILE, read_metrics
 from agentgrpo.records.screen import Screen
@@ -24,7 +25,7 @@ from agentgrpo.run.examine import Examiner
 from agentgrpo.run.judging import probe_judge
 from agentgrpo.run.parts import Parts, Progress
 from agentgrpo.run.profile import report_profile
-from agentgrpo.run.report import report
+from agentgrpo.run.report import report, report_episode
 from agentgrpo.run.train import train
 from agentgrpo.services.meter import Meter
 from agentgrpo.training.canary import is_pooled, refuse_stale_weights
@@ -186,3 +187,22 @@ async def examine_only(
     _note_unrecorded(screen, held.meter)
     report(screen, result)
     return result
+
+
+async def show_one(
+    trained: Callable[[], Examiner], screen: Screen, world: ProcessGroup, *, grace_s: float
+) -> ScoredGroup:
+    """`agentgrpo eval` over one question, which compares nothing: its greedy episode, in full on the screen."""
+    phase = "the evaluation"
+    held: Examiner | None = None
+    try:
+        with RunContext(world, "start the evaluation again", grace_s=grace_s, at_once=screen.close) as ctx:
+            held = trained()
+            await ctx.do(phase, probe_services(held, world))
+            await ctx.do(phase, held.begin())
+            [scored] = await ctx.do(phase, held.one())
+    finally:
+        if held is not None:
+            await held.close()
+    report_episode(screen, scored)
+    return scored

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,6 +29,9 @@ from agentgrpo.core.errors import ConfigError, did_you_mean
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
+LOWER = "lower_layers"
+"""What model.freeze calls the lower two thirds of the layers."""
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 PREFIX = "base_model.model."
 """Before every name in TENSORS: where peft's own wrapper would have the model."""
 READ = {"base_model_name_or_path", "r", "lora_alpha", "target_modules"}
@@ -168,10 +172,19 @@ def _on_disk(name: str) -> str:
 # --- Which of a model's own weights train.
 
 
+def _lower(named: Sequence[tuple[str, nn.Parameter]]) -> list[nn.Parameter]:
+    """The weights of the lower two thirds of the layers."""
+    at = [(int(match[1]), p) for n, p in named if (match := _LAYER.search(n))]
+    numbers = sorted({number for number, _ in at})
+    lower = {*numbers[: 2 * len(numbers) // 3]}
+    return [p for number, p in at if number in lower]
+
+
 def freeze(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
     """Take what `names` name out of training: it keeps its bits, and has neither gradients nor optimizer state.
 
-    A name is `embeddings`, `head` (the output layer), or a pattern with * over parameter names. Returns what the user
+    A name is `embeddings`, `head` (the output layer), `lower_layers` (two thirds of the decoder's, from the embeddings
+    on), or a pattern with * over parameter names. Returns what the user
     may not expect, a line each. Raises ConfigError for a name that nothing has, where nothing is left to train, and for
     a model with an adapter, of which nothing else trains.
     """
@@ -186,12 +199,13 @@ def freeze(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
     parts: dict[str, nn.Module] = {"embeddings": embeddings, "head": head}
     named = list(model.named_parameters(remove_duplicate=False))
     for name in names:
-        found = [p for n, p in named if fnmatchcase(n, name)]
+        found = _lower(named) if name == LOWER else [p for n, p in named if fnmatchcase(n, name)]
         found = list(parts[name].parameters()) if name in parts else found
         if not found:
+            near = did_you_mean(name, [*parts, LOWER, *dict(named)])
             raise ConfigError(
-                f"model.freeze has {name!r}, which names no weights; allowed are embeddings, head, and patterns such "
-                f"as 'model.layers.0.*' over names as {named[0][0]}.{did_you_mean(name, [*parts, *dict(named)])}"
+                f"model.freeze has {name!r}, which names no weights; allowed are embeddings, head, {LOWER}, and "
+                f"patterns such as 'model.layers.0.*' over names as {named[0][0]}.{near}"
             )
         for parameter in found:
             parameter.requires_grad_(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from agentgrpo.core.errors import BadValue, ConfigError, EnvironmentFailure
 from agentgrpo.core.types import Episode, Exit, Message, Task
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Observation, Turn
-from agentgrpo.environments.own import OwnEnvironments, own_environments, row_for
+from agentgrpo.environments.own import OwnEnvironments, own_environments, pays, row_for
 from agentgrpo.environments.tools.environment import ToolEnvironment
 from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rewards.base import TermScore
@@ -470,3 +470,33 @@ async def test_a_score_is_a_reward_term_and_so_is_a_function() -> None:
         FunctionTerm(grade)
     term = build_node("term", {"name": "environment.pace", "weight": 2.0})
     assert term(episode, 0.0) == 12.0
+
+
+class Silent:
+    """It says nowhere what an attempt was worth."""
+
+    def look(self, item: str) -> str:
+        """Looks at it."""
+        return item
+
+
+class Setting(Silent):
+    """It says so in an attribute."""
+
+    def reset(self) -> None:
+        self.reward = 1.0
+
+
+class SettingByName(Silent):
+    def reset(self) -> None:
+        setattr(self, "reward", 1.0)  # noqa: B010
+
+
+@dataclass
+class Holding(Silent):
+    reward: float
+
+
+def test_what_may_pay_is_known_before_it_is_made() -> None:
+    assert [pays(kind) for kind in (Setting, SettingByName, Holding, Shop, Counter, Counting)] == [True] * 6
+    assert not pays(Silent)
