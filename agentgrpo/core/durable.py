@@ -21,7 +21,7 @@ from agentgrpo.core.errors import AgentGrpoError, CheckpointError, RunDirectoryE
 from agentgrpo.core.secrets import masked_bytes
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FREE_SPACE = "; free space (or raise the quota) and go on with `agentgrpo resume`"
+_FREE_SPACE = "; free space (or raise the quota), then go on: a run with `agentgrpo resume`, all else as it was begun"
 _ADVICE: Mapping[int | None, str] = {
     errno.EIO: "the disk or its connection failed; look at the system's log, and go on elsewhere from a copy",
     errno.EROFS: "the file system may only be read; mount it so that it can be written, or give another place",

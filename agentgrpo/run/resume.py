@@ -4,7 +4,6 @@ kept, a directory as it was before a refusal, word of why it stopped."""
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.durable import set_aside, write_atomic
 from agentgrpo.core.errors import ConfigError, DataError, StorageError
 from agentgrpo.core.interrupts import is_of_interrupt
@@ -119,15 +119,34 @@ def set_result_aside(run_dir: Path) -> None:
         set_aside(run_dir / EVAL, run_dir / "orphans")
 
 
-def next_commands(run: RunSettings, step: int) -> list[str]:
-    """To look at a run that is over after `step` steps, and to evaluate its last checkpoint."""
+def next_commands(run: RunSettings, step: int) -> dict[str, str]:
+    """What one may do with a run that is over after `step` steps -> the command line: look at it, and evaluate its last
+    checkpoint."""
+    commands = {"next": shell_line("view", run.dir)}
     last = CheckpointStore(run_dir=Path(run.dir)).path(step)
-    look = [f"agentgrpo view {shlex.quote(run.dir)}"]
-    if not last.is_dir():
-        return look
-    config = RunDir(Path(run.dir)).config
-    needed = needed_overrides(config, user_code(config), Path(run.dir))
-    return [*look, " ".join(["agentgrpo eval --ckpt", shlex.quote(str(last)), *needed])]
+    if last.is_dir():
+        line = [shell_line("eval", "--ckpt", str(last)), *_needed(RunDir(Path(run.dir)).config, run.dir)]
+        commands["or"] = " ".join(line)
+    return commands
+
+
+def can_go_on(run: RunSettings) -> bool:
+    """Whether there is a checkpoint to go on from, or none is needed: no step is done yet, and there will be one."""
+    run_dir = Path(run.dir)
+    will_have_one = bool(run.checkpoint_every) and not (run_dir / METRICS).exists()
+    return will_have_one or bool(CheckpointStore(run_dir=run_dir).candidates())
+
+
+def way_on(snapshot: Mapping[str, Any], run: RunSettings) -> str:
+    """How to go on with a run that is stopped, or to begin it again. snapshot: its configuration, interpolations
+    unresolved."""
+    if not can_go_on(run):
+        return "it keeps no checkpoint (run.checkpoint_every=0), so begin again in another run.dir"
+    return f"go on with: {' '.join([shell_line('resume', run.dir), *_needed(snapshot, run.dir)])}"
+
+
+def _needed(snapshot: Mapping[str, Any], run_dir: str) -> list[str]:
+    return needed_overrides(snapshot, user_code(snapshot), Path(run_dir))
 
 
 # --- A run that is refused, or interrupted before it has begun, leaves its directory as it found it.
