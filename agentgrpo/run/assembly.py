@@ -22,7 +22,7 @@ from agentgrpo.core.untrusted import damaged
 from agentgrpo.models.loading import open_policy, open_reference
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
-from agentgrpo.records.trackers import Trackers
+from agentgrpo.records.trackers import Trackers, require_boards
 from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.run.build import Run
 from agentgrpo.run.checkpoints import restore
@@ -148,7 +148,8 @@ _IMITATES: Mapping[str, object] = {
 
 def refuse_unfit(settings: Settings) -> None:
     """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
-    round, and for what may only be evaluated with."""
+    round, for what may only be evaluated with, and for boards that cannot be had: before start weights are made."""
+    require_boards(settings.run.log_with)
     refuse_gold_evidence(settings)
     name = settings.demonstrations.name
     if name == "none" and settings.tree["algorithm"]["name"] == "sft":

@@ -213,7 +213,8 @@ class LoopLag:
             self._is_told = True
             self._say(
                 f"note: {span.label}: the event loop stood still for {held_up_s:.1f} s, held up by {culprit}; all "
-                "episodes waited. What blocks belongs into a thread or process of its own (run.max_loop_lag_s; said once)"
+                "episodes waited. What blocks belongs into a thread or process of its own (run.max_loop_lag_s; said "
+                "once)"
             )
 
 

@@ -109,3 +109,19 @@ def test_a_refused_run_leaves_no_directory_of_its_own(tmp_path: Path, monkeypatc
 def test_what_ctrl_c_ends_before_it_has_begun_goes_too(tmp_path: Path) -> None:
     refused(tmp_path / "runs" / "x", KeyboardInterrupt())
     assert left(tmp_path) == []
+
+
+def test_what_a_run_prepares_before_its_first_episode_goes_too(tmp_path: Path) -> None:
+    """Its first checkpoint, a board and the file of its machine: then its evaluation is refused."""
+    more = ("environment.json", "checkpoints/step-000000", "tensorboard/events", "timings.jsonl", "seals.jsonl")
+    refused(tmp_path / "x", DataError("an evaluation over 1 task says nothing"), *more)
+    assert left(tmp_path) == []
+    (tmp_path / "notes").touch()
+    refused(tmp_path, ConfigError("no"), *more)
+    assert left(tmp_path) == ["notes"]
+
+
+def test_once_an_episode_is_recorded_all_of_it_stays(tmp_path: Path) -> None:
+    more = ("environment.json", "trajectories/eval-start-greedy.jsonl")
+    refused(tmp_path / "x", DataError("no"), *more)
+    assert left(tmp_path / "x") == ["config.yaml", "environment.json", "run.lock", "trajectories", more[1]]
