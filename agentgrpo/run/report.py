@@ -157,11 +157,13 @@ def _relative(before: float, after: float) -> str:
 
 
 def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
-    """Called with (stage, units done, units in all) it shows where a warm start stands."""
+    """Called with (stage, units done, units in all) it shows where a warm start stands, and says first what that is."""
     stage, shown = "", 0
 
     def show(name: str, done: int, total: int) -> None:
         nonlocal stage, shown
+        if not stage:
+            screen.line("note: the start weights are made before the first step: minutes, once; a cache keeps them")
         if name != stage:
             screen.stage(name, total)
             stage, shown = name, 0
