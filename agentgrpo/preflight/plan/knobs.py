@@ -192,7 +192,7 @@ def _spending(plan: Plan) -> Iterator[Settings]:
     """What makes fewer calls: half of each, and as many steps as the limit allows."""
     r, run, environment = plan.rollout, plan.run, plan.config["environment"]
     for short in overruns(plan):
-        if short.each_step:
+        if short.each_step and short.kind != "time":
             fixed = short.takes - run.max_steps * short.each_step
             yield {"run.max_steps": max(1, int((short.limit - fixed) / short.each_step))}
     if r.tasks_per_step > 1:
