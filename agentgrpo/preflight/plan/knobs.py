@@ -180,11 +180,10 @@ def _time(plan: Plan) -> Iterator[Settings]:
         yield {"model.lora.rank": RANK}
     if h.device == "cpu":
         groups = {**config, "run.eval": config["run"]["eval"]}
-        yield {
-            key: value
-            for key, value in SHORTER.items()
-            if (groups[key.rpartition(".")[0]].get(key.rpartition(".")[2]) or 0) > value
-        }
+        parts = {key: key.rpartition(".") for key in SHORTER}
+        shorter = {key: v for key, v in SHORTER.items() if (groups[parts[key][0]].get(parts[key][2]) or 0) > v}
+        if len(shorter) > 1:
+            yield shorter
         yield {"hardware": "single_gpu"}
 
 

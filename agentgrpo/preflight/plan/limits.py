@@ -55,7 +55,7 @@ def _limits(plan: Plan) -> Iterator[Overrun]:
         kind="time",
         takes=plan.run_seconds,
         limit=LONG_S,
-        said="of its steps",
+        said="for all steps",
         measure=lambda p: p.run_seconds,
         each_step=sum(plan.seconds.values()),
     )

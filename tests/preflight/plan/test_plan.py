@@ -170,7 +170,7 @@ DAYS = [*OWN, "model=smollm2_135m", "hardware.memory_gib=80", "hardware.peak_tfl
 
 def test_a_run_of_days_says_what_shortens_it(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, *DAYS)
-    [long] = re.findall(r"  long: (\S+ d) of its steps\. Each planned with:", text)
+    [long] = re.findall(r"  long: (\S+ d) for all steps\. Each planned with:", text)
     assert f"150 steps: {long} (" in text
     rows = re.findall(r"    (\S.*?) +-(\S+) (?:d|h) +leaves (\S+) (d|h|min)(  at most 24 h)?\n", text)
     assert {row[0] for row in rows} >= {"hardware=single_gpu", "rollout.group_size=4", "model.lora.rank=16"}
