@@ -310,7 +310,7 @@ def test_at_the_end_a_terminal_of_24_lines_has_the_greedy_table_and_the_verdict_
         report(screen, compared(SEARCH_FIGURES, constant(SEARCH, BEFORE), constant(SEARCH, AFTER)).to_json())
     left = out.getvalue().splitlines()[-24:]
     assert left[-1] == "verdict: PASS (fewer search rounds, correctness not lower)"
-    assert left[-14].startswith("held-out test, 4 tasks, greedy")
+    assert left[-13].startswith("held-out test, 4 tasks, greedy")
 
 
 def with_gold(of: Scorecard, precision: tuple[float, ...], *failed: int) -> Scorecard:
