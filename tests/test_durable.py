@@ -607,3 +607,50 @@ def test_the_holder_is_named_as_well_as_it_can_be(tmp_path: Path, text: str, hol
         fcntl.flock(f, fcntl.LOCK_EX)
         with pytest.raises(RunDirectoryError, match=f"is in use by {holder}; "):
             durable.RunLock(tmp_path)
+
+
+HALF = """
+import sys
+from pathlib import Path
+from agentgrpo.core.durable import atomic_directory
+with atomic_directory(Path(sys.argv[1])) as directory:
+    (directory / "half").write_text("x")
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def half_written(path: Path) -> subprocess.Popen[str]:
+    """A process in the middle of writing the directory `path`."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", HALF, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    return writer
+
+
+def test_what_a_killed_writer_left_goes_when_the_next_one_writes_there_and_a_living_one_s_stays(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-notes").mkdir()
+    (tmp_path / ".tmp-0123abcd-file").touch()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / ".tmp-0123abce-link").symlink_to(tmp_path / "linked")
+    with half_written(tmp_path / "killed") as killed, half_written(tmp_path / "living") as living:
+        killed.kill()
+        killed.wait()
+        assert len([*tmp_path.glob(".tmp-*-killed")]) == 1
+        with durable.atomic_directory(tmp_path / "next") as directory:
+            (directory / "x").touch()
+        assert [*tmp_path.glob(".tmp-*-killed")] == []
+        living.communicate("go on\n")
+        assert living.returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".tmp-0123abcd-file", ".tmp-0123abce-link", ".tmp-notes", "linked", "living", "next",
+    ]  # fmt: skip
+    assert (tmp_path / "living" / "half").read_text() == "x"
+
+
+def test_ctrl_c_while_a_directory_is_written_leaves_nothing_of_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), durable.atomic_directory(tmp_path / "out"):
+        raise KeyboardInterrupt
+    assert [*tmp_path.iterdir()] == []

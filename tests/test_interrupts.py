@@ -36,7 +36,7 @@ def test_a_job_that_must_leave_can_go_on_from_its_first_second(tmp_path: Path, n
     (tmp_path / "argparse.py").write_text(SWALLOWS.replace("SIGINT", name))
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from agentgrpo.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    told = f"agentgrpo: stopped by {name} before its first step; go on with agentgrpo resume, or begin again\n"
+    told = f"agentgrpo: stopped by {name} before its first step; the same command begins it again\n"
     assert (done.returncode, done.stdout, done.stderr) == (75, "", told)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from agentgrpo.cli import verbs
 from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.errors import BudgetSpent
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.records.screen import Screen
@@ -38,14 +39,14 @@ def test_what_comes_next_is_one_line_in_plain_mode_and_none_in_quiet_mode(
     assert capsys.readouterr().out == ""
     run = ended(tmp_path / "a run")
     assert capsys.readouterr().out == (
-        f"next: agentgrpo view '{run}'; agentgrpo eval --ckpt '{run}/checkpoints/step-000002'\n"
+        f"next: {shell_line('view', str(run))}\nor: {shell_line('eval', '--ckpt', f'{run}/checkpoints/step-000002')}\n"
     )
 
 
 def test_what_comes_next_names_code_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ended(tmp_path / "run", config="run: {}\nenvironment: {name: 'my_env:Shop'}\n")
     assert capsys.readouterr().out.endswith(
-        f"; agentgrpo eval --ckpt {run}/checkpoints/step-000002 environment.name=my_env:Shop\n"
+        f"agentgrpo eval --ckpt {run}/checkpoints/step-000002 environment.name=my_env:Shop\n"
     )
 
 

@@ -43,6 +43,7 @@ from agentgrpo.run.preferences import write_preferences
 from agentgrpo.run.report import report as report_result
 from agentgrpo.run.resume import (
     RestoreOnRefusal,
+    can_go_on,
     keep_configuration,
     kept_result,
     newest_checkpoint,
@@ -50,6 +51,7 @@ from agentgrpo.run.resume import (
     noting_stop,
     rewind,
     set_result_aside,
+    way_on,
 )
 from agentgrpo.run.session import TrainingSession, examine_only, run_session, show_one
 from agentgrpo.run.settings import Settings, settings_of
@@ -187,10 +189,8 @@ def _begin(run: RunSettings, command: Command) -> None:
     """The configuration of a new run in its directory. Raises ConfigError for one that already holds a run."""
     run_dir = Path(run.dir)
     if CheckpointStore(run_dir=run_dir).candidates() or (run_dir / "metrics.jsonl").exists():
-        raise ConfigError(
-            f"run.dir={run.dir} already holds a run; go on with it: agentgrpo resume '{run.dir}', "
-            "or choose another directory"
-        )
+        way = f", or {way_on(yaml.safe_load(command.snapshot), run)}" if can_go_on(run) else ""
+        raise ConfigError(f"run.dir={run.dir} already holds a run; choose another directory{way}")
     if command.verb != "eval" and (run_dir / EVAL).exists():  # whose files would be taken for those of the run
         raise ConfigError(f"run.dir={run.dir} already holds an evaluation; choose another directory")
     write_atomic(run_dir / SNAPSHOT, command.snapshot.encode())
@@ -261,8 +261,9 @@ def _finish(
         if baselines is not None:
             result = baselines.train(step, screen=screen, watch=watch)
         report_result(screen, result, once(world, lambda: RunDir(Path(run.dir)).metrics()))
-    if run.screen != "quiet":
-        screen.line(f"next: {'; '.join(next_commands(run, step))}")
+    screen.close()
+    for what, command in next_commands(run, step).items() if run.screen != "quiet" else ():
+        screen.line(f"{what}: {command}")
     return VerbResult(objective=result["sampled"]["trained"]["reward"] if result else None)
 
 

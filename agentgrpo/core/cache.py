@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentgrpo.core.durable import atomic_directory, ensure_directory, sweep_leftovers, verify_directory
+from agentgrpo.core.durable import atomic_directory, ensure_directory, sweep_dead, sweep_leftovers, verify_directory
 from agentgrpo.core.errors import CheckpointError
 
 CACHE_VARIABLE = "AGENTGRPO_CACHE"
@@ -26,6 +26,8 @@ def made_once(home: Path, make: Callable[[Path], None]) -> Path:
     with _alone(home):
         if not _is_whole(model):
             sweep_leftovers(home)
+            for other in home.parent.iterdir():
+                sweep_dead(other)
             with atomic_directory(model) as directory:
                 make(directory)
     return model

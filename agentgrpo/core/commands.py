@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
+
+NAME = "agentgrpo"
 
 
 class VerbResult(NamedTuple):
@@ -355,3 +362,22 @@ EXAMPLES = """\
   agentgrpo index --corpus wiki-18.jsonl.gz --out wiki          an index of a corpus of your own
   agentgrpo serve-retriever --index wiki --port 8000            for retriever=http on other machines
   eval "$(agentgrpo --shell-completion install=bash)\""""
+
+
+def shell_line(*words: str) -> str:
+    """A command line that the user's shell takes as it is. words: of agentgrpo, verb first, unquoted."""
+    return " ".join([_program(), *map(shlex.quote, words)])
+
+
+def _program() -> str:
+    """What the shell calls this installation by: its name where the PATH has it, else its place, or the interpreter
+    with the module. A place below the working directory is relative, as people type it."""
+    called, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    script = called if called.name == NAME else Path(sys.executable).with_name(NAME)
+    known = shutil.which(NAME)
+    if known is not None and script.exists() and script.samefile(known):
+        return NAME
+    place = script if script.exists() else Path(sys.executable)
+    near = str(place.relative_to(here) if place.is_relative_to(here) else place)
+    near = near if os.sep in near else f"./{near}"
+    return shlex.quote(near) if script.exists() else f"{shlex.quote(near)} -m {NAME}"

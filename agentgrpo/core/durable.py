@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -21,7 +21,7 @@ from agentgrpo.core.errors import AgentGrpoError, CheckpointError, RunDirectoryE
 from agentgrpo.core.secrets import masked_bytes
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FREE_SPACE = "; free space (or raise the quota) and go on with `agentgrpo resume`"
+_FREE_SPACE = "; free space (or raise the quota), then go on: a run with `agentgrpo resume`, all else as it was begun"
 _ADVICE: Mapping[int | None, str] = {
     errno.EIO: "the disk or its connection failed; look at the system's log, and go on elsewhere from a copy",
     errno.EROFS: "the file system may only be read; mount it so that it can be written, or give another place",
@@ -291,17 +291,19 @@ _LEFTOVER = re.compile(r"\.(tmp|old)-[0-9a-f]{8}-(.+)", re.DOTALL)
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Fill the yielded temporary directory by any means; on leaving the block it is sealed with a manifest and becomes
-    `path`, replacing an older `path` in such a way that one of the two always survives. After an error it is removed.
+    `path`, replacing an older `path` in such a way that one of the two always survives. After an error or Ctrl-C it is
+    removed, and what a killed process has left beside `path` is removed first.
 
         with atomic_directory(run_dir / "checkpoints" / "step-000040") as directory:
             model.save_pretrained(directory)
     """
     ensure_directory(path.parent)
+    sweep_dead(path.parent)
     temporary = beside(path, "tmp")
-    with storage(path):
+    with storage(path), ExitStack() as held:
         try:
             before("mkdir", temporary)
-            temporary.mkdir()
+            held.enter_context(_new_directory(temporary))
             yield temporary
             _seal(temporary)
             replaced = beside(path, "old") if path.exists() else None
@@ -311,9 +313,26 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             fsync_directory(path.parent)
             if replaced:
                 delete_tree(replaced)
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+@contextmanager
+def _new_directory(path: Path) -> Iterator[None]:
+    """Made, and locked until the block is left or this process dies: see sweep_dead, which may come between the two."""
+    fd = -1
+    while fd < 0 or not _is_at(fd, path):
+        if fd >= 0:
+            os.close(fd)
+        path.mkdir()
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):  # a file system without locks: nobody sweeps there
+            fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 def _seal(directory: Path) -> None:
@@ -395,6 +414,21 @@ def sweep_leftovers(directory: Path) -> None:
             elif match:
                 before("delete", path)
                 path.unlink()
+
+
+def sweep_dead(directory: Path) -> None:
+    """Remove the directories that killed processes have left half-written in `directory`, which others may write in:
+    a living writer holds a lock on its own. What cannot be locked or removed stays."""
+    for path in directory.glob(".tmp-*"):
+        if not _LEFTOVER.fullmatch(path.name):
+            continue
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(fd)
 
 
 # --- One process per run directory.

@@ -38,7 +38,7 @@ class _AtOnce:
         is_asked, said = number != signal.SIGINT, SAID
         if is_asked:
             name = signal.Signals(number).name
-            said = f"agentgrpo: stopped by {name} before its first step; go on with agentgrpo resume, or begin again"
+            said = f"agentgrpo: stopped by {name} before its first step; the same command begins it again"
         known = (os.environ[name] for name in _LOCAL_RANKS if name in os.environ)
         if next(known, "0") == "0":
             os.write(2, f"{said}\n".encode())

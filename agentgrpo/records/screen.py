@@ -253,8 +253,11 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back; harmless when it was given back before."""
+        """Give the terminal back; harmless when it was given back before. The frame stays where it is, without the
+        episode: whatever is printed later stands below it."""
         if self._live:
+            self._trajectory = ""
+            self._redraw()
             self._live.stop()
 
     def show(self, names: Mapping[str, str]) -> None:

@@ -39,8 +39,7 @@ class Trackers:
     def __init__(
         self, *, log_with: Sequence[str], run_dir: Path, config: Mapping[str, Any], start_step: int = 0
     ) -> None:
-        for name in log_with:
-            _require(name)
+        require_boards(log_with)
         self._run_dir = run_dir
         self._boards: dict[str, Any] = {}
         for name in dict.fromkeys(log_with):
@@ -104,14 +103,16 @@ class Trackers:
         return run_id
 
 
-def _require(name: str) -> None:
-    if name not in NAMES:
-        allowed = ", ".join(NAMES)
-        raise ConfigError(f"run.log_with names {name!r}; allowed are {allowed}.{did_you_mean(name, NAMES)}")
-    if importlib.util.find_spec(name) is None:
-        raise ConfigError(
-            f"run.log_with names {name!r}, whose package is not installed; pip install {name}, or leave it out"
-        )
+def require_boards(log_with: Sequence[str]) -> None:
+    """Raises ConfigError for a name that does not exist or whose package is not installed."""
+    for name in log_with:
+        if name not in NAMES:
+            allowed = ", ".join(NAMES)
+            raise ConfigError(f"run.log_with names {name!r}; allowed are {allowed}.{did_you_mean(name, NAMES)}")
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"run.log_with names {name!r}, whose package is not installed; pip install {name}, or leave it out"
+            )
 
 
 # --- TensorBoard's event file, one event per row of tags.

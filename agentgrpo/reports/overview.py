@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.errors import DataError, line_of
 from agentgrpo.records.curves import ENDS, curve_lines, curves_of
 from agentgrpo.records.lines import FAILED, HEADING, TextLine, counted, one_line
@@ -157,23 +157,23 @@ def _several(steps: list[int]) -> str:
 
 
 def _ways_on(run: RunDir, rows: list[dict[str, Any]], result: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    where = shlex.quote(str(run.path))
-    yield "look at it in a browser", f"agentgrpo view {where}"
+    where = str(run.path)
+    yield "look at it in a browser", shell_line("view", where)
     if run.trajectory_files():
-        yield "list episodes; --step N: those of a step", f"agentgrpo show {where} --list"
+        yield "list episodes; --step N: those of a step", shell_line("show", where, "--list")
         if (id := _first_episode(run)) is not None:
-            yield "read one", f"agentgrpo show {where} --episode {shlex.quote(id)}"
+            yield "read one", shell_line("show", where, "--episode", id)
     of = _setting(run.config, "max_steps")
     done = rows[-1]["step"] + 1 if rows else 0
-    if isinstance(of, int):
+    if isinstance(of, int) and (run.checkpoints() or not rows):
         if done < of or result is None:
             raised = (run.stopped or {}).get("raised")
-            more = [shlex.quote(str(raised))] if raised else []
+            more = [str(raised)] if raised else []
             why = "go on with it, unless it is under way"
         else:
             why, more = "train 50 steps more", [f"run.max_steps={of + 50}"]
         needed = needed_overrides(run.config, user_code(run.config), run.path)
-        yield why, " ".join(["agentgrpo resume", where, *more, *needed])
+        yield why, " ".join([shell_line("resume", where, *more), *needed])
 
 
 def _first_episode(run: RunDir) -> str | None:

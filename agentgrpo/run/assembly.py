@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from agentgrpo import __version__
-from agentgrpo.config.admission import needed_overrides
-from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.errors import CheckpointError, ConfigError, DataError
 from agentgrpo.core.stages import NoClock
@@ -24,7 +22,7 @@ from agentgrpo.core.untrusted import damaged
 from agentgrpo.models.loading import open_policy, open_reference
 from agentgrpo.records.card import model_card
 from agentgrpo.records.metrics import MetricsLog
-from agentgrpo.records.trackers import Trackers
+from agentgrpo.records.trackers import Trackers, require_boards
 from agentgrpo.rollout.demonstrations.base import Demonstrations
 from agentgrpo.run.build import Run
 from agentgrpo.run.checkpoints import restore
@@ -32,6 +30,7 @@ from agentgrpo.run.diagnostics import Watch
 from agentgrpo.run.first_look import too_long
 from agentgrpo.run.parts import RNG, Parts, of_optimizer
 from agentgrpo.run.report import show_episode
+from agentgrpo.run.resume import way_on
 from agentgrpo.run.session import TrainingSession
 from agentgrpo.run.settings import Settings
 from agentgrpo.tasks.base import MixedDataset
@@ -103,14 +102,8 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
         watch=watch,
         world=built.world,
     )
-    go_on = resume_command(built.snapshot, built.run.dir)
+    go_on = way_on(built.snapshot, built.run)
     return TrainingSession(parts=parts, examiner=examiner, eval_key=_eval_key(built, start), go_on=go_on)
-
-
-def resume_command(snapshot: Mapping[str, Any], run_dir: str) -> str:
-    """The command line that goes on with a run. snapshot: its configuration, interpolations unresolved."""
-    needed = needed_overrides(snapshot, user_code(snapshot), Path(run_dir))
-    return " ".join(["agentgrpo resume", f"'{run_dir}'", *needed])
 
 
 def _without_void_evaluations(built: Run) -> RunSettings:
@@ -155,7 +148,8 @@ _IMITATES: Mapping[str, object] = {
 
 def refuse_unfit(settings: Settings) -> None:
     """Raise ConfigError where demonstrations go with an algorithm that is for sampled episodes, or the other way
-    round, and for what may only be evaluated with."""
+    round, for what may only be evaluated with, and for boards that cannot be had: before start weights are made."""
+    require_boards(settings.run.log_with)
     refuse_gold_evidence(settings)
     name = settings.demonstrations.name
     if name == "none" and settings.tree["algorithm"]["name"] == "sft":

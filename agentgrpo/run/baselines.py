@@ -25,7 +25,7 @@ from agentgrpo.environments.figures import Figures
 from agentgrpo.records.run_dir import CONFIG, EVAL, TRAJECTORIES, RunDir
 from agentgrpo.records.screen import Screen
 from agentgrpo.records.seals import signed
-from agentgrpo.run.assembly import refuse_unfit, resume_command, session_of
+from agentgrpo.run.assembly import refuse_unfit, session_of
 from agentgrpo.run.build import run_of
 from agentgrpo.run.cpu_seconds import CPU, trained_cpu_s
 from agentgrpo.run.diagnostics import Watch
@@ -33,7 +33,7 @@ from agentgrpo.run.drift import refuse_drift
 from agentgrpo.run.evaluate import measured
 from agentgrpo.run.examine import MODES, read_scorecards, scorecards_path
 from agentgrpo.run.parts import Progress
-from agentgrpo.run.resume import kept_result, newest_checkpoint, noting_stop, rewind
+from agentgrpo.run.resume import kept_result, newest_checkpoint, noting_stop, rewind, way_on
 from agentgrpo.run.session import run_session
 from agentgrpo.run.settings import Settings, settings_of
 from agentgrpo.training.checkpoint import CheckpointStore
@@ -87,7 +87,7 @@ class Baselines:
             return result
         if "oracle" not in result:
             screen.line(f"note: task={self._settings.task.name} demonstrates nothing: there is no baseline sft")
-        go_on = resume_command(self._snapshot, run.dir)
+        go_on = way_on(self._snapshot, run)
         with noting_stop(run_dir, self._world, Progress(step=step), run.max_steps):
             cpu_s = cpu_budget(run_dir)
             for name in lacking:
@@ -144,7 +144,7 @@ def _train(
     go_on: str,
 ) -> None:
     """Train and evaluate a baseline in its directory, or go on with that; nothing is done again. tree: its
-    configuration, interpolations unresolved. go_on: the command line that goes on with the run."""
+    configuration, interpolations unresolved. go_on: see resume.way_on, of the run."""
     run = settings.run
     run_dir, snapshot = Path(run.dir), to_yaml(tree, {})
     ensure_directory(run_dir)

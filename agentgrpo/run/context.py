@@ -17,7 +17,9 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, TypeVar, cast
 
+from agentgrpo.config.hardware import speaks
 from agentgrpo.core.errors import Preempted
+from agentgrpo.core.interrupts import INTERRUPTED
 from agentgrpo.training.process_group import ProcessGroup, agree
 
 T = TypeVar("T")
@@ -26,16 +28,17 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class StopRequest:
     """Inside the context, SIGTERM, SIGINT and, where nohup has not switched it off, SIGHUP make `unless_stopped` raise
-    Preempted. A second signal ends the process
-    at once (exit code 130), and so does the end of `grace_s` seconds (75): every file on disk is valid at any instant,
-    so only what came after the last checkpoint is done again. `at_once` is called before such an end.
+    Preempted. A second signal ends the process at once (exit code 130), and so does the end of `grace_s` seconds (75):
+    every file on disk is valid at any instant, so only what came after the last checkpoint is done again. Before such
+    an end `at_once` is called, and a line on stderr says why it comes and how to go on.
 
     It is the `Stop` of a ProcessGroup: `request` comes from another process that got the signal, `fail` where one is
     lost."""
 
     def __init__(self, how_to_go_on: str, *, grace_s: float, at_once: Callable[[], None]) -> None:
         self._at_once = at_once
-        self._patience = threading.Timer(grace_s, self._end, (Preempted.exit_code,))
+        why = f"and its work did not end within {grace_s:g} seconds"
+        self._patience = threading.Timer(grace_s, self._end, (Preempted.exit_code, why))
         self._patience.daemon = True
         self._event = asyncio.Event()
         self._how_to_go_on = how_to_go_on
@@ -87,12 +90,15 @@ class StopRequest:
         # signal.signal and not the loop's own handlers: an update does not yield to the loop, a person must not wait
         self._num_signals += 1
         if self._num_signals > 1:
-            self._end(130)
+            self._end(INTERRUPTED, f"and {signal.Signals(number).name} came again")
         self._patience.start()
         self.request(signal.Signals(number).name)
 
-    def _end(self, code: int) -> None:
+    def _end(self, code: int, why: str) -> None:
         self._at_once()
+        if speaks():
+            said = f"stopped by {self.signal_name}, {why}: it ends at once, and what was not saved yet is lost"
+            os.write(2, f"agentgrpo: {said}; {self._how_to_go_on}\n".encode())
         os._exit(code)
 
     def __enter__(self) -> StopRequest:

@@ -133,7 +133,7 @@ def _short(path: str) -> str:
 # Whatever computes or waits on the loop's own thread without awaiting (a tool that calls time.sleep) makes everybody
 # else wait just as long. Measured while the loop has nothing better to do than to serve a rollout: an update that holds
 # it up is no fault. So are the engine's forwards none, nor the answers to signals; they count, but nobody is blamed for
-# them.
+# them. Nor is anybody for the time in which the thread was ready and other processes had the processors.
 
 PERIOD_S = 0.05
 """Between two timers."""
@@ -148,10 +148,17 @@ class _Span:
     def __init__(self, label: str) -> None:
         self.label = label
         self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
-        self.due = time.monotonic()
+        self.thread, self._native = threading.get_ident(), threading.get_native_id()
+        self.await_timer(time.monotonic())
+
+    def await_timer(self, due: float) -> None:
+        self.due, self._waited = due, _waited_s(self._native)
         self.culprit: str | None = None
         """Who was seen to have the loop when it was late; "" = nobody to blame."""
+
+    def held_up_s(self) -> float:
+        """How late the timer is, without the time in which the thread waited for a processor."""
+        return time.monotonic() - self.due - (_waited_s(self._native) - self._waited)
 
 
 class LoopLag:
@@ -185,7 +192,7 @@ class LoopLag:
         span = self._span
         if span is None or self._max_s is None or span.culprit is not None:
             return
-        if time.monotonic() - span.due > self._max_s:
+        if span.held_up_s() > self._max_s:
             span.culprit = _culprit(span)
 
     def lap(self) -> dict[str, float]:
@@ -198,16 +205,26 @@ class LoopLag:
         }
 
     def _ring(self, span: _Span) -> None:
-        lag, culprit = time.monotonic() - span.due, span.culprit
+        lag, held_up_s, culprit = time.monotonic() - span.due, span.held_up_s(), span.culprit
         self._lags.append(lag)
-        span.due, span.culprit = time.monotonic() + PERIOD_S, None
+        span.await_timer(time.monotonic() + PERIOD_S)
         self._timer = span.loop.call_later(PERIOD_S, self._ring, span)
         if culprit and not self._is_told:
             self._is_told = True
             self._say(
-                f"note: {span.label}: the event loop stood still for {lag:.1f} s, held up by {culprit}; all episodes "
-                "waited. What blocks belongs into a thread or process of its own (run.max_loop_lag_s; said once)"
+                f"note: {span.label}: the event loop stood still for {held_up_s:.1f} s, held up by {culprit}; all "
+                "episodes waited. What blocks belongs into a thread or process of its own (run.max_loop_lag_s; said "
+                "once)"
             )
+
+
+def _waited_s(thread: int) -> float:
+    """Seconds, so far, in which a thread of this process was ready and had no processor; 0 where the system does not
+    say. thread: its native id."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _culprit(span: _Span) -> str:

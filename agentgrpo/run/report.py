@@ -11,14 +11,18 @@ from agentgrpo.run.plateau import plateau_line
 
 _NAMES = {"sft": "sft_oracle"}
 """Of baselines in tables, where that is another one."""
+LEAST_START = 0.0005
+"""What the table's three digits show as more than 0."""
+LARGEST = 10.0
 
 
 def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Print eval.json's content: a table per mode, the kinds of questions, the verdict. rows: of metrics.jsonl, where
-    it is of a run."""
+    """Print eval.json's content: the details first, and last the greedy table with the verdict, which a small terminal
+    then still has. The screen is closed before: nothing is drawn below. rows: of metrics.jsonl, where it is of a run.
+    """
+    screen.close()
     figures = result["figures"]
-    for mode in ("greedy", "sampled"):
-        report_mode(screen, result, mode)
+    report_mode(screen, result, "sampled")
     for name, member in result.get("suite", {}).items():
         report_mode(screen, member, "greedy", of=f"{name}: ")
     kinds, kind = result["greedy"]["kinds"], "member" if "suite" in result else "kind"
@@ -45,6 +49,7 @@ def report(screen: Screen, result: dict[str, Any], rows: Sequence[Mapping[str, A
     _report_baselines(screen, result)
     for mode in ("greedy", "sampled"):
         _report_failures(screen, mode, result[mode], figures["quality"])
+    report_mode(screen, result, "greedy")
     for line in closing_lines(result, rows):
         screen.line(line)
 
@@ -143,18 +148,22 @@ def _report_failures(screen: Screen, mode: str, result: dict[str, Any], quality:
 
 
 def _relative(before: float, after: float) -> str:
-    return f"{(after / before - 1) * 100:+.0f} %" if before > 0 else f"{after - before:+.2f}"
+    """A share of the start, but the difference where the start is about 0 or the end is LARGEST times as much."""
+    is_share = before >= LEAST_START and after < LARGEST * before
+    return f"{(after / before - 1) * 100:+.0f} %" if is_share else f"{after - before:+.3f}"
 
 
 # --- What a run shows of its work besides numbers: the stages of a warm start, and an episode of the step.
 
 
 def show_stages(screen: Screen) -> Callable[[str, int, int], None]:
-    """Called with (stage, units done, units in all) it shows where a warm start stands."""
+    """Called with (stage, units done, units in all) it shows where a warm start stands, and says first what that is."""
     stage, shown = "", 0
 
     def show(name: str, done: int, total: int) -> None:
         nonlocal stage, shown
+        if not stage:
+            screen.line("note: the start weights are made before the first step: minutes, once; a cache keeps them")
         if name != stage:
             screen.stage(name, total)
             stage, shown = name, 0

@@ -4,7 +4,7 @@ kept, a directory as it was before a refusal, word of why it stopped."""
 from __future__ import annotations
 
 import logging
-import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,13 +16,14 @@ import yaml
 from agentgrpo.config.admission import needed_overrides
 from agentgrpo.config.build import user_code
 from agentgrpo.config.settings import RunSettings
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.durable import set_aside, write_atomic
 from agentgrpo.core.errors import ConfigError, DataError, StorageError
 from agentgrpo.core.interrupts import is_of_interrupt
 from agentgrpo.records.card import flatten
-from agentgrpo.records.metrics import METRICS
+from agentgrpo.records.metrics import METRICS, TIMINGS
 from agentgrpo.records.run_dir import CONFIG, EVAL, EVALUATED, TRAJECTORIES, RunDir, forget_stop, write_stop
-from agentgrpo.records.seals import problems
+from agentgrpo.records.seals import SEALS, problems
 from agentgrpo.records.trajectories import read_summary
 from agentgrpo.run.cpu_seconds import is_trained, trained_cpu_s
 from agentgrpo.run.examine import scorecards_path
@@ -119,15 +120,34 @@ def set_result_aside(run_dir: Path) -> None:
         set_aside(run_dir / EVAL, run_dir / "orphans")
 
 
-def next_commands(run: RunSettings, step: int) -> list[str]:
-    """To look at a run that is over after `step` steps, and to evaluate its last checkpoint."""
+def next_commands(run: RunSettings, step: int) -> dict[str, str]:
+    """What one may do with a run that is over after `step` steps -> the command line: look at it, and evaluate its last
+    checkpoint."""
+    commands = {"next": shell_line("view", run.dir)}
     last = CheckpointStore(run_dir=Path(run.dir)).path(step)
-    look = [f"agentgrpo view {shlex.quote(run.dir)}"]
-    if not last.is_dir():
-        return look
-    config = RunDir(Path(run.dir)).config
-    needed = needed_overrides(config, user_code(config), Path(run.dir))
-    return [*look, " ".join(["agentgrpo eval --ckpt", shlex.quote(str(last)), *needed])]
+    if last.is_dir():
+        line = [shell_line("eval", "--ckpt", str(last)), *_needed(RunDir(Path(run.dir)).config, run.dir)]
+        commands["or"] = " ".join(line)
+    return commands
+
+
+def can_go_on(run: RunSettings) -> bool:
+    """Whether there is a checkpoint to go on from, or none is needed: no step is done yet, and there will be one."""
+    run_dir = Path(run.dir)
+    will_have_one = bool(run.checkpoint_every) and not (run_dir / METRICS).exists()
+    return will_have_one or bool(CheckpointStore(run_dir=run_dir).candidates())
+
+
+def way_on(snapshot: Mapping[str, Any], run: RunSettings) -> str:
+    """How to go on with a run that is stopped, or to begin it again. snapshot: its configuration, interpolations
+    unresolved."""
+    if not can_go_on(run):
+        return "it keeps no checkpoint (run.checkpoint_every=0), so begin again in another run.dir"
+    return f"go on with: {' '.join([shell_line('resume', run.dir), *_needed(snapshot, run.dir)])}"
+
+
+def _needed(snapshot: Mapping[str, Any], run_dir: str) -> list[str]:
+    return needed_overrides(snapshot, user_code(snapshot), Path(run_dir))
 
 
 # --- A run that is refused, or interrupted before it has begun, leaves its directory as it found it.
@@ -135,13 +155,16 @@ def next_commands(run: RunSettings, step: int) -> list[str]:
 LOCK = "run.lock"
 OURS = frozenset({CONFIG, EVALUATED, LOCK})
 """What a run writes before it knows whether it can begin."""
+_FIRST = ("environment.json", "checkpoints", "sync", "tensorboard", "trackers.json", SEALS, TIMINGS)
+BEFORE_THE_FIRST_EPISODE = OURS.union(_FIRST)
+"""What there may be of a run that has not begun."""
 
 
 class RestoreOnRefusal:
     """A context manager around the run, made before its directory is and entered once that is locked: where it is left
-    by a refusal (ConfigError, DataError) or Ctrl-C and nothing but OURS has come or changed since, that goes again,
-    with the directories that were made for it. What was there before stays, OURS as they were, and so does everything
-    once there is more. is_ours: the directory has just been made for this run, though it is there already."""
+    by a refusal (ConfigError, DataError) or Ctrl-C before its first episode, whatever has come since goes again, with
+    the directories that were made for it. What was there before stays, OURS as they were, and so does everything once
+    there is more. is_ours: the directory has just been made for this run, though it is there already."""
 
     def __init__(self, run_dir: Path, *, is_ours: bool) -> None:
         self._run_dir = run_dir
@@ -161,15 +184,15 @@ class RestoreOnRefusal:
             return
         with suppress(OSError, StorageError):  # what cannot be tidied is no reason to hide why the run was refused
             before, now = self._before, _entries(self._run_dir)
-            if {name: s for name, s in before.items() if name not in OURS} != {
-                name: s for name, s in now.items() if name not in OURS
-            }:
+            is_changed = any(now.get(name) != at for name, at in before.items() if name not in OURS)
+            if is_changed or not now.keys() - before.keys() <= BEFORE_THE_FIRST_EPISODE:
                 return
             for name, text in self._texts.items():
                 if _text(self._run_dir / name) not in (None, text):
                     write_atomic(self._run_dir / name, text)
             for name in now.keys() - (before.keys() - ({LOCK} if self._locks else set())):
-                (self._run_dir / name).unlink()
+                path = self._run_dir / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             for folder in self._folders:
                 folder.rmdir()  # never one that has something in it
 

@@ -42,7 +42,7 @@ class TrainingSession:
     eval_key: str
     """What the initial policy is examined with: data, weights, sampling and seed, hashed."""
     go_on: str
-    """The command line that goes on with the run."""
+    """How to go on with the run, or to begin it again (resume.way_on)."""
 
 
 async def run_session(session: TrainingSession, progress: Progress) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ async def run_session(session: TrainingSession, progress: Progress) -> dict[str,
     the same figures. Raises Preempted after a signal; whatever stage it hits, `agentgrpo resume` goes on from there.
     """
     parts, examiner, engine = session.parts, session.examiner, session.parts.engine
-    go_on, grace_s, result = f"go on with: {session.go_on}", parts.run.grace_s, None
+    go_on, grace_s, result = session.go_on, parts.run.grace_s, None
     try:
         with RunContext(parts.world, go_on, grace_s=grace_s, at_once=parts.screen.close) as ctx:
             if parts.meter is not None:

@@ -13,6 +13,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from agentgrpo.cli.main import main
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.durable import Operation, injected
 from agentgrpo.records.run_dir import RunDir
 from agentgrpo.run import baselines
@@ -136,7 +137,7 @@ def test_a_run_that_is_stopped_in_a_baseline_says_how_to_go_on(
 
     with injected(stop):
         train(*SHORT, code=75)
-    assert f"go on with: agentgrpo resume '{run}'\n" in capsys.readouterr().err
+    assert f"go on with: {shell_line('resume', str(run))}\n" in capsys.readouterr().err
     assert main(["show", str(run)]) == 0
     assert "stopped" in capsys.readouterr().out
     assert main(["resume", str(run), "run.screen=plain"]) == 0

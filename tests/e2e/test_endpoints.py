@@ -14,6 +14,7 @@ import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentgrpo.cli.main import main
+from agentgrpo.core.commands import shell_line
 from agentgrpo.training.policy import load_policy
 from agentgrpo.worlds.almanac.dataset import Almanac
 from tests.e2e.conftest import rows
@@ -142,7 +143,7 @@ def test_a_server_that_is_lost_for_good_ends_the_run_resumable(
         assert main(["train", *settings(model, run_dir), *chosen]) == 8
         said = capsys.readouterr().err
         assert "no server for 0.5 s (engine.wait_s)" in said
-        assert f"go on with: agentgrpo resume '{run_dir}'" in said
+        assert f"go on with: {shell_line('resume', str(run_dir))}" in said
         assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
         server.lasts = 10**9
         assert main(["resume", str(run_dir), chosen[1]]) == 0

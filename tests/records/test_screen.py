@@ -109,7 +109,9 @@ def test_the_live_screen_shows_progress_trends_and_the_last_episode() -> None:
             screen.metrics(step, {"reward/mean": step / 10, "gradients/norm": 2000.0, "failures/timeout": 1.0})
             screen.advance()
         screen.trajectory("".join(f"line {i}\n" for i in range(14)) + HOSTILE)
-    frame = last_frame(file.getvalue())
+        screen.line("drawn above the frame")
+        above, *frame = last_frame(file.getvalue())
+    assert above == "drawn above the frame"
     assert frame[0].startswith("training ━")
     assert "12/12" in frame[0]
     # start: mean of 0 … 0.4, now: mean of 0.7 … 1.1
@@ -119,7 +121,7 @@ def test_the_live_screen_shows_progress_trends_and_the_last_episode() -> None:
         ["grad", "norm", "2,000", "2,000", "0.000"],
         ["failures", "12"],
     ]
-    assert [line.strip("│ ") for line in frame[5:-1]] == [
+    assert [line.strip("│ ") for line in frame[5:]] == [
         "╭─ last episode " + "─" * 43 + "╮",
         "...",
         *(f"line {i}" for i in range(3, 14)),
@@ -339,13 +341,31 @@ def test_a_low_terminal_gives_up_the_episode_first() -> None:
         screen.stage("training", 2)
         screen.metrics(0, {"reward/mean": 0.5, "correctness": 0.5})
         screen.trajectory("a\nb\nc")
-    assert [line.split()[0] for line in last_frame(file.getvalue()) if line][:4] == [
+        screen.line("drawn above the frame")
+        frame = last_frame(file.getvalue())
+    assert [line.split()[0] for line in frame if line][:5] == [
+        "drawn",
         "training",
         "now",
         "reward",
         "correct",
     ]
-    assert "last episode" not in last_frame(file.getvalue())
+    assert not any("last episode" in line for line in frame)
+
+
+def test_what_is_printed_after_the_end_stands_last_and_the_episode_goes() -> None:
+    of, file = console(60, 24, terminal=True)
+    with Screen("live", of) as screen:
+        screen.stage("evaluating end", 2)
+        screen.advance(2)
+        screen.trajectory("an episode, often a wrong one")
+        screen.line("drawn above the frame")
+        assert "last episode" in file.getvalue()
+        screen.close()
+        screen.line("verdict: PASS")
+    left = last_frame(file.getvalue())
+    assert left[0].startswith("evaluating end ━")
+    assert left[1:] == ["verdict: PASS"]
 
 
 def test_long_work_says_in_a_log_how_far_it_is() -> None:
@@ -458,6 +478,7 @@ def test_no_text_reaches_a_terminal_unsanitised(one: str, other: str) -> None:
         screen.stage("training", 3)
         screen.metrics(0, {"\x1b[2J" + other: 1.0})
         screen.trajectory("\x1b]0;owned\x07" + one)
+        screen.line("drawn above the frame")
     assert "\x1b[2J" not in file.getvalue()
     assert "\x1b]0;" not in file.getvalue()
     assert "\x07" not in file.getvalue()

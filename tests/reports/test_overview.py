@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from agentgrpo.cli.main import configs_dir, main
+from agentgrpo.core.commands import shell_line
 from agentgrpo.core.errors import BudgetSpent, GuardHalt, Preempted
 from agentgrpo.environments.search.metrics import SEARCH_FIGURES
 from agentgrpo.records.curves import Curve, curve_lines, curves_of
@@ -135,9 +136,9 @@ def test_in_a_pipe_it_is_ascii_curves_and_whole_lines(run: Path, capsys: pytest.
         "",
         "how to go on",
         "  look at it in a browser",
-        f"    agentgrpo view '{run}'",
+        f"    {shell_line('view', str(run))}",
         "  train 50 steps more",
-        f"    agentgrpo resume '{run}' run.max_steps=54",
+        f"    {shell_line('resume', str(run))} run.max_steps=54",
     ]
 
 
@@ -154,7 +155,7 @@ def test_a_run_that_was_stopped_says_by_what_and_how_it_goes_on(run: Path, capsy
     assert main(["show", str(run)]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[2:4] == ["trained: 4 of 4 steps; not evaluated yet", f"stopped after step 3 of 4: {spent}"]
-    assert lines[-1] == f"agentgrpo resume '{run}' budget.per_run.calls.web=6"
+    assert lines[-1] == f"{shell_line('resume', str(run))} budget.per_run.calls.web=6"
     with (run / "config.yaml").open("a") as file:
         file.write("environment: {name: 'my_env:Shop'}\n")
     assert main(["show", str(run)]) == 0

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -201,3 +203,40 @@ def times_out(world: ProcessGroup, slow: str, limited: int) -> str:
 @pytest.mark.parametrize("limited", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_time_limit_of_one_is_met_by_all_wherever_it_strikes(slow: str, expected: str, limited: int) -> None:
     assert on(2, times_out, slow, limited) == [expected, expected]
+
+
+OVERDUE = """
+import asyncio, os, signal, time
+from agentgrpo.run.context import RunContext
+from agentgrpo.training.process_group import Alone
+
+async def work():
+    for name in {signals}:
+        os.kill(os.getpid(), getattr(signal, name))
+    time.sleep(60)  # as an update that takes no notice
+
+async def run():
+    at_once = lambda: print("closed", flush=True)
+    with RunContext(Alone(), "go on with: agentgrpo resume x", grace_s={grace_s}, at_once=at_once) as ctx:
+        await ctx.do("the update", work())
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "grace_s", "code", "why"),
+    [
+        (["SIGTERM"], 0.1, 75, "SIGTERM, and its work did not end within 0.1 seconds"),
+        (["SIGTERM", "SIGINT"], 60.0, 130, "SIGTERM, and SIGINT came again"),
+        (["SIGINT", "SIGINT"], 60.0, 130, "SIGINT, and SIGINT came again"),
+    ],
+)
+def test_an_end_at_once_says_why_what_is_lost_and_how_to_go_on(
+    signals: list[str], grace_s: float, code: int, why: str
+) -> None:
+    program = OVERDUE.format(signals=signals, grace_s=grace_s)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    said = f"agentgrpo: stopped by {why}: it ends at once, and what was not saved yet is lost; "
+    assert (done.returncode, done.stdout) == (code, "closed\n")
+    assert done.stderr == f"{said}go on with: agentgrpo resume x\n"

@@ -101,8 +101,20 @@ def test_what_no_judge_graded_need_not_stand_out_from_what_a_judge_says_of_other
     assert paid.to_json()["verdict"] == "PASS"
 
 
-def test_a_change_is_a_share_only_of_what_is_above_0() -> None:
-    assert [_relative(2.0, 1.0), _relative(0.0, 0.5), _relative(-1.0, -0.5)] == ["-50 %", "+0.50", "+0.50"]
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (2.0, 1.0, "-50 %"),
+        (0.25, 1.0, "+300 %"),
+        (0.0, 0.5, "+0.500"),
+        (-1.0, -0.5, "+0.500"),
+        (0.0001, 0.0205, "+0.020"),  # which the table shows as 0.000
+        (0.002, 0.548, "+0.546"),  # or it would be +27300 %
+        (0.002, 0.001, "-50 %"),
+    ],
+)
+def test_a_change_is_a_share_only_of_a_start_that_is_well_above_0(before: float, after: float, change: str) -> None:
+    assert _relative(before, after) == change
 
 
 def test_different_tasks_do_not_pair() -> None:
@@ -151,8 +163,8 @@ held-out test, 4 tasks, greedy
 │ reward        │  0.500 │ 0.875 │       +75 % │ [+0.375, +0.375] │  0.875 │
 └───────────────┴────────┴───────┴─────────────┴──────────────────┴────────┘
 """
-SEARCH_REPORT += SEARCH_REPORT.replace("greedy", "sampled")
-SEARCH_REPORT += """\
+SEARCH_REPORT = f"""\
+{SEARCH_REPORT.replace("greedy", "sampled")}\
 by kind of question, greedy: before → after
 ┏━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━┓
 ┃ kind ┃ correctness ┃      rounds ┃         web ┃      rerank ┃
@@ -160,7 +172,7 @@ by kind of question, greedy: before → after
 │ a    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
 │ b    │ 1.00 → 1.00 │ 3.00 → 1.00 │ 2.00 → 0.00 │ 2.00 → 0.00 │
 └──────┴─────────────┴─────────────┴─────────────┴─────────────┘
-"""
+{SEARCH_REPORT}"""
 
 
 def constant(names: tuple[str, ...], values: tuple[float, ...], *failed: int) -> Scorecard:
@@ -287,6 +299,18 @@ def test_a_search_environments_eval_json_and_report() -> None:
     }
     assert json.dumps(evaluation.to_json()) == json.dumps(expected)
     assert printed(evaluation) == (f"{SEARCH_REPORT}verdict: PASS (fewer search rounds, correctness not lower)\n")
+
+
+def test_at_the_end_a_terminal_of_24_lines_has_the_greedy_table_and_the_verdict_and_nothing_below() -> None:
+    out = io.StringIO()
+    with Screen("live", Console(file=out, width=80, height=24, force_terminal=True, color_system=None)) as screen:
+        screen.stage("evaluating end", 2)
+        screen.trajectory("an episode, often a wrong one")
+        screen.advance(2)
+        report(screen, compared(SEARCH_FIGURES, constant(SEARCH, BEFORE), constant(SEARCH, AFTER)).to_json())
+    left = out.getvalue().splitlines()[-24:]
+    assert left[-1] == "verdict: PASS (fewer search rounds, correctness not lower)"
+    assert left[-13].startswith("held-out test, 4 tasks, greedy")
 
 
 def with_gold(of: Scorecard, precision: tuple[float, ...], *failed: int) -> Scorecard:

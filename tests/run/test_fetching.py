@@ -99,7 +99,9 @@ def test_it_is_downloaded_once_without_what_nothing_loads(hub: Hub) -> None:
     folder = fetched_folder(NAME, tell=told.append)
     assert {f.name for f in folder.iterdir()} == {f.name for f in hub.files.iterdir()} - {"pytorch_model.bin"}
     assert (folder / "model.safetensors").read_bytes() == (hub.files / "model.safetensors").read_bytes()
-    assert told == [f"note: {NAME} is no folder, nor is all of it in the hub's cache; downloading it from {hub.url}"]
+    assert told == [
+        f"note: {NAME} is no folder, nor is all of it in the hub's cache; downloading it from {hub.url}: minutes, once"
+    ]
     before = len(hub.asked)
     assert fetched_folder(NAME, tell=told.append) == local_folder(NAME) == folder
     assert (len(told), len(hub.asked)) == (1, before)

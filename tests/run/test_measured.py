@@ -244,7 +244,8 @@ async def test_the_report_has_them_in_one_table_with_the_policies(tmp_path: Path
     report(Screen("quiet", Console(file=out, width=200, highlight=False)), result)
     lines = out.getvalue().splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("beside baselines"))
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines[at:] if line.startswith("│")]
+    table = lines[at : next(i for i, line in enumerate(lines) if i > at and line.startswith("└"))]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table if line.startswith("│")]
     assert [row[0] for row in cells] == ["before", "after", *NAMES]
     assert cells[1] == ["after", "0.500", "4.000", "0.694", "1.000", "0.500", "0.010", ""]
     assert cells[2] == ["nothing", "0.000", "0.000", "1.000", "0.000", "0.000", "0.000", "+0.500 [+0.000, +1.000]"]

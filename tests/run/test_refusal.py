@@ -10,6 +10,7 @@ from agentgrpo.cli.main import main
 from agentgrpo.core.durable import RunLock, write_atomic
 from agentgrpo.core.errors import AgentGrpoError, ConfigError, DataError, TrainingError
 from agentgrpo.run.resume import RestoreOnRefusal
+from tests.e2e.conftest import SMALL_WORLD
 
 
 def refused(run_dir: Path, error: BaseException, *more: str, is_ours: bool = False) -> None:
@@ -108,4 +109,29 @@ def test_a_refused_run_leaves_no_directory_of_its_own(tmp_path: Path, monkeypatc
 
 def test_what_ctrl_c_ends_before_it_has_begun_goes_too(tmp_path: Path) -> None:
     refused(tmp_path / "runs" / "x", KeyboardInterrupt())
+    assert left(tmp_path) == []
+
+
+def test_what_a_run_prepares_before_its_first_episode_goes_too(tmp_path: Path) -> None:
+    """Its first checkpoint, a board and the file of its machine: then its evaluation is refused."""
+    more = ("environment.json", "checkpoints/step-000000", "tensorboard/events", "timings.jsonl", "seals.jsonl")
+    refused(tmp_path / "x", DataError("an evaluation over 1 task says nothing"), *more)
+    assert left(tmp_path) == []
+    (tmp_path / "notes").touch()
+    refused(tmp_path, ConfigError("no"), *more)
+    assert left(tmp_path) == ["notes"]
+
+
+def test_once_an_episode_is_recorded_all_of_it_stays(tmp_path: Path) -> None:
+    more = ("environment.json", "trajectories/eval-start-greedy.jsonl")
+    refused(tmp_path / "x", DataError("no"), *more)
+    assert left(tmp_path / "x") == ["config.yaml", "environment.json", "run.lock", "trajectories", more[1]]
+
+
+def test_a_board_that_cannot_be_had_is_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGRPO_CACHE", str(tmp_path / "cache"))  # which has no start weights
+    assert main(["train", *SMALL_WORLD, "run.log_with=[tensorboard,swanlab]", f"run.dir='{tmp_path}/runs/x'"]) == 2
+    assert "run.log_with names 'swanlab', whose package is not installed" in capsys.readouterr().err
     assert left(tmp_path) == []

@@ -56,7 +56,9 @@ def test_a_warm_start_is_not_silent_without_a_terminal() -> None:
     for done in range(0, 400, 10):
         time[0] += 2.0
         show("warm start", done, 400)
-    assert out.getvalue().splitlines() == [
+    said, *lines = out.getvalue().splitlines()
+    assert said == "note: the start weights are made before the first step: minutes, once; a cache keeps them"
+    assert lines == [
         "tokenizer: 1 to do",
         "warm start: 400 to do",
         "warm start: 50/400, 12 %, 1:10 left",

@@ -78,6 +78,11 @@ class Plan:
         )
 
     @property
+    def run_seconds(self) -> float:
+        """Of all steps; 0 where the device's speed is unknown."""
+        return sum(self.seconds.values()) * self.run.max_steps
+
+    @property
     def disk_bytes(self) -> int:
         """Tensors in the run directory, at most: checkpoints that are kept and one that is being written, and where
         servers sample the weights that they read, of two versions and one that is being written."""

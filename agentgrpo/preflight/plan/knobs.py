@@ -11,7 +11,8 @@ from agentgrpo.config.build import resolve
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.engines.cache import bucketed
 from agentgrpo.preflight.plan.estimate import PROCESSES, Plan, estimate
-from agentgrpo.preflight.plan.limits import Overrun, overruns
+from agentgrpo.preflight.plan.limits import LONG_S, Overrun, overruns
+from agentgrpo.run.first_look import SHORTER
 
 LEAST = 0.01
 """Share of what is taken that a setting must save to be named."""
@@ -19,8 +20,12 @@ RANK = 16
 SERVER = "http://127.0.0.1:8000"
 USUAL = 8
 """GPUs of a machine."""
+LEAST_TOKENS, LEAST_CONTEXT = 64, 1024
+"""Of a turn and of an episode: with fewer most tasks cannot be solved."""
+GPU: Mapping[str, Any] = {"device": "cuda", "memory_gib": 80.0, "peak_tflops": 312.0, "bandwidth_gib_s": 1899.0}
+"""What hardware=single_gpu says of itself: an A100."""
 Settings = Mapping[str, Any]
-"""Dotted key -> value; `--processes` is the flag, `engine` the preset."""
+"""Dotted key -> value; `--processes` is the flag, `engine` and `hardware` are presets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ def _turn(config: Mapping[str, Any], plan: Plan, short: Overrun, settings: Setti
     for key, value in settings.items():
         if key == "--processes":
             processes = value
+        elif key == "hardware":
+            changed[key] = {**config[key], **GPU}
         elif key == "engine":
             changed[key] = {"name": value, "urls": [SERVER], "max_context": config[key].get("max_context")}
         else:
@@ -94,7 +101,9 @@ def _turn(config: Mapping[str, Any], plan: Plan, short: Overrun, settings: Setti
             node[last] = value
     same_model = None if any(key.startswith("model.") for key in settings) else (plan.model, plan.source)
     try:
-        again = estimate(changed, processes=processes, model=same_model, rate=plan.rate)
+        again = estimate(
+            changed, processes=processes, model=same_model, rate=None if "hardware" in settings else plan.rate
+        )
     except ConfigError:
         return None
     takes = short.measure(again)
@@ -149,11 +158,40 @@ def _disk(plan: Plan) -> Iterator[Settings]:
         yield {"model.lora.rank": RANK}
 
 
+def _time(plan: Plan) -> Iterator[Settings]:
+    """What makes fewer or shorter steps: half or a quarter of each. On a CPU also all that makes a first look short,
+    and a GPU."""
+    r, h, config, node = plan.rollout, plan.hardware, plan.config, plan.config["model"]
+    yield {"run.max_steps": max(SHORTER["run.max_steps"], int(LONG_S / sum(plan.seconds.values())))}
+    if r.tasks_per_step > 1:
+        yield {"rollout.tasks_per_step": r.tasks_per_step // 2}
+    if r.group_size > 3:
+        yield {"rollout.group_size": r.group_size // 2}
+    if r.max_tokens > LEAST_TOKENS:
+        yield {"rollout.max_tokens": max(LEAST_TOKENS, r.max_tokens // 4)}
+    if (config["environment"].get("max_turns") or 0) > SHORTER["environment.max_turns"]:
+        yield {"environment.max_turns": SHORTER["environment.max_turns"]}
+    if plan.engine.max_context > LEAST_CONTEXT:
+        key = "environment" if config["environment"].get("max_context") else "engine"
+        yield {f"{key}.max_context": max(LEAST_CONTEXT, plan.engine.max_context // 4)}
+    if plan.algorithm.needs_reference:
+        yield {"algorithm.kl_coef": 0.0}
+    if node["lora"]["rank"] is None and not node["freeze"]:
+        yield {"model.lora.rank": RANK}
+    if h.device == "cpu":
+        groups = {**config, "run.eval": config["run"]["eval"]}
+        parts = {key: key.rpartition(".") for key in SHORTER}
+        shorter = {key: v for key, v in SHORTER.items() if (groups[parts[key][0]].get(parts[key][2]) or 0) > v}
+        if len(shorter) > 1:
+            yield shorter
+        yield {"hardware": "single_gpu"}
+
+
 def _spending(plan: Plan) -> Iterator[Settings]:
     """What makes fewer calls: half of each, and as many steps as the limit allows."""
     r, run, environment = plan.rollout, plan.run, plan.config["environment"]
     for short in overruns(plan):
-        if short.each_step:
+        if short.each_step and short.kind != "time":
             fixed = short.takes - run.max_steps * short.each_step
             yield {"run.max_steps": max(1, int((short.limit - fixed) / short.each_step))}
     if r.tasks_per_step > 1:
@@ -175,6 +213,7 @@ def _spending(plan: Plan) -> Iterator[Settings]:
 CANDIDATES: Mapping[str, Callable[[Plan], Iterator[Settings]]] = {
     "memory": _memory,
     "disk": _disk,
+    "time": _time,
     "money": _spending,
     "calls": _spending,
 }

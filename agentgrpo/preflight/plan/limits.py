@@ -9,11 +9,14 @@ from functools import partial
 from agentgrpo.preflight.plan.device import LARGE_SHARE
 from agentgrpo.preflight.plan.estimate import Plan
 
+LONG_S = 86_400.0
+"""A run that is estimated to take longer is told what would shorten it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrun:
     """`measure` of the plan is `takes`, more than `limit`; `said` is where the limit is from. memory and disk are in
-    bytes."""
+    bytes, time in seconds."""
 
     kind: str
     takes: float
@@ -48,6 +51,14 @@ def _limits(plan: Plan) -> Iterator[Overrun]:
             said="free where the run directory would be",
             measure=lambda p: p.disk_bytes,
         )
+    yield Overrun(
+        kind="time",
+        takes=plan.run_seconds,
+        limit=LONG_S,
+        said="for all steps",
+        measure=lambda p: p.run_seconds,
+        each_step=sum(plan.seconds.values()),
+    )
     yield from _budgets(plan)
 
 

@@ -25,6 +25,7 @@ def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
         f"a step ({plan.config['task']['name']}, {plan.config['environment']['name']}):",
         *_work(plan),
         *_time(plan),
+        *_advice(plan, advice, "time"),
         *_rate(plan),
         *_calls(plan),
         *_advice(plan, advice, "calls", "money"),
@@ -73,16 +74,20 @@ def _advice(plan: Plan, advice: Sequence[Knob], *kinds: str) -> Iterator[str]:
     for short in overruns(plan):
         if short.kind not in kinds:
             continue
-        write = _amount(short.kind)
-        yield f"  too much: {write(short.takes)} of {write(short.limit)} ({short.said}). Each planned with:"
+        write, fits = _amount(short.kind), "which fits"
+        if short.kind == "time":
+            fits = f"at most {write(short.limit)}"
+            yield f"  long: {write(short.takes)} {short.said}. Each planned with:"
+        else:
+            yield f"  too much: {write(short.takes)} of {write(short.limit)} ({short.said}). Each planned with:"
         found = [knob for knob in advice if knob.of == short.kind]
-        rows = [
-            (k.text, f"-{write(k.saves)}", f"leaves {write(k.takes)}", "which fits" if k.fits else "") for k in found
-        ]
+        rows = [(k.text, f"-{write(k.saves)}", f"leaves {write(k.takes)}", fits if k.fits else "") for k in found]
         yield from (f"  {line}" for line in (table(rows) if rows else ["  no setting that is known here helps"]))
 
 
 def _amount(kind: str) -> Callable[[float], str]:
+    if kind == "time":
+        return duration
     return (lambda value: f"{gib(value)} GiB") if kind in ("memory", "disk") else (lambda value: f"{value:,.2f}")
 
 
@@ -113,8 +118,9 @@ def _time(plan: Plan) -> Iterator[str]:
     shares = ", ".join(f"{name} {duration(value)}" for name, value in parts.items() if value)
     yield f"  time: {duration(total)} for so many tokens: {shares} ({ESTIMATE}, from {plan.rate.basis})"
     yield (
-        f"  {plan.run.max_steps:,} steps: {duration(total * plan.run.max_steps)} ({ESTIMATE}; evaluations, and what is "
-        "waited for of tools, judges and searches, come on top)"
+        f"  {plan.run.max_steps:,} steps: {duration(plan.run_seconds)} ({ESTIMATE}, if every turn and every context is "
+        "as long as is allowed, which is rare; evaluations, and what is waited for of tools, judges and searches, come "
+        "on top)"
     )
 
 

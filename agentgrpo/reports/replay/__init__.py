@@ -27,7 +27,7 @@ from rich.console import Console
 
 from agentgrpo.config.build import PartNode
 from agentgrpo.config.hardware import Launch
-from agentgrpo.core.commands import Command, VerbResult
+from agentgrpo.core.commands import Command, VerbResult, shell_line
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.records.html_page import json_text
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
@@ -78,7 +78,7 @@ def _tools(given: Any) -> str:
     if given["all"] == (given["episode"] is not None):
         raise ConfigError(
             "replay needs one of --episode ID and --all; the episodes of a file are listed by "
-            f"agentgrpo show '{given['run_dir']}'"
+            f"{shell_line('show', given['run_dir'])}"
         )
     return tools
 

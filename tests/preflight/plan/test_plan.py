@@ -180,6 +180,36 @@ def test_every_setting_that_is_named_helps_as_much_as_is_said(capsys: pytest.Cap
         assert again["fits"] is knob["fits"]
 
 
+DAYS = [*OWN, "model=smollm2_135m", "hardware.memory_gib=80", "hardware.peak_tflops=1", "hardware.bandwidth_gib_s=2"]
+
+
+def test_a_run_of_days_says_what_shortens_it(capsys: pytest.CaptureFixture[str]) -> None:
+    text = plan(capsys, *DAYS)
+    [long] = re.findall(r"  long: (\S+ d) for all steps\. Each planned with:", text)
+    assert f"150 steps: {long} (" in text
+    rows = re.findall(r"    (\S.*?) +-(\S+) (?:d|h) +leaves (\S+) (d|h|min)(  at most 24 h)?\n", text)
+    assert {row[0] for row in rows} >= {"hardware=single_gpu", "rollout.group_size=4", "model.lora.rank=16"}
+    assert {row[0] for row in rows if row[4]} >= {"hardware=single_gpu"}
+    assert all(row[3] != "d" or float(row[2]) <= 2 for row in rows if row[4])
+
+
+@pytest.mark.slow
+def test_every_setting_that_shortens_a_run_does_so_by_as_much_as_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is planned once more from the command line."""
+    short = figures(capsys, *DAYS)
+    days = sum(short["step"]["seconds"].values()) * short["run"]["steps"]
+    knobs = [k for k in short["knobs"] if k["of"] == "time"]
+    assert [k["takes"] for k in knobs] == sorted(k["takes"] for k in knobs)
+    for knob in knobs:
+        given = [f"{key}={value}" for key, value in knob["settings"].items()]
+        stated = [word for word in DAYS if not word.startswith("hardware.") or "hardware" not in knob["settings"]]
+        again = figures(capsys, *stated, *given)
+        seconds = sum(again["step"]["seconds"].values()) * again["run"]["steps"]
+        assert seconds == pytest.approx(knob["takes"], rel=1e-9), knob
+        assert days - seconds == pytest.approx(knob["saves"], rel=1e-9)
+        assert knob["fits"] is (seconds <= 86_400)
+
+
 @pytest.mark.slow
 def test_keys_and_values_get_the_room_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     """Where the rollout takes most: the largest budget that fits, in whole thousands of tokens."""
