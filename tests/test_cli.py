@@ -674,7 +674,6 @@ PROGRAMS = [
     ("{python: {python: /tmp/pwn}}", "tools.python.python=/tmp/pwn"),
     ("{python: {sandbox: unsafe_subprocess}}", "tools.python.sandbox=unsafe_subprocess"),
     ("{python: {python: '${environment.system_prompt}'}}", "tools.python.python="),
-    ("{x: '${reward.terms}', mcp: {command: '${environment.system_prompt}'}}", "tools.mcp.command="),
 ]
 
 
@@ -690,6 +689,15 @@ def test_a_snapshot_starts_no_program(
     assert f"agentgrpo: {expected}" in error
     assert "lets a run directory start programs; to allow it, add to this command line: " in error
     assert (error.count("\n"), JOBS) == (1, [])
+
+
+def test_a_snapshot_gives_no_program_a_variable(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "config.yaml"
+    kept = re.sub(r"^tools:.*?(?=^\w)", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    path.write_text(f"{kept}tools: {{mcp: {{command: '${{environment.system_prompt}}'}}}}\n", encoding="utf-8")
+    assert main(["resume", str(run_dir)]) == 2
+    assert "tools.mcp.command takes the value of HOME, and all users can list" in capsys.readouterr().err
+    assert not JOBS
 
 
 def test_a_program_is_resumed_when_named_again(run_dir: Path) -> None:

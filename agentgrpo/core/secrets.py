@@ -179,7 +179,7 @@ def keep_typed(words: Sequence[str]) -> None:
         last = key.rpartition(".")[2]
         _typed.update(secret for _, secret in found_under(last, value.strip("'\"")))
         _typed.update(secret for _, secret in found_in(word.removeprefix(f"{key}="), is_command="://" not in word))
-        if last.endswith("_env") and not is_variable(value):
+        if last.endswith("_env") and _is_value(value) and not is_variable(value):
             _typed.add(value)
         if "://" in word:
             keep(*VARIABLE.findall(word))

@@ -215,7 +215,7 @@ def _annotated(parameters: Sequence[inspect.Parameter]) -> bool | None:
 
 
 def _rows(said: object, count: int, where: str) -> list[Any]:
-    is_row = (isinstance(said, Sequence) and not isinstance(said, str)) or getattr(said, "ndim", 0)
+    is_row = (isinstance(said, Sequence) and not isinstance(said, str)) or getattr(said, "ndim", 0) > 0
     rows = list(islice(said, count + 1)) if is_row else []  # type: ignore[call-overload]
     if len(rows) != count:
         what = f"{len(rows)} or more" if is_row else f"a {type(said).__name__}"

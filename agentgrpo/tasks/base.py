@@ -27,16 +27,13 @@ class TaskDataset(Protocol):
 
     def split(self, name: str) -> Sequence[Task]:
         """Tasks of "train", "dev" or "test", in a fixed order. Raises DataError for a split that does not exist."""
-        ...
 
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         """Passages by retriever name: "vdb" and, where there is one, "web"; "pages" are those that environment.fetcher
         has where its name is task."""
-        ...
 
     def thesaurus(self) -> Mapping[str, Sequence[str]]:
         """Query word -> words that the documents use instead, for a reranker that has no model; may be empty."""
-        ...
 
 
 @runtime_checkable
@@ -63,7 +60,6 @@ class Demonstrator(Protocol):
     def act(self, context: str) -> str | ParsedTurn:
         """The next turn, given the whole context so far as text: its text, or what a renderer that speaks of tools
         writes it from."""
-        ...
 
 
 @runtime_checkable
@@ -72,7 +68,6 @@ class ToolDemonstrator(Protocol):
 
     def next_turn(self, answered: Sequence[str]) -> ParsedTurn:
         """answered: what its calls so far were answered with, in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +107,6 @@ class TeachingDataset(TaskDataset, Protocol):
     @property
     def demonstration_fingerprint(self) -> str:
         """Hash of everything that determines the demonstration worlds and what is done in them."""
-        ...
 
     def demonstration_worlds(self, count: int, tasks_per_world: int) -> Iterable[DemonstrationWorld]: ...
 
@@ -123,4 +117,3 @@ class DemonstratedDataset(TeachingDataset, Protocol):
 
     def oracle(self, task: Task) -> Demonstrator | ToolDemonstrator:
         """The ideal policy: what the trained one is measured against."""
-        ...

@@ -12,17 +12,17 @@ from agentgrpo.core.types import Message, Task
 from agentgrpo.tasks.base import DemonstratedDataset, TeachingDataset
 from agentgrpo.tasks.jsonl import jsonl
 from agentgrpo.tasks.questions.dataset import QuestionSet
-from agentgrpo.tasks.questions.demonstrating import Reader
+from agentgrpo.tasks.questions.demonstrating import QuestionDemonstrator
 from agentgrpo.tasks.scripts import answer, call
 
 FREQUENCY = {"which": 9, "animal": 8, "eats": 3, "the": 9, "leaves": 2, "of": 9, "eucalyptus": 1}
 
 
-def reader(question: str, *references: str) -> Reader:
+def reader(question: str, *references: str) -> QuestionDemonstrator:
     task = Task(
         id="q", messages=(Message(role="user", content=question),), references=references, metadata={}, data_source="q"
     )
-    return Reader(task, FREQUENCY)
+    return QuestionDemonstrator(task, FREQUENCY)
 
 
 def test_it_asks_the_question_and_reads_the_answer() -> None:

@@ -69,11 +69,9 @@ def test_attacks_succeed_without_the_sandbox_and_fail_in_it() -> None:
     command = [sys.executable, "-W", "ignore", str(CHECKOUT / "scripts" / "attack.py"), "--only", *ATTACKS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     drivers = 2 if os.geteuid() == 0 else 1
-    assert (done.stdout.splitlines()[-1], done.returncode, done.stderr) == (
-        f"{drivers * len(ATTACKS)} passed, 0 failed",
-        0,
-        "",
-    ), done.stdout
+    passed = re.fullmatch(r"(\d+) passed, 0 failed", done.stdout.splitlines()[-1])
+    assert (bool(passed), done.returncode, done.stderr) == (True, 0, ""), done.stdout
+    assert passed and int(passed[1]) > drivers * len(ATTACKS), "an attack has several ways in: a tool, a command"
 
 
 async def test_what_a_program_finds(sandbox: BubblewrapSandbox) -> None:

@@ -24,7 +24,6 @@ from agentgrpo.environments.base import Observation, Scores
 from agentgrpo.environments.conversation import Conversation
 from agentgrpo.environments.factory import Attempt, EnvironmentDefaults, TurnLimits
 from agentgrpo.environments.figures import Figures
-from agentgrpo.environments.own import columns_of
 from agentgrpo.environments.program.program import (
     API_KEY,
     Call,
@@ -38,6 +37,7 @@ from agentgrpo.environments.program.session import Session, SessionLimits
 from agentgrpo.environments.program.trained import TrainedBranches, Which
 from agentgrpo.renderers.base import ToolRenderer
 from agentgrpo.retrieval.lazy import extra_missing
+from agentgrpo.tasks.columns import columns_of
 from agentgrpo.tools.hidden_tests.sandboxed import TESTS, TESTS_FAILED, TESTS_PASSED, HiddenTests
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
 

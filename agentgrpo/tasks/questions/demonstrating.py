@@ -23,7 +23,7 @@ _NUM_RAREST = 4
 """Words of the second query."""
 
 
-class Reader:
+class QuestionDemonstrator:
     """Searches for the question as it is asked, then for its rarest words; answers once a result holds an acceptable
     answer, and with "" if none does (tasks.base.ToolDemonstrator)."""
 
@@ -65,8 +65,8 @@ class ReadingWorld:
     def corpora(self) -> Mapping[str, Sequence[Passage]]:
         return self._corpora
 
-    def demonstrator(self, task: Task) -> Reader:
-        return Reader(task, self._frequency)
+    def demonstrator(self, task: Task) -> QuestionDemonstrator:
+        return QuestionDemonstrator(task, self._frequency)
 
 
 SOURCE = Path(__file__).read_text("utf-8")
