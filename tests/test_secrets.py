@@ -372,3 +372,10 @@ def test_arguments_of_a_package_are_no_words_of_its_process(tmp_path: Path, monk
     assert rows("mine", {"api_key": CANARY}, str(stand_in)) == {"api_key": CANARY}
     assert seen.read_text().strip().endswith(" mine")
     assert CANARY not in seen.read_text()
+
+
+@pytest.mark.parametrize("nothing", ["null", "none", "''", "true"])
+def test_a_key_that_is_left_out_is_no_secret(nothing: str) -> None:
+    record = '{"error":null,"done":true,"why":"none"}'
+    with guarded([f"engine.api_key_env={nothing}"]):
+        assert masked(record) == record

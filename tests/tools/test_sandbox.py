@@ -71,7 +71,8 @@ def test_attacks_succeed_without_the_sandbox_and_fail_in_it() -> None:
     drivers = 2 if os.geteuid() == 0 else 1
     passed = re.fullmatch(r"(\d+) passed, 0 failed", done.stdout.splitlines()[-1])
     assert (bool(passed), done.returncode, done.stderr) == (True, 0, ""), done.stdout
-    assert passed and int(passed[1]) > drivers * len(ATTACKS), "an attack has several ways in: a tool, a command"
+    assert passed is not None
+    assert int(passed[1]) > drivers * len(ATTACKS), "an attack has several ways in: a tool, a command"
 
 
 async def test_what_a_program_finds(sandbox: BubblewrapSandbox) -> None:
