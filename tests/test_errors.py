@@ -72,7 +72,9 @@ def test_an_error_is_repeated_as_one_line_that_can_be_printed(error: Exception, 
     assert line_of(error) == line
     with pytest.raises(EnvironmentFailure) as raised, boundary(EnvironmentFailure, "reset"):
         raise error
-    assert str(raised.value) == f"reset: {line}"
+    here = test_an_error_is_repeated_as_one_line_that_can_be_printed
+    assert str(raised.value).startswith(f"reset: {line} (test_errors.py:")
+    assert str(raised.value).endswith(f" in {here.__name__})")
 
 
 @pytest.mark.parametrize(("part", "times"), [("x", 50_000_000), ("line\n", 10**6), ("\n", 10**6), ("\ud800 ", 10**6)])
