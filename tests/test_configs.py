@@ -61,7 +61,7 @@ def preset(group: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", presets()["experiment"])
 def test_every_experiment_composes(name: str) -> None:
-    assert set(compose(f"experiment={name}", *(OWN_DATA if name in ("none", "laptop") else ()))) == set(build.ROOT)
+    assert set(compose(f"experiment={name}", *(OWN_DATA if name in ("none", "laptop", "documents") else ()))) == set(build.ROOT)
 
 
 def test_the_experiment_with_an_own_agent_differs_in_the_agent_and_its_reward_alone(
