@@ -24,6 +24,7 @@ from transformers import (
 
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
+from agentgrpo.engines.vocabulary import Vocabulary
 
 VOCAB = 320
 EOS = 257
@@ -144,9 +145,11 @@ def bits(played: dict[tuple[int, int], list[Completion]]) -> dict[tuple[int, int
 
 
 @torch.no_grad()
-def plain_logprobs(policy: PreTrainedModel, tokens: Sequence[int]) -> list[float]:
-    """log p of tokens[1:] by one full forward pass of the model itself."""
+def plain_logprobs(policy: PreTrainedModel, tokens: Sequence[int], *, all_rows: bool = False) -> list[float]:
+    """log p of tokens[1:] by one full forward pass of the model itself, among tokens or among all rows of its output
+    layer."""
     ids = torch.tensor([tokens])
-    logprobs = policy(input_ids=ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
+    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].double()
+    logprobs = (logits if all_rows else Vocabulary.of(VOCAB, tokenizer()).within(logits)).log_softmax(-1)
     scores: list[float] = logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist()
     return scores
