@@ -17,7 +17,7 @@ MOST = 10_000_000
 
 
 class OverlongTasks(NamedTuple):
-    count: int
+    num_tasks: int
     """Tasks that were looked at."""
     ids: tuple[str, ...]
     """Of those that are too long, in order."""
@@ -36,7 +36,7 @@ class OverlongTasks(NamedTuple):
         least = self.held - self.room
         less = f", less environment.min_context_left={least}," if least > 1 else ""
         return (
-            f"{len(self.ids):,} of {self.count:,} {what} open with more than {self.room} tokens, the longest with "
+            f"{len(self.ids):,} of {self.num_tasks:,} {what} open with more than {self.room} tokens, the longest with "
             f"{self.longest}, and {self.key}={self.held}{less} leaves no room for a turn; {outcome}: "
             f"{', '.join(self.ids[:NAMED])}{more}. Raise {self.key}, or shorten them"
         )
@@ -49,14 +49,16 @@ def overlong(runner: PolicyRunner, tasks: Sequence[Task]) -> OverlongTasks:
     if limits.max_context is not None and limits.max_context < held:
         held, key = limits.max_context, "environment.max_context"
     room = held - max(1, limits.min_context_left)
-    found: list[Task] = []
-    # what stands around a message: at most all that the shortest task opens with
-    frame = environment.opening_tokens(min(tasks, key=_num_bytes), most=room) if tasks else None
-    for task in tasks if frame is not None else ():
-        at_most = frame * max(1, len(task.messages)) + _num_bytes(task)  # a token stands for a byte at least
-        if at_most > room and (environment.opening_tokens(task, most=room) or 0) > room:
-            found.append(task)
-    longest = environment.opening_tokens(max(found, key=_num_bytes), most=MOST) or 0 if found else 0
+
+    def taken(task: Task, most: int = room) -> int:
+        """0 where it is not known before an attempt."""
+        return environment.opening_tokens(task, most=most) or 0
+
+    # what stands around a message: at most all that the shortest task opens with; a token stands for a byte at least
+    frame = taken(min(tasks, key=_num_bytes)) if tasks else 0
+    long = [task for task in tasks if frame and frame * max(1, len(task.messages)) + _num_bytes(task) > room]
+    found = [task for task in long if taken(task) > room]
+    longest = taken(max(found, key=_num_bytes), MOST) if found else 0
     return OverlongTasks(len(tasks), tuple(task.id for task in found), longest, room, key, held)
 
 

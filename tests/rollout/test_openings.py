@@ -64,7 +64,7 @@ async def test_exactly_those_that_have_no_room_for_a_turn(tmp_path: Path, left: 
     room = (limit or ROOM) - left
     tasks = [of_length(of, n) for n in (room + 1, room - 1, room, room + 2)]
     found = overlong(of, tasks)
-    assert (found.count, found.ids, found.longest, found.room) == (4, (tasks[0].id, tasks[3].id), room + 2, room)
+    assert (found.num_tasks, found.ids, found.longest, found.room) == (4, (tasks[0].id, tasks[3].id), room + 2, room)
     for task in tasks:
         episode = await of.run(task, sample_index=0, stream="s", sampling=SamplingParams(max_tokens=5))
         assert bool(episode.turns) is (task.id not in found.ids)
