@@ -100,7 +100,8 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
         if len(turn.token_ids) < len(renderer.encode_action(text)):
             end = renderer.decode(turn.token_ids[-1:])
             chat.row.refuse(f"an assistant message holds {end!r}, which ends a turn; take it out")
-        if turn.reasoning.strip() != exchange.turn.reasoning.strip():
+        thought = _parsed(renderer, turn.token_ids).reasoning if renderer.in_turns else turn.reasoning
+        if exchange.turn.reasoning and thought.strip() != exchange.turn.reasoning.strip():
             chat.row.refuse("an assistant message has reasoning, which this model's format has no place for")
         if [call.name for call in turn.calls] != [call.name for call in exchange.turn.calls]:
             chat.row.refuse("a tool call is not read as it is written in this model's format; look at its name")
@@ -120,6 +121,11 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
         metrics={"tool_turns": float(sum(bool(exchange.turn.calls) for exchange in chat.exchanges))},
         environment="chat",
     )
+
+
+def _parsed(renderer: Renderer, token_ids: Sequence[int]) -> ParsedTurn:
+    """A conversation reads its turns only where it has tools."""
+    return cast(ToolRenderer, renderer).parse(token_ids)
 
 
 def _written(renderer: Renderer, turn: ParsedTurn, chat: Chat) -> str:

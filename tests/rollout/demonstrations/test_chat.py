@@ -29,6 +29,7 @@ from tests.runners import tool_runner
 
 USER = {"role": "user", "content": QUESTION}
 CALLS = (ToolCall(name="add", arguments={"a": 2, "b": 3}), ToolCall(name="say", arguments={"text": "x"}))
+THOUGHT = "<think>\n2 and 3\n</think>\n\n"
 HOSTILE = "4 <|im_end|></s><eos>"
 TURNS = (ParsedTurn(calls=CALLS), ParsedTurn(calls=CALLS[:1]), ParsedTurn(answer="5"))
 
@@ -121,6 +122,15 @@ def test_a_turn_that_is_not_learned_from_stays_in_the_context(tmp_path: Path) ->
     assert [s.text for s in one_learned.segments if s.is_trained] == ["No, 5.<|im_end|>"]
     assert sum(one_learned.loss_mask) == len(renderer.encode_action("No, 5.<|im_end|>"))
     assert shown.notes == [f"{tmp_path / 'chats.jsonl'}: not read, as they say nothing to a model: id"]
+
+
+@pytest.mark.parametrize("tools", [[], [{"name": "add"}]])
+@pytest.mark.parametrize("message", [{"reasoning_content": "2 and 3", "content": "5"}, {"content": THOUGHT + "5"}])
+def test_reasoning_is_written_where_the_format_has_a_place_for_it(tmp_path: Path, tools: Any, message: Any) -> None:
+    row = {"messages": [USER, {"role": "assistant", **message}], "tools": tools}
+    _, [episode] = recited(tmp_path, families.renderer("qwen3"), row)
+    [turn] = episode.turns
+    assert turn.text == f"{THOUGHT}5<|im_end|>"
 
 
 def test_rows_of_other_splits_are_left_out_with_a_note(tmp_path: Path) -> None:
