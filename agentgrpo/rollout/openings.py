@@ -6,9 +6,10 @@ Only a text that is long enough for it is tokenised, so that a hundred thousand 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from agentgrpo.core.types import Task
+from agentgrpo.core.types import Message, Task
 from agentgrpo.rollout.loop import PolicyRunner
 
 NAMED = 3
@@ -29,6 +30,11 @@ class OverlongTasks(NamedTuple):
     """Of the setting that bounds a context."""
     held: int
     """Its value."""
+
+    def others(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Those of `tasks` that can be begun."""
+        left_out = frozenset(self.ids)
+        return [task for task in tasks if task.id not in left_out] if left_out else tasks
 
     def line(self, what: str, outcome: str) -> str:
         """what: the tasks are called. outcome: what becomes of those that are too long."""
@@ -54,12 +60,17 @@ def overlong(runner: PolicyRunner, tasks: Sequence[Task]) -> OverlongTasks:
         """0 where it is not known before an attempt."""
         return environment.opening_tokens(task, most=most) or 0
 
-    # what stands around a message: at most all that the shortest task opens with; a token stands for a byte at least
-    frame = taken(min(tasks, key=_num_bytes)) if tasks else 0
+    # what stands around a message is at most all that a task opens with which says nothing
+    frame = taken(_silent(tasks[0])) if tasks else 0
+    # a token stands for a byte at least
     long = [task for task in tasks if frame and frame * max(1, len(task.messages)) + _num_bytes(task) > room]
     found = [task for task in long if taken(task) > room]
     longest = taken(max(found, key=_num_bytes), MOST) if found else 0
     return OverlongTasks(len(tasks), tuple(task.id for task in found), longest, room, key, held)
+
+
+def _silent(task: Task) -> Task:
+    return replace(task, messages=tuple(Message(role=m.role, content="?") for m in task.messages))
 
 
 def _num_bytes(task: Task) -> int:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -192,9 +192,7 @@ class Run(Inputs):
     @property
     def train_tasks(self) -> Sequence[Task]:
         """The training tasks that can be begun."""
-        tasks = self.dataset.split("train")
-        left_out = frozenset(id for found in self.overlong for id in found.ids)
-        return [task for task in tasks if task.id not in left_out] if left_out else tasks
+        return reduce(lambda tasks, found: found.others(tasks), self.overlong, self.dataset.split("train"))
 
     @property
     def left_out(self) -> Sequence[str]:
@@ -417,7 +415,7 @@ def _in_environment(
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer, is_graded=is_graded)
     tasks = inputs.dataset.split("train")
     too_long = overlong(runner, tasks)
-    fitting = [task for task in tasks if task.id not in too_long.ids] if too_long.ids else tasks
+    fitting = too_long.others(tasks)
     for task in (fitting or tasks)[:1]:
         runner.rehearse(task)
     if tasks and not fitting:
