@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from agentgrpo.engines.vocabulary import NEVER, Vocabulary
 
@@ -57,11 +56,9 @@ class Head:
         device = linear.weight.device.type
         autocast = torch.is_autocast_enabled(device)
         # [V, hidden], as the products want it: the weight itself, or a copy of another dtype.
-        self._rows = slice(None if vocabulary is None else vocabulary.size)
-        weight = linear.weight.detach()[self._rows]
-        self._weight = weight.to(torch.get_autocast_dtype(device) if autocast else weight.dtype)
-        gaps = () if vocabulary is None else vocabulary.gaps
-        self._gaps = torch.tensor(gaps, device=linear.weight.device) if gaps else None
+        self._weight = linear.weight.detach().to(torch.get_autocast_dtype(device) if autocast else linear.weight.dtype)
+        unused = () if vocabulary is None else vocabulary.unused
+        self._unused = torch.tensor(unused, device=linear.weight.device) if unused else None
         self._states = self._e = self._s = self._entropy = torch.empty(0)
 
     def chunks(self, num_tokens: int) -> Iterator[slice]:
@@ -108,17 +105,14 @@ class Head:
         e, weight, bias = self._e.to(self._weight.dtype), self._linear.weight, self._linear.bias
         if weight.requires_grad:
             scaled = (factor * self._states).to(e.dtype)
-            if weight.grad is None and len(self._weight) < len(weight):
-                weight.grad = torch.zeros_like(weight)
             if weight.grad is None:
                 weight.grad = torch.mm(e.T, scaled).to(weight.dtype)
             elif weight.grad.dtype == e.dtype:
-                weight.grad[self._rows].addmm_(e.T, scaled)
+                weight.grad.addmm_(e.T, scaled)
             else:
-                weight.grad[self._rows].add_(torch.mm(e.T, scaled))
+                weight.grad += torch.mm(e.T, scaled)
         if bias is not None and bias.requires_grad:
             of_bias = torch.mv(self._e.T, factor[:, 0]).to(bias.dtype)
-            of_bias = pad(of_bias, (0, len(bias) - len(of_bias)))
             bias.grad = of_bias if bias.grad is None else bias.grad + of_bias
         return (factor * torch.mm(e, self._weight)).to(self._states_dtype)
 
@@ -152,7 +146,7 @@ class Head:
         else:
             self._e.copy_(torch.mm(self._states, self._weight.T))
         if bias is not None:
-            self._e += bias[self._rows]
-        if self._gaps is not None:
-            self._e.index_fill_(1, self._gaps, NEVER)
+            self._e += bias
+        if self._unused is not None:  # not cut off: products of another width have other bits
+            self._e.index_fill_(1, self._unused, NEVER)
         return self._e
