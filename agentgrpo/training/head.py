@@ -147,6 +147,6 @@ class Head:
             self._e.copy_(torch.mm(self._states, self._weight.T))
         if bias is not None:
             self._e += bias
-        if self._unused is not None:  # not cut off: products of another width have other bits
+        if self._unused is not None:
             self._e.index_fill_(1, self._unused, NEVER)
         return self._e

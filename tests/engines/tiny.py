@@ -7,14 +7,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -41,6 +44,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in ("<|pad|>", "<|eos|>")])
     backend.add_tokens([AddedToken("</search>", normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>")
+
+
+@cache
+def saved_tokenizer() -> PreTrainedTokenizerBase:
+    """The tokenizer as the folder of a Qwen2 gives it back: with <|endoftext|> 259, one token more to be sampled."""
+    with TemporaryDirectory() as folder:
+        model("qwen2").config.save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    return loaded
 
 
 def encode(text: str) -> list[int]:
