@@ -279,7 +279,7 @@ where there is none."""
 
 PROVIDED: Mapping[str, frozenset[str]] = {
     "environment": frozenset({"prices", "call_prices", "describe_tools", "run_files"}),
-    "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank"}),
+    "engine": frozenset({"run_seed", "own_weights", "context_limit", "sync_dir", "rank", "unused_ids"}),
     "evidence": frozenset({"thesaurus"}),
     "reranker": frozenset({"thesaurus"}),
 }

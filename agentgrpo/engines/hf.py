@@ -40,6 +40,7 @@ from agentgrpo.engines.recorded import CudaGraphs, RecordedDecoding, Recorder
 from agentgrpo.engines.sampling import Distribution, Noise, StopRules, sample
 from agentgrpo.engines.schedule import EngineTurn, Schedule, Step
 from agentgrpo.engines.torch_settings import TorchSettings
+from agentgrpo.engines.vocabulary import Vocabulary
 
 
 class HFEngine:
@@ -83,7 +84,7 @@ class HFEngine:
         self._modules, self._run_seed = list(self._model.modules()), run_seed
         self._linears = PackedLinears(self._model)
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
-        self._rules = StopRules(tokenizer)
+        self._rules, self._vocabulary = StopRules(tokenizer), Vocabulary.of(self._vocab_size, tokenizer)
         self._shape = CacheShape.of(self._model)
         if kv_budget is None:
             kv_budget = budget_within(
@@ -172,7 +173,8 @@ class HFEngine:
         self._wake()
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """By one forward pass with transformers' own attention: none of the engine's machinery takes part."""
+        """By one forward pass with transformers' own attention, over all rows of the output layer: none of the engine's
+        machinery takes part."""
         self._check(token_ids)
         with boundary(EngineError, "score"), self._torch.in_force(), engine_mode(self._model, attention="sdpa"):
             ids = torch.tensor([token_ids], device=self._model.device)
@@ -287,7 +289,7 @@ class HFEngine:
     def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         """logits [n, V] -> the next token of n turns and its log-prob."""
         uniforms = [t.noise.uniform(len(t.logprobs)) for t in turns]
-        return sample(logits, [t.distribution for t in turns], uniforms)
+        return sample(self._vocabulary.within(logits), [t.distribution for t in turns], uniforms)
 
     def _refuse(self, turn: EngineTurn) -> None:
         """No token can be drawn from logits that are not finite; nothing of the context is worth keeping."""

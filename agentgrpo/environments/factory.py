@@ -74,6 +74,11 @@ class EnvironmentFactory(Protocol):
         that holds `max_context` tokens."""
         ...
 
+    def opening_tokens(self, task: Task, *, most: int) -> int | None:
+        """Tokens that an attempt at `task` opens with, or at least so many where these are more than `most`; None where
+        that is not known before the attempt."""
+        ...
+
     def counts(self) -> Mapping[str, float]:
         """What its parts asked of models so far, by part and name, such as reader/cost; never a clock."""
         ...
@@ -121,6 +126,9 @@ class EnvironmentDefaults:
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """Nothing is known before the first attempt."""
+
+    def opening_tokens(self, task: Task, *, most: int) -> int | None:
+        return None
 
     def counts(self) -> Mapping[str, float]:
         return {}

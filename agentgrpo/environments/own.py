@@ -129,6 +129,11 @@ class OwnEnvironments(ToolEnvironments):
         if self.methods:
             row_for(self.kind.reset if hasattr(self.kind, "reset") else None, task, where=self.name)
 
+    def opening_tokens(self, task: Task, *, most: int) -> int | None:
+        """See environments.factory.EnvironmentFactory: a `reset` of its own says what an attempt opens with."""
+        resets = getattr(self.kind, "reset", None) is not ToolEnvironment.reset
+        return None if resets else super().opening_tokens(task, most=most)
+
 
 def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     """The constructor of `kind`'s factory, which takes the keys of environment=tools and those of `kind` itself."""

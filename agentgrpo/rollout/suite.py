@@ -33,6 +33,9 @@ class SuiteEnvironments(EnvironmentDefaults):
     def rehearse(self, task: Task, *, max_context: int) -> None:
         self.members[member_of(task)].rehearse(task, max_context=max_context)
 
+    def opening_tokens(self, task: Task, *, most: int) -> int | None:
+        return self.members[member_of(task)].opening_tokens(task, most=most)
+
     def counts(self) -> Mapping[str, float]:
         total: Counter[str] = Counter()
         for environment in self.members.values():

@@ -52,7 +52,7 @@ def session_of(built: Run, checkpoint: LoadedCheckpoint | None, watch: Watch) ->
     refuse_untrainable(built)
     refuse_few(built)
     shown = built.source.by(built.runner, built.rollout) if built.source else None
-    for note in shown.notes if shown else ():
+    for note in shown.notes if shown else built.left_out:
         built.screen.line(f"note: {note}")
     reference = open_reference(built.policy, built.algorithm, checkpoint, built.hardware, code=built.code)
     if built.is_sharded:
@@ -118,7 +118,7 @@ def _without_void_evaluations(built: Run) -> RunSettings:
 def refuse_few(built: Run) -> None:
     """Raise DataError where the task set is too small for what the run does, with everything that it lacks."""
     run, per_step = built.run, built.rollout.tasks_per_step
-    train, dev, test = (len(built.dataset.split(name)) for name in ("train", "dev", "test"))
+    train, dev, test = len(built.train_tasks), *(len(built.dataset.split(name)) for name in ("dev", "test"))
     lacks = []
     if not train:
         lacks.append("no tasks to train on")
@@ -220,7 +220,7 @@ def _trainer(built: Run, reference: Reference | None, optimizer: AdamW) -> Train
 
 def task_order(built: Run, shown: Demonstrations | None = None) -> TaskOrder:
     return TaskOrder(
-        shown.tasks if shown else built.dataset.split("train"),
+        shown.tasks if shown else built.train_tasks,
         tasks_per_step=built.rollout.tasks_per_step,
         seed=built.run.seed,
         stratify_by=built.rollout.stratify_by,

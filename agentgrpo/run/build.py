@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +52,7 @@ from agentgrpo.rewards.suite import SuiteReward
 from agentgrpo.rollout.demonstrations.base import Source
 from agentgrpo.rollout.demonstrations.oracle import ideal_of
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.rollout.openings import OverlongTasks, overlong
 from agentgrpo.rollout.suite import SuiteEnvironments, SuiteRunner
 from agentgrpo.run.cold_start import cold_started
 from agentgrpo.run.drift import files_of
@@ -63,6 +64,7 @@ from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
 from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.settings import Settings
+from agentgrpo.run.tokens import agree_on_tokens
 from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, HeldOutDataset, MixedDataset, TaskDataset, TeachingDataset
@@ -180,6 +182,8 @@ class Run(Inputs):
     engine: Engine
     runner: PolicyRunner
     """The policy in the run's environment."""
+    overlong: Sequence[OverlongTasks] = ()
+    """Training tasks that can never be begun, of each member."""
     members: Mapping[str, Run] = field(default_factory=dict)
     """Of a suite: each with the same policy and engine, in its own environment."""
 
@@ -189,9 +193,19 @@ class Run(Inputs):
         return trusted_code(self.settings.model, self.start)
 
     @property
+    def train_tasks(self) -> Sequence[Task]:
+        """The training tasks that can be begun."""
+        return reduce(lambda tasks, found: found.others(tasks), self.overlong, self.dataset.split("train"))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What a user should know of those that cannot, a line each."""
+        return [found.line("training tasks", "left out of training") for found in self.overlong if found.ids]
+
+    @property
     def canary_ids(self) -> tuple[int, ...]:
         """A fixed prompt, by which the engine's weights are held against the policy's."""
-        return self.renderer.open(self.dataset.split("train")[0].messages)
+        return self.renderer.open(self.train_tasks[0].messages)
 
     def oracle(self) -> Runner | None:
         """The data set's ideal policy in the same environment, where the data set has one."""
@@ -213,6 +227,9 @@ class Run(Inputs):
 
     def _examiner(self, tasks: Sequence[Task], dev_tasks: Sequence[Task]) -> Examiner:
         run = self.run
+        for of, split in ((tasks, "test"), (dev_tasks, "dev")) if not self.members else ():
+            if (found := overlong(self.runner, of)).ids:
+                self.screen.line(f"note: {found.line(f'{split} tasks', 'evaluated as unanswered')}")
         return Examiner(
             members={
                 name: member._examiner(of_member(tasks, name), of_member(dev_tasks, name))
@@ -373,11 +390,16 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
         refuse_own_reader(settings.environment.tree, run_dir=Path(run.dir), policies=folders)
     policy = build_policy(inputs, start, weights)
     each = inputs.members or {"": inputs}
-    renderers = {}
+    renderers: dict[str, tuple[Renderer, bool]] = {}
+    told: dict[str, None] = {}
+    """What all of them say alike is said once."""
     for name, of in each.items():
         with of_suite(name):
             described = describes_tools(of, policy, inputs.settings.engine)
             renderers[name] = build_renderer(of, policy.tokenizer, describes=described), described
+            told |= dict.fromkeys(agree_on_tokens(renderers[name][0], policy))
+    for note in told:
+        inputs.screen.line(f"note: {note}")
     engine = build_engine(inputs, policy, [renderer for renderer, _ in renderers.values()])
     runs = {}
     for name, of in each.items():
@@ -403,12 +425,19 @@ def _in_environment(
     environment = build_environment(inputs, renderer, inputs.equipment.for_environment, describes=describes)
     is_graded = isinstance(inputs.reward, Reward) and inputs.reward.is_graded
     runner = PolicyRunner(environment=environment, engine=engine, renderer=renderer, is_graded=is_graded)
-    for task in inputs.dataset.split("train")[:1]:
+    tasks = inputs.dataset.split("train")
+    too_long = overlong(runner, tasks)
+    fitting = too_long.others(tasks)
+    for task in (fitting or tasks)[:1]:
         runner.rehearse(task)
+    if tasks and not fitting:
+        raise ConfigError(too_long.line("training tasks", "nothing is left to train on"))
     priced = replace(inputs.run, eval=replace(inputs.run.eval, prices=inputs.prices(runner.figures)))
     given = {f.name: getattr(inputs, f.name) for f in fields(Inputs)}
     given |= {"settings": replace(inputs.settings, run=priced), "members": {}}
-    return Run(**given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner)
+    return Run(
+        **given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner, overlong=[too_long]
+    )
 
 
 def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
@@ -425,7 +454,7 @@ def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
     runner = SuiteRunner(environment=environment, engine=any_of.engine, renderer=any_of.renderer, members=runners)
     given = {f.name: getattr(inputs, f.name) for f in fields(Inputs)} | {"members": members}
     given |= {name: getattr(any_of, name) for name in ("start", "policy", "renderer", "engine")}
-    return Run(**given, runner=runner)
+    return Run(**given, runner=runner, overlong=[found for of in members.values() for found in of.overlong])
 
 
 def run_of(
@@ -503,6 +532,7 @@ def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) 
         **({} if "model" in node.tree else {"model": policy.model}),  # there it is an endpoint's
         tokenizer=policy.tokenizer,
         run_seed=run.seed,
+        unused_ids=policy.vocabulary.unused,
         weights=PolicyFiles(policy, inputs.world),
         sync_dir=Path(run.dir) / "sync",
         rank=inputs.world.rank,

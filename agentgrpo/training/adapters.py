@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 
 from agentgrpo.config.settings import LoraSettings
 from agentgrpo.core.errors import ConfigError, did_you_mean
+from agentgrpo.training.plausible import refuse_non_finite_weights
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -111,6 +112,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
             f"{folder}: {len(odd)} tensors of the adapter do not fit its base model {row['base_model_name_or_path']}, "
             f"such as {odd[0]}; give the adapter the model that it was trained on"
         )
+    refuse_non_finite_weights(folder, tensors)
     with torch.no_grad():
         for name, p in live.items():
             p.copy_(tensors[name])

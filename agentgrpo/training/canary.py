@@ -57,7 +57,7 @@ async def refuse_stale_weights(engine: Engine, policy: Policy, token_ids: Sequen
         policy_version=max(step, 0),
     )
     with TorchSettings.of_run().in_force():
-        ((_, expected),) = policy.logprobs([sample])
+        ((_, expected),) = policy.logprobs([sample], all_rows=True)  # as servers score a prompt
     allowed = allowed_gap(policy)
     if is_pooled(engine):
         gap = await engine.check(token_ids, expected.tolist(), allowed)

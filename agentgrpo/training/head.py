@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from agentgrpo.engines.vocabulary import NEVER, Vocabulary
+
 CHUNK_TOKENS = 256
 """Tokens whose logits exist at a time. Fewer make narrow products, more take memory and are hardly faster."""
 TILE_BYTES = {"cpu": 2**20}
@@ -37,17 +39,26 @@ class Head:
     """Scores tokens under softmax(linear(hidden) / temperature), and takes the gradient of what it scored last.
 
     linear: the output layer; under torch.autocast its products run in the dtype of that. dtype: of everything between
-    the products, float32 or wider. Nothing here is seen by autograd.
+    the products, float32 or wider. vocabulary: the rows of the layer that stand for tokens, which alone are scored;
+    None = all of them. Nothing here is seen by autograd.
     """
 
     def __init__(
-        self, linear: nn.Linear, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS, dtype: torch.dtype
+        self,
+        linear: nn.Linear,
+        *,
+        temperature: float = 1.0,
+        chunk_tokens: int = CHUNK_TOKENS,
+        dtype: torch.dtype,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self._linear, self._temperature, self._chunk_tokens, self._dtype = linear, temperature, chunk_tokens, dtype
         device = linear.weight.device.type
         autocast = torch.is_autocast_enabled(device)
         # [V, hidden], as the products want it: the weight itself, or a copy of another dtype.
         self._weight = linear.weight.detach().to(torch.get_autocast_dtype(device) if autocast else linear.weight.dtype)
+        unused = () if vocabulary is None else vocabulary.unused
+        self._unused = torch.tensor(unused, device=linear.weight.device) if unused else None
         self._states = self._e = self._s = self._entropy = torch.empty(0)
 
     def chunks(self, num_tokens: int) -> Iterator[slice]:
@@ -136,4 +147,6 @@ class Head:
             self._e.copy_(torch.mm(self._states, self._weight.T))
         if bias is not None:
             self._e += bias
+        if self._unused is not None:
+            self._e.index_fill_(1, self._unused, NEVER)
         return self._e

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.untrusted import damaged
+from agentgrpo.training.precision import first_non_finite
 
 LAYERS = 1000
 _COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks|depth)$")
@@ -84,6 +87,24 @@ def refuse_unheld_weights(folder: Path) -> None:
             f"{folder / 'config.json'} describes {described:,} weights, and the safetensors beside it have {held:,} "
             "bytes; give the config.json of these weights"
         )
+
+
+def refuse_non_finite_weights(folder: Path, loaded: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError where a weight is NaN or infinite, naming the tensor and the file of `folder` that has it."""
+    if (name := first_non_finite(loaded)) is None:
+        return
+    where, tensor = f"model {str(folder)!r}", loaded[name]
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as held:
+            odd = next((key for key in held.keys() if first_non_finite({key: held.get_tensor(key)})), None)  # noqa: SIM118
+            if odd is not None:
+                where, name, tensor = str(file), odd, held.get_tensor(odd)
+                break
+    nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
+    raise ConfigError(
+        f"{where}: of the {tensor.numel():,} numbers of {name} {nan:,} are NaN and {infinite:,} infinite, and a model "
+        "computes with finite ones alone; download or convert the model anew, or go back to an earlier checkpoint"
+    )
 
 
 def described_weights(config: PretrainedConfig) -> int:

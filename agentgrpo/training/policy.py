@@ -28,13 +28,14 @@ from transformers import (
 from agentgrpo.core.errors import AgentGrpoError, ConfigError
 from agentgrpo.core.types import TrainingSample
 from agentgrpo.engines.kernels.last_layer import decoder_layers
+from agentgrpo.engines.vocabulary import Vocabulary
 from agentgrpo.grpo.aggregation import token_mean
 from agentgrpo.grpo.packing import PackedBatch, pack
 from agentgrpo.training.adapters import CONFIG as ADAPTER
 from agentgrpo.training.adapters import adapter_tensors, has_adapter, save_adapter
 from agentgrpo.training.attention import PackedLayout, packed_attention
 from agentgrpo.training.head import CHUNK_TOKENS, Head
-from agentgrpo.training.plausible import refuse_outer_weights, refuse_unheld_weights
+from agentgrpo.training.plausible import refuse_non_finite_weights, refuse_outer_weights, refuse_unheld_weights
 from agentgrpo.training.remote_code import trusted_class, trusted_options
 
 # --- The input embeddings, with a gradient that goes straight to the rows that were looked up.
@@ -130,6 +131,7 @@ class Policy:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._check_packed_forward()
+        self.vocabulary = Vocabulary.of(model.get_output_embeddings().weight.shape[0], tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -146,6 +148,16 @@ class Policy:
         """Whether the weights are in half precision."""
         return bool(self.model.dtype != self.dtype)
 
+    @property
+    def ends(self) -> tuple[str, tuple[int, ...]]:
+        """What the model was trained to end its turns with, and the file that says so: generation_config.json, or else
+        config.json."""
+        for name in ("generation_config", "config"):
+            eos = getattr(getattr(self.model, name, None), "eos_token_id", None)
+            if eos is not None:
+                return f"{name}.json", tuple(eos) if isinstance(eos, list | tuple) else (eos,)
+        return "config.json", ()
+
     def hidden_states(self, batch: PackedBatch, *, recompute: bool = False) -> Tensor:
         """[M, hidden]: the state that predicts each target of `batch`, which is on this policy's device. recompute:
         keep less for the backward pass (training.policy)."""
@@ -161,10 +173,17 @@ class Policy:
         states: Tensor = output.last_hidden_state[0]
         return states.index_select(0, batch.loss_positions)
 
-    def head(self, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS) -> Head:
-        """What scores hidden states, and gives their gradient."""
+    def head(self, *, temperature: float = 1.0, chunk_tokens: int = CHUNK_TOKENS, all_rows: bool = False) -> Head:
+        """What scores hidden states, and gives their gradient. all_rows: also those that stand for no token, as the
+        model itself has it."""
         linear = self.model.get_output_embeddings()
-        return Head(linear, temperature=temperature, chunk_tokens=chunk_tokens, dtype=self.dtype)
+        return Head(
+            linear,
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+            dtype=self.dtype,
+            vocabulary=None if all_rows else self.vocabulary,
+        )
 
     @torch.no_grad()
     def logprobs(
@@ -174,11 +193,12 @@ class Policy:
         temperature: float = 1.0,
         tokens_per_batch: int = 4096,
         chunk_tokens: int = CHUNK_TOKENS,
+        all_rows: bool = False,
     ) -> list[tuple[TrainingSample, Tensor]]:
         """Each sample with the log-probs [its loss tokens] of its loss tokens, in the canonical order of `pack`.
-        Samples without a loss token are left out."""
+        Samples without a loss token are left out. all_rows: as `head` has it."""
         scored: list[tuple[TrainingSample, Tensor]] = []
-        head = self.head(temperature=temperature, chunk_tokens=chunk_tokens)
+        head = self.head(temperature=temperature, chunk_tokens=chunk_tokens, all_rows=all_rows)
         for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
             moved = batch.to(self.device, self.dtype)
             logprobs = head.score_all(self.hidden_states(moved), moved.targets).logprobs
@@ -234,7 +254,7 @@ class Policy:
             )
             for i, ids in enumerate(rows)
         ]
-        for sample, packed in self.logprobs(samples):
+        for sample, packed in self.logprobs(samples, all_rows=True):
             ids = torch.tensor([sample.token_ids], device=self.device)
             own = self.model(input_ids=ids, use_cache=False).logits[0, 2:-1].to(self.dtype).log_softmax(-1)
             plain = own.gather(1, ids[0, 3:, None])[:, 0]
@@ -289,6 +309,7 @@ def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
         raise ConfigError(
             f"model {str(path)!r}: {len(missing)} weights are missing, such as {missing[0]!r}; give a whole checkpoint"
         )
+    refuse_non_finite_weights(Path(path), dict(model.state_dict()))
     return Policy(model=model.to(_available(device)), tokenizer=tokenizer)
 
 

@@ -153,7 +153,8 @@ def _loss(policy: Policy, batch: Sequence[WeightedSample]) -> Tensor:
     at = weights[:, 1:].flatten().nonzero()[:, 0]
     logits = policy.model.get_output_embeddings()(states.flatten(0, 1).index_select(0, at))
     weight = weights[:, 1:].flatten()[at].to(policy.dtype)
-    nll = cross_entropy(logits.to(policy.dtype), ids[:, 1:].flatten()[at], reduction="none")
+    logits = policy.vocabulary.within(logits.to(policy.dtype))
+    nll = cross_entropy(logits, ids[:, 1:].flatten()[at], reduction="none")
     return (nll @ weight) / weight.sum()
 
 

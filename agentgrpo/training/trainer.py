@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -90,6 +91,7 @@ class Trainer:
             if value < 1:
                 raise ConfigError(f"{name}={value}: allowed is a whole number >= 1")
         self.policy = policy
+        self._unused_ids = frozenset(policy.vocabulary.unused)
         self.reference = reference
         self.optimizer = optimizer
         self.algorithm = algorithm
@@ -124,6 +126,7 @@ class Trainer:
         advantage, rollout log-prob, loss, gradient norm or optimizer state that is not finite.
         """
         _refuse_non_finite_samples(samples, step)
+        _refuse_unused_ids(samples, self._unused_ids, step)
         lr = self.optimizer.learning_rate(step, self.total_steps)
         totals = Totals()
         losses: list[float] = []
@@ -294,6 +297,16 @@ class Trainer:
             raise
         finally:
             self.optimizer.zero_grad()
+
+
+def _refuse_unused_ids(samples: Sequence[TrainingSample], unused: frozenset[int], step: int) -> None:
+    """Raise TrainingError where a sample trains what no engine samples: an episode that was recorded otherwise."""
+    for sample in samples if unused else ():
+        if odd := unused.intersection(compress(sample.token_ids, sample.loss_mask)):
+            raise TrainingError(
+                f"step {step}, sample {sample.group_id}/{sample.sample_index}: it trains the id {min(odd)}, which is "
+                "no token of this tokenizer's; only tokens are sampled and trained: leave that episode out"
+            )
 
 
 def _refuse_non_finite_samples(samples: Sequence[TrainingSample], step: int) -> None:

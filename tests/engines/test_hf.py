@@ -13,7 +13,7 @@ from agentgrpo.core.errors import ConfigError, EngineError
 from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape, KVCache
-from tests.engines.tiny import EOS, bits, encode, engine, model, plain_logprobs, play, play_all, prompt
+from tests.engines.tiny import EOS, bits, encode, engine, model, plain_logprobs, play, play_all, prompt, tokenizer
 
 EPISODES = [(task, sample) for task in range(3) for sample in range(3)]
 KEY = SeedKey("train/0", "task", 0, 0)
@@ -57,6 +57,7 @@ async def test_greedy_is_what_the_model_generates():
         max_new_tokens=20,
         do_sample=False,
         pad_token_id=0,
+        suppress_tokens=list(range(len(tokenizer()), policy.config.vocab_size)),
     )
     found = await backend.generate(context, SamplingParams(max_tokens=20, temperature=0.0), KEY)
     assert list(found.token_ids) == expected[0, len(context) :].tolist()
@@ -87,7 +88,7 @@ async def test_score_is_the_models_own_forward_and_leaves_the_engine_alone():
     policy = model("llama").train()
     backend = engine(policy)
     tokens, _ = await play(backend, 1, 0)
-    assert await backend.score(tokens) == pytest.approx(plain_logprobs(policy, tokens), abs=1e-6)
+    assert await backend.score(tokens) == pytest.approx(plain_logprobs(policy, tokens, all_rows=True), abs=1e-6)
     assert await backend.score([3]) == []
     assert policy.training
 

@@ -22,7 +22,7 @@ from agentgrpo.engines.recorded import CudaGraphs
 from agentgrpo.training.adapters import add_adapter
 from tests.engines.tape import Tapes, Watched, record_as_on_a_gpu
 from tests.engines.test_hf_determinism import storm
-from tests.engines.tiny import engine, model, prompt
+from tests.engines.tiny import engine, model, plain_logprobs, prompt
 
 CUDA = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -202,7 +202,7 @@ async def test_in_bfloat16_the_logprobs_are_near():
     played = await asyncio.gather(*(backend.generate([i] * 20, sampling, keys[i]) for i in range(3)))
     assert len(watched.keys) == 29
     for i, completion in enumerate(played):
-        scored = await backend.score([*[i] * 20, *completion.token_ids])
+        scored = plain_logprobs(policy, [*[i] * 20, *completion.token_ids])
         assert completion.logprobs == pytest.approx(scored[-30:], abs=0.1)
 
 

@@ -7,14 +7,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -24,6 +27,7 @@ from transformers import (
 
 from agentgrpo.engines.base import Completion, Engine, SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
+from agentgrpo.engines.vocabulary import Vocabulary
 
 VOCAB = 320
 EOS = 257
@@ -40,6 +44,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in ("<|pad|>", "<|eos|>")])
     backend.add_tokens([AddedToken("</search>", normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>")
+
+
+@cache
+def saved_tokenizer() -> PreTrainedTokenizerBase:
+    """The tokenizer as the folder of a Qwen2 gives it back: with <|endoftext|> 259, one token more to be sampled."""
+    with TemporaryDirectory() as folder:
+        model("qwen2").config.save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    return loaded
 
 
 def encode(text: str) -> list[int]:
@@ -144,9 +158,11 @@ def bits(played: dict[tuple[int, int], list[Completion]]) -> dict[tuple[int, int
 
 
 @torch.no_grad()
-def plain_logprobs(policy: PreTrainedModel, tokens: Sequence[int]) -> list[float]:
-    """log p of tokens[1:] by one full forward pass of the model itself."""
+def plain_logprobs(policy: PreTrainedModel, tokens: Sequence[int], *, all_rows: bool = False) -> list[float]:
+    """log p of tokens[1:] by one full forward pass of the model itself, among tokens or among all rows of its output
+    layer."""
     ids = torch.tensor([tokens])
-    logprobs = policy(input_ids=ids, use_cache=False).logits[0, :-1].double().log_softmax(-1)
+    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].double()
+    logprobs = (logits if all_rows else Vocabulary.of(VOCAB, tokenizer()).within(logits)).log_softmax(-1)
     scores: list[float] = logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist()
     return scores

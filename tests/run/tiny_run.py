@@ -160,7 +160,7 @@ class TinyRun:
 
     def reference(self) -> Policy:
         """The start weights."""
-        return frozen_reference(Policy(model=tiny.model("qwen2"), tokenizer=tiny.tokenizer()))
+        return frozen_reference(Policy(model=tiny.model("qwen2"), tokenizer=tiny.saved_tokenizer()))
 
     def parts(self, checkpoint: LoadedCheckpoint | None = None) -> Parts:
         run = RunSettings(
@@ -170,7 +170,7 @@ class TinyRun:
         rollout = RolloutSettings(**{"tasks_per_step": 3, "group_size": 3, "max_tokens": self.tokens, **self.rollout})
         algorithm = Algorithm(**self.algorithm)
         policy = (
-            Policy(model=tiny.model("qwen2"), tokenizer=tiny.tokenizer())
+            Policy(model=tiny.model("qwen2"), tokenizer=tiny.saved_tokenizer())
             if checkpoint is None
             else load_policy(checkpoint.path)
         )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agentgrpo.engines.vocabulary import Vocabulary
 from agentgrpo.training import head as module
 from agentgrpo.training.head import Head
 
@@ -164,3 +165,35 @@ def test_in_bfloat16_only_the_products_are(how: str) -> None:
     assert linear.weight.grad.dtype == linear.weight.dtype
     for x, y in zip((logprobs, entropy, gradient), exact, strict=True):
         assert 1e-5 < float((x.double() - y).norm() / y.norm()) < 2e-2
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.01])
+@pytest.mark.parametrize("before", [False, True])
+def test_rows_that_stand_for_no_token_have_no_probability_and_no_gradient(
+    bias: bool, temperature: float, before: bool
+) -> None:
+    """Against autograd with -inf in their places; of entropy, too. before: the layer has a gradient already."""
+    vocabulary, masked = Vocabulary(50, 50 - 10, (5, 20), ()), torch.zeros(50)
+    masked[[*vocabulary.unused]] = -torch.inf
+    targets, factors = torch.tensor([3, 0, 39, 3, 7]), torch.tensor([0.3, -1.0, 2.0, 0.0, 0.5], dtype=torch.float64)
+    ours, plain = layer(torch.float64, bias=bias), layer(torch.float64, bias=bias)
+    for parameter in (*ours.parameters(), *plain.parameters()) if before else ():
+        parameter.grad = torch.ones_like(parameter)
+    leaf = hidden(torch.float64).requires_grad_()
+    distribution = torch.distributions.Categorical(logits=(plain(leaf) + masked) / temperature)
+    entropy = -(distribution.probs * distribution.logits.clamp(min=-1e9)).sum(-1)
+    (FACTORS @ distribution.log_prob(targets) + factors @ entropy).backward()
+    head = Head(ours, temperature=temperature, dtype=torch.float64, vocabulary=vocabulary)
+    scores = head.score(leaf.detach(), targets)
+    gradient = head.backward(FACTORS, factors)
+    assert leaf.grad is not None
+    for found, expected in (
+        (scores.logprobs, distribution.log_prob(targets).detach()),
+        (scores.entropy, entropy.detach()),
+        (gradient, leaf.grad),
+        *((p.grad, q.grad) for p, q in zip(ours.parameters(), plain.parameters(), strict=True)),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    assert ours.weight.grad is not None
+    assert set(ours.weight.grad[[*vocabulary.unused]].flatten().tolist()) == {float(before)}

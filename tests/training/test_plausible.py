@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.models.loading import Start
@@ -132,3 +132,26 @@ def test_weights_behind_a_link_are_known_again_by_what_they_hold(tmp_path: Path)
     content[-1] ^= 1
     blob.write_bytes(content)
     assert Start(model).state() != before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_weight_that_is_no_number_is_named_with_its_tensor_and_file(
+    value: float, sharded: bool, tmp_path: Path
+) -> None:
+    folder = made("llama", tmp_path / "model")
+    if sharded:
+        load_policy(folder).model.save_pretrained(folder, max_shard_size="20KB")
+        (folder / "model.safetensors").unlink()
+    name = "model.layers.1.mlp.down_proj.weight"
+    for file in folder.glob("*.safetensors"):
+        tensors = load_file(file)
+        if name in tensors:
+            tensors[name][0, :3] = value
+            save_file(tensors, file, metadata={"format": "pt"})
+            spoilt = file
+    with pytest.raises(ConfigError) as e:
+        load_policy(folder)
+    nan, infinite = (3, 0) if value != value else (0, 3)
+    assert str(e.value).startswith(f"{spoilt}: of the {load_file(spoilt)[name].numel():,} numbers of {name} ")
+    assert f" {nan} are NaN and {infinite} infinite, " in str(e.value)

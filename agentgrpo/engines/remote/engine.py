@@ -79,7 +79,7 @@ class RemoteEngine:
             try:
                 with server.at_work(), boundary(EngineError, server.shown):
                     found = await self._dialect.sample(server, token_ids, sampling, seed, version)
-                _refuse_impossible(found, room, server)
+                _refuse_impossible(found, room, server, self._dialect.unused_ids)
                 break
             except EngineError as e:
                 self._refuse_replaced(version)
@@ -211,8 +211,8 @@ class RemoteEngine:
             raise EngineError("the engine is closed; make a new one", kind="closed")
 
 
-def _refuse_impossible(found: Sampled, room: int, server: SamplingServer) -> None:
-    """Raise EngineError for what no sampling of at most `room` tokens gives."""
+def _refuse_impossible(found: Sampled, room: int, server: SamplingServer, unused: frozenset[int]) -> None:
+    """Raise EngineError for what no sampling of at most `room` tokens gives, none of them `unused`."""
     tokens, logprobs = len(found.token_ids), len(found.logprobs)
     problem = ""
     if not 1 <= tokens <= room or (found.finish_reason is FinishReason.LENGTH and tokens != room):
@@ -221,5 +221,7 @@ def _refuse_impossible(found: Sampled, room: int, server: SamplingServer) -> Non
         problem = f"{logprobs} log-probs for {tokens} tokens"
     elif odd := [x for x in found.logprobs if not -math.inf < x <= ROUNDING]:
         problem = f"a log-prob of {odd[0]}"
+    elif not unused.isdisjoint(found.token_ids):
+        problem = f"the id {next(i for i in found.token_ids if i in unused)}, which is no token of the tokenizer's"
     if problem:
         raise EngineError(f"{server.shown} gave {problem}", kind="garbage")

@@ -133,11 +133,17 @@ class Sampled(NamedTuple):
     finish_reason: FinishReason
 
 
+LEAST_BIAS = -100.0
+"""What servers take as a bias of a logit, at the least: no token is ever drawn with it."""
+
+
 class Dialect(Protocol):
     """version: None = whatever the server serves."""
 
     trainable: bool
     """See Engine."""
+    unused_ids: frozenset[int]
+    """Rows of the model's output layer that stand for no token: the server is told not to draw them."""
 
     async def look(self, server: SamplingServer) -> int | None:
         """Whether it serves, which must not cost it much: returns the tokens that fit into a context, None = it does

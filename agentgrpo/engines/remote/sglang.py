@@ -22,7 +22,7 @@ from agentgrpo.core.errors import ConfigError, EngineError
 from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, WeightFiles
 from agentgrpo.engines.remote.engine import RemoteEngine
-from agentgrpo.engines.remote.server import Access, Sampled, SamplingServer, Version
+from agentgrpo.engines.remote.server import LEAST_BIAS, Access, Sampled, SamplingServer, Version
 from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 
 FLUSHES = 60
@@ -33,6 +33,11 @@ class SGLang:
     """The Dialect."""
 
     trainable = True
+
+    def __init__(self, unused_ids: Sequence[int] = ()) -> None:
+        """unused_ids: as Dialect has them."""
+        self.unused_ids = frozenset(unused_ids)
+        self._bias = {"logit_bias": {str(i): LEAST_BIAS for i in unused_ids}} if unused_ids else {}
 
     async def look(self, server: SamplingServer) -> int | None:
         """Not by /health, which samples a token: on a server that somebody has left paused nothing ever would."""
@@ -117,6 +122,7 @@ class SGLang:
             "stop": [s for s in sampling.stop if s],
             "stop_token_ids": list(sampling.stop_token_ids),
             "sampling_seed": seed,
+            **self._bias,
         }
         payload = _payload(token_ids, asked, version)
         found: Sampled = await self._post(server, payload, version, lambda meta, text: _sampled(meta, text, sampling))
@@ -156,6 +162,7 @@ def sglang(
     weights: WeightFiles,
     sync_dir: Path,
     rank: int,
+    unused_ids: Sequence[int],
     urls: tuple[str, ...] = ("http://127.0.0.1:30000",),
     max_context: int | None = None,
     api_key_env: str | None = None,
@@ -166,7 +173,7 @@ def sglang(
     max_response_bytes: int = 2**26,
     trust_env: bool = True,
 ) -> RemoteEngine:
-    """`engine: sglang`. context_limit: the model's own. Raises ConfigError."""
+    """`engine: sglang`. context_limit: the model's own. unused_ids: as Dialect has them. Raises ConfigError."""
     access = Access(
         api_key_env=api_key_env,
         timeout_s=timeout_s,
@@ -175,7 +182,7 @@ def sglang(
         trust_env=trust_env,
     )
     return RemoteEngine(
-        dialect=SGLang(),
+        dialect=SGLang(unused_ids),
         servers=[SamplingServer(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,

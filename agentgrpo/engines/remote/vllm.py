@@ -23,7 +23,7 @@ from agentgrpo.core.errors import ConfigError, EngineError
 from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import SamplingParams, WeightFiles
 from agentgrpo.engines.remote.engine import RemoteEngine
-from agentgrpo.engines.remote.server import Access, Sampled, SamplingServer, Version
+from agentgrpo.engines.remote.server import LEAST_BIAS, Access, Sampled, SamplingServer, Version
 from agentgrpo.engines.remote.tempered import PROBED, is_tempered
 from agentgrpo.engines.remote.vllm_weights import VLLMWeights, refuse_sync
 
@@ -54,12 +54,17 @@ class Since:
 
 
 class VLLM:
-    """The Dialect. served_model: the name that the servers give the model; None = the first that they list."""
+    """The Dialect. served_model: the name that the servers give the model; None = the first that they list.
+    unused_ids: as Dialect has them."""
 
     trainable = True
 
-    def __init__(self, *, served_model: str | None = None, weights: VLLMWeights) -> None:
+    def __init__(
+        self, *, served_model: str | None = None, weights: VLLMWeights, unused_ids: Sequence[int] = ()
+    ) -> None:
         self._served_model, self._weights = served_model, weights
+        self.unused_ids = frozenset(unused_ids)
+        self._bias = {"logit_bias": {str(i): LEAST_BIAS for i in unused_ids}} if unused_ids else {}
 
     async def look(self, server: SamplingServer) -> int | None:
         await server.get("/health", lambda _: None, is_json=False)
@@ -94,7 +99,8 @@ class VLLM:
         seed: int,
         version: Version | None,
     ) -> Sampled:
-        if sampling.temperature not in (0.0, 1.0) or (sampling.top_p, sampling.top_k, sampling.min_p) != (1.0, 0, 0.0):
+        is_plain = (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 0, 0.0) and not self.unused_ids
+        if sampling.temperature not in (0.0, 1.0) or not is_plain:
             await self._refuse_raw(server, token_ids, sampling, version)
         payload = self._payload(server, token_ids, version) | {
             "max_tokens": sampling.max_tokens,
@@ -106,6 +112,7 @@ class VLLM:
             "stop_token_ids": list(sampling.stop_token_ids),
             "seed": seed,
             **_SAMPLED,
+            **self._bias,
         }
         found: Sampled = await self._post(server, payload, version, _sampled)
         if version is None or version.is_adapter:
@@ -158,17 +165,19 @@ class VLLM:
         """Raise ConfigError where log-probs are those of the untempered distribution, as a server's are by default."""
 
         async def sample(prompt: Sequence[int], temperature: float) -> Sampled:
-            asked = {**self._payload(server, prompt, version), **_SAMPLED, "max_tokens": PROBED}
+            asked = {**self._payload(server, prompt, version), **_SAMPLED, **self._bias, "max_tokens": PROBED}
             asked |= {"temperature": temperature, "seed": 0}
             found: Sampled = await self._post(server, asked, version, _sampled)
             return found
 
         score = partial(self.score, server, version=version)
         if not await is_tempered(server, token_ids, (0.25, 2.0), sample=sample, score=score):
+            masked = len(self.unused_ids)
             raise ConfigError(
                 f"sampling with temperature={sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, "
-                f"min_p={sampling.min_p}: {server.shown} gives the log-probs of the distribution before these; start "
-                "it with --logprobs-mode processed_logprobs, or sample with 1.0, 1.0, 0, 0.0"
+                f"min_p={sampling.min_p}{f', without the {masked} ids that are no token' if masked else ''}: "
+                f"{server.shown} gives the log-probs of the distribution before these; start it with --logprobs-mode "
+                f"processed_logprobs{'' if masked else ', or sample with 1.0, 1.0, 0, 0.0'}"
             )
 
 
@@ -179,6 +188,7 @@ def vllm(
     weights: WeightFiles,
     sync_dir: Path,
     rank: int,
+    unused_ids: Sequence[int],
     urls: tuple[str, ...] = ("http://127.0.0.1:8000",),
     served_model: str | None = None,
     sync: str = "disk",
@@ -192,7 +202,7 @@ def vllm(
     max_response_bytes: int = 2**26,
     trust_env: bool = True,
 ) -> RemoteEngine:
-    """`engine: vllm`. context_limit: the model's own. Raises ConfigError."""
+    """`engine: vllm`. context_limit: the model's own. unused_ids: as Dialect has them. Raises ConfigError."""
     refuse_sync(sync, weights)
     access = Access(
         api_key_env=api_key_env,
@@ -202,7 +212,11 @@ def vllm(
         trust_env=trust_env,
     )
     return RemoteEngine(
-        dialect=VLLM(served_model=served_model, weights=VLLMWeights(sync, sync_host, weights.device)),
+        dialect=VLLM(
+            served_model=served_model,
+            weights=VLLMWeights(sync, sync_host, weights.device),
+            unused_ids=unused_ids,
+        ),
         servers=[SamplingServer(url, access) for url in urls],
         run_seed=run_seed,
         max_context=context_limit if max_context is None else max_context,

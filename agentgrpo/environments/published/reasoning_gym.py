@@ -270,13 +270,17 @@ class ReasoningGymEnvironments(EnvironmentDefaults):
             raise ConfigError(
                 f"task {task.id} is no entry of environment.dataset={','.join(self.specs)}; choose task=reasoning_gym"
             )
-        taken, room = len(self.renderer.open(self.opening(task))), min(max_context, self.max_context or max_context)
-        if taken >= room:
+        room = min(max_context, self.max_context or max_context)
+        if (taken := self.opening_tokens(task, most=room)) >= room:
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens and environment.max_context={self.max_context} (the engine "
                 f"holds {max_context}) leaves no room for an answer; raise the lower of the two, or give a shorter "
                 "environment.system_prompt"
             )
+
+    def opening_tokens(self, task: Task, *, most: int) -> int:
+        """See environments.factory.EnvironmentFactory."""
+        return len(self.renderer.open(self.opening(task)))
 
     async def close(self) -> None:
         self.scorer.close()

@@ -185,7 +185,7 @@ class SearchOptions(EnvironmentDefaults):
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory."""
         room = self.room(max_context)
-        taken = self.num_tokens(self.opening(task), room)
+        taken = self.opening_tokens(task, most=room)
         if self.context is not None and taken >= (most := self.context.most_tokens(room)):
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, and environment.context opens a fresh one after {most}, "
@@ -199,6 +199,10 @@ class SearchOptions(EnvironmentDefaults):
                 f"{key}.max_context (no model holds more than its own positions) or shorten "
                 "environment.system_prompt (model.describe_tools=false does where the model has learned the tags)"
             )
+
+    def opening_tokens(self, task: Task, *, most: int) -> int:
+        """See environments.factory.EnvironmentFactory."""
+        return self.num_tokens(self.opening(task), most)
 
     @cached_property
     def system_message(self) -> str | None:

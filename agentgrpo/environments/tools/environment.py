@@ -124,13 +124,8 @@ class ToolEnvironments(EnvironmentDefaults):
         """See environments.factory.EnvironmentFactory."""
         if self.tests is not None:
             self.tests.refuse_task(task)
-        room, opening = min(max_context, self.max_context or max_context), self.opening(task)
-        taken = counted(
-            lambda: len(self.renderer.open_with_tools(opening, self.toolbox.specs)),
-            size=size_of(opening),
-            most=room,
-            renderer=self.renderer,
-        )
+        room = min(max_context, self.max_context or max_context)
+        taken = self._opening_tokens(task, room)
         if room - taken < self.min_context_left:
             raise ConfigError(
                 f"task {task.id} opens with {taken} tokens, tools included: of "
@@ -138,6 +133,19 @@ class ToolEnvironments(EnvironmentDefaults):
                 f"environment.min_context_left={self.min_context_left} are left for a turn; raise the lower of the two "
                 "(no model holds more than its own positions), lower the second, or offer fewer tools"
             )
+
+    def opening_tokens(self, task: Task, *, most: int) -> int | None:
+        """See environments.factory.EnvironmentFactory."""
+        return self._opening_tokens(task, most)
+
+    def _opening_tokens(self, task: Task, most: int) -> int:
+        opening = self.opening(task)
+        return counted(
+            lambda: len(self.renderer.open_with_tools(opening, self.toolbox.specs)),
+            size=size_of(opening),
+            most=most,
+            renderer=self.renderer,
+        )
 
     async def close(self) -> None:
         if self.tests is not None:

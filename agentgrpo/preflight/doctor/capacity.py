@@ -144,7 +144,7 @@ async def look_at_context(case: Case, found: CheckNotes) -> None:
 
 
 def _rehearsed(case: Case, found: CheckNotes) -> None:
-    tasks = case.built.dataset.split("train")[:REHEARSED]
+    tasks = case.built.train_tasks[:REHEARSED]
     refused: list[str] = []
     for task in tasks:
         try:

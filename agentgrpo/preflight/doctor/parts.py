@@ -110,6 +110,8 @@ def _facts(case: Case, found: CheckNotes) -> None:
             refuse(built)
         except AgentGrpoError as error:
             found.problem(told(error), why=WHY, key=key_in(told(error)))
+    for note in built.left_out if built.source is None else ():
+        found.note(note, why="an attempt at such a task ends before its first turn", key=key_in(note))
     for note in built.equipment.notes:
         found.note(note, why="it may not be what you mean", key=key_in(note))
     found.facts |= {

@@ -12,6 +12,7 @@ from agentgrpo.preflight.doctor.finding import CheckNotes
 from agentgrpo.preflight.doctor.recording import Said
 from agentgrpo.renderers.base import Renderer
 from agentgrpo.renderers.tokens import added_tokens
+from agentgrpo.training.policy import Policy
 
 MAX_CONTROLS = 256
 """Added tokens that are tried."""
@@ -21,17 +22,11 @@ _KEY = "model.renderer"
 async def look_at_stops(case: Case, found: CheckNotes) -> None:
     """The end of a turn is one token for everybody, and a sampled one ends the turn."""
     built = case.built
-    tokenizer, model, renderer = built.policy.tokenizer, built.policy.model, built.renderer
+    tokenizer, renderer = built.policy.tokenizer, built.renderer
     stops = set(renderer.stop_token_ids)
     found.facts |= {"stop tokens": {renderer.decode([i]): i for i in sorted(stops)}, "eos": tokenizer.eos_token_id}
-    _model_ends(model, stops, renderer, found)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    if odd := sorted(i for i in stops if i >= vocabulary):
-        found.problem(
-            f"stop tokens {odd} have no embedding: the model has {vocabulary}",
-            why="the policy can never sample them, so that no turn ends before its limit",
-            key="model.path",
-        )
+    _model_ends(built.policy, stops, renderer, found)
+    found.facts["embeddings without a token"] = len(built.policy.vocabulary.unused)
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
         found.note(
             f"the padding token {renderer.decode([tokenizer.pad_token_id])!r} also ends turns",
@@ -42,30 +37,25 @@ async def look_at_stops(case: Case, found: CheckNotes) -> None:
     _written_end(case, found)
 
 
-def _model_ends(model: Any, stops: set[int], renderer: Renderer, found: CheckNotes) -> None:
-    """eos of generation_config.json, else of config.json: what the model was trained to end its turns with."""
-    for name, config in (("generation_config", model.generation_config), ("config", model.config)):
-        eos = getattr(config, "eos_token_id", None)
-        ends = set(eos) if isinstance(eos, list | tuple) else set() if eos is None else {eos}
-        if not ends:
-            continue
-        found.facts[f"eos of {name}.json"] = sorted(ends)
-        missing = sorted(ends - stops)
-        texts = ", ".join(f"{renderer.decode([i])!r} ({i})" for i in missing)
-        if stops and not ends & stops:
-            found.problem(
-                f"{name}.json ends turns with {texts}, and the renderer with {sorted(stops)}",
-                why="the model's own end of a turn would not end it here: it goes on to the limit of tokens, and what "
-                "it is trained to stop with is another token",
-                key=_KEY,
-            )
-        elif missing:
-            found.note(
-                f"{name}.json also ends turns with {texts}, which ends none here",
-                why="a turn that the model ends so goes on to the limit of tokens",
-                key=_KEY,
-            )
-        return
+def _model_ends(policy: Policy, stops: set[int], renderer: Renderer, found: CheckNotes) -> None:
+    """What the model was trained to end its turns with, and ends none here: it is no control token."""
+    source, ends = policy.ends
+    found.facts[f"eos of {source}"] = sorted(ends)
+    missing = sorted({*ends} - stops)
+    texts = ", ".join(f"{renderer.decode([i])!r} ({i})" for i in missing)
+    if missing and stops.isdisjoint(ends):
+        found.problem(
+            f"{source} ends turns with {texts}, and the renderer with {sorted(stops)}",
+            why="the model's own end of a turn would not end it here: it goes on to the limit of tokens, and what "
+            "it is trained to stop with is another token",
+            key=_KEY,
+        )
+    elif missing:
+        found.note(
+            f"{source} also ends turns with {texts}, which ends none here",
+            why="a turn that the model ends so goes on to the limit of tokens",
+            key=_KEY,
+        )
 
 
 def _controls(renderer: Renderer, added: dict[str, int], found: CheckNotes) -> None:

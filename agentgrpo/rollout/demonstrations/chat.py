@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import cast
 
 from agentgrpo.config.settings import RolloutSettings
-from agentgrpo.core.errors import DataError
+from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.core.messages import ParsedTurn, ToolReply
-from agentgrpo.core.types import Episode, EpisodeGroup, Exit, FinishReason, Message, Task
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, Exit, FinishReason, Message, Task
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.scripted import ScriptedEngine
 from agentgrpo.environments.conversation import Conversation
@@ -34,7 +35,15 @@ class ChatFile:
     def __init__(self, *, path: str) -> None:
         """Raises DataError for a bad line."""
         self._path = path
-        self._chats = read_chats(path)
+        read = read_chats(path)
+        self._chats = [chat for chat in read if chat.split == "train"]
+        others = len(read) - len(self._chats)
+        note = f"{others} of {len(read)} conversations of {path} are of another split than train"
+        if not self._chats:
+            raise DataError(f"{note}; give some to learn from, or take the column 'split' out")
+        self._notes = [f"{note}, and are left out"] if others else []
+        if unused := sorted(frozenset().union(*(chat.unused for chat in read))):
+            self._notes.append(f"{path}: not read, as they say nothing to a model: {', '.join(unused)}")
         self.fingerprint = sha256(repr([chat.row.object() for chat in self._chats]).encode("utf-8")).hexdigest()
 
     def by(self, policy: PolicyRunner, settings: RolloutSettings) -> Demonstrations:
@@ -56,7 +65,7 @@ class ChatFile:
             found = [await recite(chats[task.id]) for task in tasks]
             return [EpisodeGroup(task=e.task, episodes=(demonstrated(e),)) for e in found if e is not None]
 
-        notes = [f"{note} tokens, the context of the model, and are left out"] if long else []
+        notes = [*self._notes, *([f"{note} tokens, the context of the model, and are left out"] if long else [])]
         return Demonstrations(tasks=[_task(chat) for chat in fit], show=show, notes=notes)
 
 
@@ -65,8 +74,8 @@ def _task(chat: Chat) -> Task:
 
 
 async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode | None:
-    """The conversation as an episode; None where it does not fit. Raises DataError where the renderer cannot write
-    it."""
+    """The conversation as an episode, of whose turns those are masked that are not learned from; None where it does not
+    fit. Raises DataError where the renderer cannot write it."""
     _refuse_unwritable(renderer, chat)
     texts = [_written(renderer, exchange.turn, chat) for exchange in chat.exchanges]
 
@@ -79,8 +88,11 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
     task = _task(chat)
     attempt = Attempt(task=task, sample_index=0, stream="demonstrations", max_context=max_context)
     conversation = Conversation(engine, renderer, attempt, SamplingParams(max_tokens=max_context), TurnLimits())
-    if not conversation.open(chat.opening, chat.tools):
-        return None
+    try:
+        if not conversation.open(chat.opening, chat.tools):
+            return None
+    except ConfigError as e:
+        chat.row.refuse(str(e))
     for text, exchange in zip(texts, chat.exchanges, strict=True):
         turn = await conversation.sample()
         if turn is None or turn.finish_reason is FinishReason.LENGTH:
@@ -88,7 +100,8 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
         if len(turn.token_ids) < len(renderer.encode_action(text)):
             end = renderer.decode(turn.token_ids[-1:])
             chat.row.refuse(f"an assistant message holds {end!r}, which ends a turn; take it out")
-        if turn.reasoning.strip() != exchange.turn.reasoning.strip():
+        thought = _parsed(renderer, turn.token_ids).reasoning if renderer.in_turns else turn.reasoning
+        if exchange.turn.reasoning and thought.strip() != exchange.turn.reasoning.strip():
             chat.row.refuse("an assistant message has reasoning, which this model's format has no place for")
         if [call.name for call in turn.calls] != [call.name for call in exchange.turn.calls]:
             chat.row.refuse("a tool call is not read as it is written in this model's format; look at its name")
@@ -97,15 +110,22 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
         ]
         if conversation.tell(then) < len(then):
             return None
+    learned = iter([exchange.is_learned for exchange in chat.exchanges])
+    segments = tuple(replace(s, masked=s.sampled and not next(learned)) for s in conversation.branch.segments)
     return Episode(
         task=task,
         sample_index=0,
-        branches=(conversation.branch,),
+        branches=(Branch(segments=segments),),
         answer=texts[-1],
         exit=Exit.ANSWERED,
         metrics={"tool_turns": float(sum(bool(exchange.turn.calls) for exchange in chat.exchanges))},
         environment="chat",
     )
+
+
+def _parsed(renderer: Renderer, token_ids: Sequence[int]) -> ParsedTurn:
+    """A conversation reads its turns only where it has tools."""
+    return cast(ToolRenderer, renderer).parse(token_ids)
 
 
 def _written(renderer: Renderer, turn: ParsedTurn, chat: Chat) -> str:

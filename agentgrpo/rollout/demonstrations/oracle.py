@@ -15,6 +15,7 @@ from agentgrpo.renderers.base import Renderer, ToolRenderer
 from agentgrpo.rollout.demonstrations.base import Demonstrations, demonstrated
 from agentgrpo.rollout.groups import run_groups
 from agentgrpo.rollout.loop import PolicyRunner
+from agentgrpo.rollout.openings import overlong
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, Demonstrator, TaskDataset, ToolDemonstrator
 
 
@@ -52,7 +53,10 @@ class Oracle:
             )
             return [EpisodeGroup(task=g.task, episodes=tuple(map(demonstrated, g.episodes))) for g in groups]
 
-        return Demonstrations(tasks=self._dataset.split("train"), show=show)
+        tasks = self._dataset.split("train")
+        long = overlong(runner, tasks)
+        notes = [long.line("training tasks", "left out of training")] if long.ids else []
+        return Demonstrations(tasks=long.others(tasks), show=show, notes=notes)
 
 
 def ideal_of(dataset: TaskDataset, renderer: Renderer) -> Callable[[str, str], str] | None:

@@ -15,7 +15,7 @@ from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.training.adapters import load_adapter
-from tests.engines.remote.stand_in import Refused, StandIn, tensors_of
+from tests.engines.remote.stand_in import Refused, StandIn, biased, tensors_of
 
 
 class SGLangStandIn(StandIn):
@@ -113,6 +113,7 @@ class SGLangStandIn(StandIn):
             stop=tuple(params.get("stop", ())),
             stop_token_ids=tuple(params.get("stop_token_ids", ())),
         )
+        biased(engine, params.get("logit_bias", {}))
         key = SeedKey(str(params.get("sampling_seed")), "", 0, 0)
         try:
             done = await engine.generate(prompt, sampling, key)

@@ -19,6 +19,7 @@ from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams, SeedKey
 from agentgrpo.engines.hf import HFEngine
 from agentgrpo.engines.remote.transfer import WeightReceiver
+from agentgrpo.engines.vocabulary import Vocabulary
 from agentgrpo.training.adapters import load_adapter
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -75,7 +76,9 @@ class StandIn:
         self._engines = {"base": self._engine(copy.deepcopy(self._as_started))}
 
     def _engine(self, model: PreTrainedModel) -> HFEngine:
-        return HFEngine(model=model, tokenizer=self._tokenizer, run_seed=0, max_context=self.max_model_len)
+        engine = HFEngine(model=model, tokenizer=self._tokenizer, run_seed=0, max_context=self.max_model_len)
+        biased(engine, {})
+        return engine
 
     @property
     def url(self) -> str:
@@ -266,6 +269,7 @@ class StandIn:
             stop=tuple(body.get("stop", ())),
             stop_token_ids=tuple(body.get("stop_token_ids", ())),
         )
+        biased(engine, body.get("logit_bias", {}))
         key = SeedKey(str(body["seed"]), "", 0, 0)
         try:
             done = await engine.generate(body["prompt"], sampling, key)
@@ -276,6 +280,13 @@ class StandIn:
             logprobs = (await engine.score([*body["prompt"], *tokens]))[len(body["prompt"]) - 1 :]
         found = {"tokens": [f"token_id:{t}" for t in tokens], "token_logprobs": logprobs}
         return tokens, {"logprobs": found, "finish_reason": str(done.finish_reason)}
+
+
+def biased(engine: HFEngine, logit_bias: dict[str, float]) -> None:
+    """A server samples from all rows of the output layer, but for those that a request rules out."""
+    assert set(logit_bias.values()) <= {-100.0}
+    rows = engine._vocabulary.rows
+    engine._vocabulary = Vocabulary(rows, rows, tuple(map(int, logit_bias)), ())
 
 
 class Worker(WeightReceiver):

@@ -42,6 +42,7 @@ def engine(servers: Sequence[SGLangStandIn], tmp_path: Path, trained: Policy, **
         "weights": PolicyFiles(trained, Alone()),
         "sync_dir": tmp_path / "sync",
         "rank": 0,
+        "unused_ids": (),
         "urls": tuple(server.url for server in servers),
         "timeout_s": 30.0,
         "wait_s": 10.0,
@@ -222,3 +223,23 @@ async def test_a_server_without_adapters_says_how_to_start_it(tmp_path: Path) ->
     async with serving(tmp_path, trained=policy(lora=True), how={"lora": False}, wait_s=0.1) as (found, _, _):
         with pytest.raises(NoServer, match="--enable-lora --max-lora-rank"):
             await found.load_weights(0)
+
+
+# --- rows of the output layer that stand for no token
+
+
+async def test_what_is_no_token_is_never_sampled_and_logprobs_are_of_the_others(tmp_path: Path) -> None:
+    trained = policy()
+    unused = trained.vocabulary.unused
+    assert unused == tuple(range(259, 320))
+    async with serving(tmp_path, trained=trained, unused_ids=unused) as (found, _, _):
+        await found.load_weights(0)
+        assert await canary(found, trained) < 1e-4
+        for i in range(8):
+            done = await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i))
+            assert max(done.token_ids) < 259
+            assert await scored(trained, done, all_rows=False) < 1e-4
+    async with serving(tmp_path, trained=trained) as (found, _, _):  # who is not told samples them
+        await found.load_weights(0)
+        turns = [await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i)) for i in range(8)]
+    assert max(max(done.token_ids) for done in turns) >= 259

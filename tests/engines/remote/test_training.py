@@ -60,6 +60,7 @@ class ServedRun(TinyRun):
             wait_s=self.wait_s,
             attempts=self.attempts,
             sync=self.sync,
+            unused_ids=parts.trainer.policy.vocabulary.unused,
         )
         return replace(parts, engine=engine, runner=one_turn(engine, self.before))
 
@@ -90,7 +91,8 @@ async def test_a_run_trains_on_what_servers_sample_from_its_own_weights(tmp_path
         run = ServedRun(run_dir=tmp_path / "run", servers=(one, two))
         await run.go()
         refuse_stale_steps(run, 4)
-        sampled = [sum("seed" in r for r in server.requests) for server in (one, two)]
+        # the others ask whether log-probs are those of what was sampled from
+        sampled = [sum("stop" in r for r in server.requests) for server in (one, two)]
         assert sum(sampled) == 4 * 9
         assert min(sampled) >= 4 * 4
 

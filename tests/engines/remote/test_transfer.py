@@ -326,7 +326,7 @@ async def test_a_server_that_cannot_receive_is_told_how_to_be_started(tmp_path: 
 def test_what_cannot_be_sent_is_refused(tmp_path: Path, sync: str, lora: bool, says: str) -> None:
     weights = PolicyFiles(policy(lora=lora), Alone())
     with pytest.raises(ConfigError, match=says):
-        vllm(run_seed=0, context_limit=512, weights=weights, sync_dir=tmp_path, rank=0, sync=sync)
+        vllm(run_seed=0, context_limit=512, weights=weights, sync_dir=tmp_path, rank=0, sync=sync, unused_ids=())
 
 
 def test_a_worker_of_vllm_inherits_one_name() -> None:

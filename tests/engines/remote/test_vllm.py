@@ -63,6 +63,7 @@ def engine(servers: Sequence[StandIn], tmp_path: Path, trained: Policy, **settin
         "weights": PolicyFiles(trained, Alone()),
         "sync_dir": tmp_path / "sync",
         "rank": 0,
+        "unused_ids": (),
         "urls": tuple(server.url for server in servers),
         "timeout_s": 30.0,
         "wait_s": 10.0,
@@ -83,10 +84,11 @@ async def serving(
         yield found, servers, trained
 
 
-async def scored(trained: Policy, done: Completion, temperature: float = 1.0) -> float:
+async def scored(trained: Policy, done: Completion, temperature: float = 1.0, *, all_rows: bool = True) -> float:
     """How far the log-probs are from the trainer's."""
     model, n = trained.model, len(PROMPT)
     logits = model(input_ids=torch.tensor([[*PROMPT, *done.token_ids]])).logits[0].double() / temperature
+    logits = logits if all_rows else trained.vocabulary.within(logits)
     own = logits.log_softmax(-1)[n - 1 : -1].gather(1, torch.tensor(done.token_ids)[:, None])[:, 0].tolist()
     return max(abs(a - b) for a, b in zip(own, done.logprobs, strict=True))
 
@@ -490,3 +492,39 @@ async def test_two_policies_take_turns_on_one_server_and_neither_samples_from_th
         assert await scored(other, await two.generate(PROMPT, SAMPLING, KEY)) < 1e-4
         assert await scored(trained, await one.generate(PROMPT, SAMPLING, KEY)) < 1e-4  # which takes its own back
         await two.close()
+
+
+# --- rows of the output layer that stand for no token
+
+
+async def test_what_is_no_token_is_never_sampled_and_logprobs_are_of_the_others(tmp_path: Path) -> None:
+    trained = policy()
+    unused = trained.vocabulary.unused
+    assert unused == tuple(range(259, 320))
+    async with serving(tmp_path, trained=trained, unused_ids=unused) as (found, _, _):
+        await found.load_weights(0)
+        assert await canary(found, trained) < 1e-4
+        for i in range(8):
+            done = await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i))
+            assert max(done.token_ids) < 259
+            assert await scored(trained, done, all_rows=False) < 1e-4
+    async with serving(tmp_path, trained=trained) as (found, _, _):  # who is not told samples them
+        await found.load_weights(0)
+        turns = [await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i)) for i in range(8)]
+    assert max(max(done.token_ids) for done in turns) >= 259
+
+
+async def test_a_server_that_does_not_heed_the_bias_is_left_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, unused_ids=tuple(range(320)), wait_s=0.2) as (found, _, _):
+        await found.load_weights(0)
+        with pytest.raises(EngineError, match="which is no token of the tokenizer's"):
+            await found.generate(PROMPT, SAMPLING, KEY)
+
+
+async def test_raw_logprobs_are_refused_where_rows_are_left_out(tmp_path: Path) -> None:
+    trained = policy()
+    how = {"logprobs_mode": "raw_logprobs"}
+    async with serving(tmp_path, trained=trained, how=how, unused_ids=trained.vocabulary.unused) as (found, _, _):
+        await found.load_weights(0)
+        with pytest.raises(ConfigError, match=r"without the 61 ids that are no token.*--logprobs-mode processed"):
+            await found.generate(PROMPT, SAMPLING, KEY)

@@ -98,6 +98,16 @@ def test_a_model_that_ends_its_turns_with_another_token(diagnose: Diagnose, toy:
     assert found.problems == {
         "stop tokens": ["generation_config.json ends turns with '&' (5), and the renderer with [257]"]
     }
+    assert found.check("stop tokens")["facts"]["embeddings without a token"] == 320 - 260  # Qwen2 adds <|endoftext|>
+
+
+def test_an_end_that_a_run_takes_over_is_no_problem(diagnose: Diagnose, toy: Toy, tmp_path: Path) -> None:
+    path = copied(toy, tmp_path / "model", generation_config={"eos_token_id": [257, 258]})
+    found = diagnose(path, only=("stop tokens",))
+    assert found.check("stop tokens")["findings"] == []
+    assert found.check("stop tokens")["facts"]["stop tokens"] == {"<|eos|>": 257, "</search>": 258}
+    told = "generation_config.json ends turns with '</search>' (258) too, and so does this run"
+    assert told in found.check("parts")["facts"]["noted"]
 
 
 @pytest.mark.slow

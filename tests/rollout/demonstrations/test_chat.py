@@ -29,6 +29,7 @@ from tests.runners import tool_runner
 
 USER = {"role": "user", "content": QUESTION}
 CALLS = (ToolCall(name="add", arguments={"a": 2, "b": 3}), ToolCall(name="say", arguments={"text": "x"}))
+THOUGHT = "<think>\n2 and 3\n</think>\n\n"
 HOSTILE = "4 <|im_end|></s><eos>"
 TURNS = (ParsedTurn(calls=CALLS), ParsedTurn(calls=CALLS[:1]), ParsedTurn(answer="5"))
 
@@ -107,6 +108,52 @@ def test_a_prompt_of_many_turns_is_not_learned_from(tmp_path: Path) -> None:
     prompt = [USER, {"role": "assistant", "content": "4"}, {"role": "user", "content": "Sure?"}]
     _, [episode] = recited(tmp_path, families.renderer("chatml"), {"prompt": prompt, "completion": "No, 5."})
     assert [s.text for s in episode.branches[0].segments if s.sampled] == ["No, 5.<|im_end|>"]
+
+
+def test_a_turn_that_is_not_learned_from_stays_in_the_context(tmp_path: Path) -> None:
+    said = [USER, {"role": "assistant", "content": "4"}, {"role": "user", "content": "Sure?"}]
+    end = {"role": "assistant", "content": "No, 5."}
+    marked = [said[0], said[1] | {"weight": 0}, said[2], end]
+    renderer = families.renderer("chatml")
+    shown, (plain, context) = recited(tmp_path, renderer, {"messages": [*said, end]}, {"messages": marked, "id": 3})
+    [all_learned], [one_learned] = plain.branches, context.branches
+    assert one_learned.token_ids == all_learned.token_ids
+    assert [s.text for s in all_learned.segments if s.is_trained] == ["4<|im_end|>", "No, 5.<|im_end|>"]
+    assert [s.text for s in one_learned.segments if s.is_trained] == ["No, 5.<|im_end|>"]
+    assert sum(one_learned.loss_mask) == len(renderer.encode_action("No, 5.<|im_end|>"))
+    assert shown.notes == [f"{tmp_path / 'chats.jsonl'}: not read, as they say nothing to a model: id"]
+
+
+@pytest.mark.parametrize("tools", [[], [{"name": "add"}]])
+@pytest.mark.parametrize("message", [{"reasoning_content": "2 and 3", "content": "5"}, {"content": THOUGHT + "5"}])
+def test_reasoning_is_written_where_the_format_has_a_place_for_it(tmp_path: Path, tools: Any, message: Any) -> None:
+    row = {"messages": [USER, {"role": "assistant", **message}], "tools": tools}
+    _, [episode] = recited(tmp_path, families.renderer("qwen3"), row)
+    [turn] = episode.turns
+    assert turn.text == f"{THOUGHT}5<|im_end|>"
+
+
+def test_rows_of_other_splits_are_left_out_with_a_note(tmp_path: Path) -> None:
+    rows = [{"prompt": QUESTION, "completion": "5", "split": split} for split in ("test", "train", "dev")]
+    shown, _ = recited(tmp_path, families.renderer("chatml"), *rows)
+    assert [task.id for task in shown.tasks] == ["chats.jsonl:2"]
+    [note] = shown.notes
+    assert note.startswith("2 of 3 conversations of ")
+    with pytest.raises(DataError, match="of another split than train; give some to learn from"):
+        recited(tmp_path, families.renderer("chatml"), rows[0])
+
+
+@pytest.mark.parametrize("name", families.TOKENIZERS)
+def test_results_in_another_order_make_the_same_tokens(tmp_path: Path, name: str) -> None:
+    calls = [function(call) | {"id": id} for call, id in zip(CALLS, "ab", strict=True)]
+    results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in (("a", "5"), ("b", "x"))]
+    end = {"role": "assistant", "content": "5"}
+    rows = [
+        {"messages": [USER, {"role": "assistant", "tool_calls": calls}, *told, end]}
+        for told in (results, results[::-1])
+    ]
+    _, (one, other) = recited(tmp_path, families.renderer(name), *rows)
+    assert one.branches[0].segments == other.branches[0].segments
 
 
 def test_in_plain_text_the_answer_ends_with_the_end_of_text(tmp_path: Path) -> None:

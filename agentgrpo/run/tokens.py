@@ -1,0 +1,41 @@
+"""Where a model and its tokenizer mean different things by the same ids: what the run makes of it, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentgrpo.core.errors import ConfigError
+from agentgrpo.renderers.base import Renderer
+from agentgrpo.renderers.tokens import added_tokens
+from agentgrpo.training.policy import Policy
+
+NAMED = 5
+
+
+def agree_on_tokens(renderer: Renderer, policy: Policy) -> Iterator[str]:
+    """Have the tokens end a turn that end the model's, too, and look for tokens that it has no embedding for. Yields
+    what the user may not expect. Raises ConfigError where such a token is to end a turn."""
+    tokenizer, vocabulary = policy.tokenizer, policy.vocabulary
+    if odd := [i for i in renderer.stop_token_ids if i >= vocabulary.rows]:
+        raise ConfigError(
+            f"the tokenizer ends turns with {renderer.decode(odd[:1])!r} ({odd[0]}), and the model has embeddings for "
+            f"{vocabulary.rows} ids alone: no turn would ever end; give the model its own tokenizer, or the embeddings "
+            "of the new tokens (resize_token_embeddings)"
+        )
+    if beyond := vocabulary.beyond:
+        named = ", ".join(map(repr, beyond[:NAMED]))
+        yield (
+            f"{len(beyond)} tokens of the tokenizer have no embedding in the model, such as {named}: a text that holds "
+            "one cannot be read, and none is ever sampled"
+        )
+    source, ends = policy.ends
+    control = {*added_tokens(tokenizer).values(), *tokenizer.all_special_ids}
+    for i in ends:
+        if i in renderer.stop_token_ids:
+            continue
+        said = f"{source} ends turns with {renderer.decode([i])!r} ({i}) too"
+        if i in control:
+            renderer.stop_token_ids = (*renderer.stop_token_ids, i)
+            yield f"{said}, and so does this run"
+        else:
+            yield f"{said}, which is no control token of the tokenizer: here it ends none"
