@@ -64,7 +64,7 @@ from agentgrpo.run.profile import stage_clock
 from agentgrpo.run.report import show_stages
 from agentgrpo.run.services import IN_PROCESS
 from agentgrpo.run.settings import Settings
-from agentgrpo.run.tokens import agree_on_tokens
+from agentgrpo.run.tokens import settle_tokens
 from agentgrpo.run.warm_start import WarmStart, scripted
 from agentgrpo.services.meter import Meter
 from agentgrpo.tasks.base import SPLITS, DemonstratedDataset, HeldOutDataset, MixedDataset, TaskDataset, TeachingDataset
@@ -397,7 +397,7 @@ def build_run(inputs: Inputs, start: Start, *, weights: Path | None = None) -> R
         with of_suite(name):
             described = describes_tools(of, policy, inputs.settings.engine)
             renderers[name] = build_renderer(of, policy.tokenizer, describes=described), described
-            told |= dict.fromkeys(agree_on_tokens(renderers[name][0], policy))
+            told |= dict.fromkeys(settle_tokens(renderers[name][0], policy))
     for note in told:
         inputs.screen.line(f"note: {note}")
     engine = build_engine(inputs, policy, [renderer for renderer, _ in renderers.values()])

@@ -12,7 +12,7 @@ from agentgrpo.training.policy import Policy
 NAMED = 5
 
 
-def agree_on_tokens(renderer: Renderer, policy: Policy) -> Iterator[str]:
+def settle_tokens(renderer: Renderer, policy: Policy) -> Iterator[str]:
     """Have the tokens end a turn that end the model's, too, and look for tokens that it has no embedding for. Yields
     what the user may not expect. Raises ConfigError where such a token is to end a turn."""
     tokenizer, vocabulary = policy.tokenizer, policy.vocabulary

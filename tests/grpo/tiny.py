@@ -101,14 +101,19 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def plain_logprobs(
-    model: PreTrainedModel, samples: Sequence[TrainingSample], temperature: float = 1.0
+    model: PreTrainedModel,
+    samples: Sequence[TrainingSample],
+    temperature: float = 1.0,
+    *,
+    num_tokens: int | None = None,
 ) -> list[torch.Tensor]:
-    """The independent way: right-padded rows, the model's own forward, all logits. [loss tokens] per sample."""
+    """The independent way: right-padded rows, the model's own forward, all logits, or those of the first num_tokens
+    ids. [loss tokens] per sample."""
     longest = max(len(s.token_ids) for s in samples)
     pad = [longest - len(s.token_ids) for s in samples]
     ids = torch.tensor([(*s.token_ids, *(0,) * p) for s, p in zip(samples, pad, strict=True)])
     mask = torch.tensor([(1,) * len(s.token_ids) + (0,) * p for s, p in zip(samples, pad, strict=True)])
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[..., :num_tokens]
     logprobs = (logits[:, :-1] / temperature).log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
     loss = torch.tensor([(*s.loss_mask[1:], *(0,) * p) for s, p in zip(samples, pad, strict=True)]).bool()
     return [row[m] for row, m in zip(logprobs, loss, strict=True)]

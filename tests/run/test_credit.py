@@ -17,6 +17,7 @@ from agentgrpo.run.rollouts import Rollout
 from agentgrpo.run.train import StepSamples, roll_out, samples_of
 from tests import builders
 from tests.builders import given, sampled
+from tests.engines.tiny import saved_tokenizer
 from tests.grpo.tiny import plain_logprobs
 from tests.run.tiny_run import TinyRun, recorded, rows
 
@@ -111,7 +112,8 @@ def test_a_group_kept_for_replay_keeps_its_turns(tmp_path: Path) -> None:
 def test_turns_pay_for_their_distance_to_the_reference(tmp_path: Path, credit: str) -> None:
     run = TinyRun(tmp_path, {**IN_REWARD, "credit": credit, "replay_groups": 1})
     chosen = learnt(run, SAME)
-    reference = plain_logprobs(run.reference().model, chosen.samples)  # equal rewards: nothing but KL tells them apart
+    # equal rewards: nothing but KL tells them apart
+    reference = plain_logprobs(run.reference().model, chosen.samples, num_tokens=len(saved_tokenizer()))
     kl = [
         [x - y for x, y in zip(at_sampling, theirs.tolist(), strict=True)]
         for at_sampling, theirs in zip(([-0.5, -1.25, -2.0], [-0.5, -1.25, -3.0]), reference, strict=True)

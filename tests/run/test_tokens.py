@@ -15,7 +15,7 @@ from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.renderers.choose import choose_for_tools
 from agentgrpo.renderers.plain import PlainRenderer
 from agentgrpo.renderers.tokens import added_tokens
-from agentgrpo.run.tokens import agree_on_tokens
+from agentgrpo.run.tokens import settle_tokens
 from agentgrpo.training.policy import Policy
 from tests.builders import task
 from tests.engines import tiny
@@ -34,15 +34,15 @@ def policy(*ends: int) -> Policy:
 
 def test_an_end_that_generation_config_alone_names_is_taken_over() -> None:
     renderer = PlainRenderer(tokenizer=tiny.tokenizer())
-    [note] = agree_on_tokens(renderer, policy(tiny.EOS, OTHER))
+    [note] = settle_tokens(renderer, policy(tiny.EOS, OTHER))
     assert note == "generation_config.json ends turns with '</search>' (258) too, and so does this run"
     assert renderer.stop_token_ids == (tiny.EOS, OTHER)
-    assert list(agree_on_tokens(renderer, policy(tiny.EOS, OTHER))) == []
+    assert list(settle_tokens(renderer, policy(tiny.EOS, OTHER))) == []
 
 
 def test_a_letter_that_it_names_ends_nothing() -> None:
     renderer = PlainRenderer(tokenizer=tiny.tokenizer())
-    [note] = agree_on_tokens(renderer, policy(tiny.EOS, 5))
+    [note] = settle_tokens(renderer, policy(tiny.EOS, 5))
     assert note == (
         "generation_config.json ends turns with '&' (5) too, which is no control token of the tokenizer: here it ends "
         "none"
@@ -55,7 +55,7 @@ async def test_the_turn_ends_with_it_and_it_is_trained(ends: tuple[int, ...]) ->
     of = policy(*ends)
     force(of.model, OTHER)
     renderer = PlainRenderer(tokenizer=tiny.tokenizer())
-    list(agree_on_tokens(renderer, of))
+    list(settle_tokens(renderer, of))
     conversation = Conversation(
         HFEngine(model=of.model, tokenizer=tiny.tokenizer(), run_seed=0),
         renderer,
@@ -83,7 +83,7 @@ def test_what_follows_such_an_end_is_what_follows_eos(name: str) -> None:
     model = tiny.model("llama")
     model.generation_config = GenerationConfig(eos_token_id=[*before, other])
     assert any(
-        "and so does this run" in note for note in agree_on_tokens(renderer, Policy(model=model, tokenizer=tokenizer))
+        "and so does this run" in note for note in settle_tokens(renderer, Policy(model=model, tokenizer=tokenizer))
     )
     assert renderer.stop_token_ids == (*before, other)
     said, word = renderer.encode_action("Yes."), (Piece("Sure?", False),)
@@ -101,8 +101,8 @@ def test_tokens_without_an_embedding_are_said_and_refused_as_an_end() -> None:
         model.resize_token_embeddings(250)
     of = Policy(model=model, tokenizer=tiny.tokenizer())
     with pytest.raises(ConfigError, match=r"ends turns with '<\|eos\|>' \(257\), and the model has embeddings for 250"):
-        list(agree_on_tokens(PlainRenderer(tokenizer=tiny.tokenizer()), of))
+        list(settle_tokens(PlainRenderer(tokenizer=tiny.tokenizer()), of))
     model.resize_token_embeddings(258)
     of = Policy(model=model, tokenizer=tiny.tokenizer())
-    [note] = agree_on_tokens(PlainRenderer(tokenizer=tiny.tokenizer()), of)
+    [note] = settle_tokens(PlainRenderer(tokenizer=tiny.tokenizer()), of)
     assert note.startswith("1 tokens of the tokenizer have no embedding in the model, such as '</search>': ")
