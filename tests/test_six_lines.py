@@ -148,7 +148,10 @@ def test_ctrl_c_stops_it_and_resume_goes_on(train: Train, *, in_a_loop: bool) ->
 @pytest.mark.parametrize("in_a_loop", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ctrl_c_before_there_is_anything_to_go_on_with(train: Train, *, in_a_loop: bool) -> None:
     def call() -> RunDir:
-        return train(rewards=[interrupting_at_once], questions=[{"question": "who?", "answers": ["I"]}] * 20)
+        return train(
+            rewards=[interrupting_at_once],
+            questions=[{"question": f"who is {i}?", "answers": ["I"]} for i in range(20)],
+        )
 
     CALLS.clear()
     with pytest.raises(KeyboardInterrupt):
@@ -242,7 +245,7 @@ def test_a_text_is_no_list_of_overrides() -> None:
 
 
 def test_a_reward_that_always_fails_ends_the_run_with_its_error(train: Train) -> None:
-    with pytest.raises(TooManyFailures, match="reward term 'failing': ValueError: a mistake in the reward"):
+    with pytest.raises(TooManyFailures, match="reward term .*failing: ValueError: a mistake in the reward"):
         train(rewards=[failing])
 
 

@@ -159,7 +159,9 @@ def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:
 
     def is_held(line: str) -> bool:
         path = line.partition("=")[0].replace("/", ".")
-        named = [name for key, name in code.items() if re.fullmatch(rf"{re.escape(path)}\.(?:(?:terms\.)?\w+\.)?name", key)]
+        named = [
+            name for key, name in code.items() if re.fullmatch(rf"{re.escape(path)}\.(?:(?:terms\.)?\w+\.)?name", key)
+        ]
         return is_group(path) and bool(named) and held >= {*named}
 
     return [line for line in overrides if not is_held(line)]

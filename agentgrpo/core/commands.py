@@ -373,7 +373,7 @@ def _program() -> str:
     """What the shell calls this installation by: its name where the PATH has it, else its place, or the interpreter
     with the module. A place below the working directory is relative, as people type it."""
     called, here = Path(sys.argv[0]).absolute(), Path.cwd()
-    script = called if called.name == NAME else Path(sys.executable).with_name(NAME)
+    script = called if called.name == NAME and called.is_file() else Path(sys.executable).with_name(NAME)
     known = shutil.which(NAME)
     if known is not None and script.exists() and script.samefile(known):
         return NAME

@@ -307,7 +307,7 @@ async def test_an_error_in_a_step_reaches_every_turn_and_the_engine_goes_on(monk
 
     monkeypatch.setattr(policy.model.layers[1].mlp, "forward", failing)
     outcomes = await asyncio.gather(*(play(backend, *e) for e in EPISODES), return_exceptions=True)
-    assert {str(o) for o in outcomes} == {"engine step: RuntimeError: out of memory"}
+    assert {str(o) for o in outcomes} == {"engine step: RuntimeError: out of memory (test_hf.py:305 in failing)"}
     assert {type(o) for o in outcomes} == {EngineError}
     assert bits(await play_all(backend, EPISODES)) == expected
 

@@ -88,14 +88,16 @@ async def test_a_failed_row_fails_alone_and_is_not_remembered() -> None:
 
 async def test_an_error_inside_a_backend_is_attributed_to_it() -> None:
     retriever = Batched(Recording())
-    assert await together(retriever, "bug") == ["RetrieverError('retriever: ZeroDivisionError: 1/0')"]
+    assert await together(retriever, "bug") == [
+        "RetrieverError('retriever: ZeroDivisionError: 1/0 (test_batching.py:35 in search_batch)')"
+    ]
     await retriever.close()
 
 
 async def test_a_query_that_a_backend_cannot_take_fails_alone() -> None:
     backend = Recording()
     retriever = Batched(backend)
-    bug = "RetrieverError('retriever: ZeroDivisionError: 1/0')"
+    bug = "RetrieverError('retriever: ZeroDivisionError: 1/0 (test_batching.py:35 in search_batch)')"
     assert await together(retriever, "a", "b", "bug", "c") == ["a", "b", bug, "c"]
     assert [queries for queries, _ in backend.batches] == [
         ["a", "b", "bug", "c"],

@@ -32,8 +32,9 @@ from tests.runners import search_runner, tool_runner
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SAMPLING = SamplingParams(max_tokens=200)
-OTHERS = {"environment", "mem_alpha", "memory", "personamem"}
-"""That of environment pays what the environment pays; the others are those of memory, in test_memory."""
+OTHERS = {"environment", "mem_alpha", "memory", "own", "personamem"}
+"""That of environment pays what the environment pays, own what the user's functions do; the others are those of memory,
+in test_memory."""
 PRESETS = sorted({path.stem for path in (CONFIGS / "reward").glob("*.yaml")} - OTHERS)
 Says = Callable[[Task, int], str]
 IDLE: dict[str, Says] = {

@@ -158,7 +158,10 @@ async def test_without_a_reference_the_judge_fails_only_where_its_grade_is_neede
             Failure(kind="unparsable", stage="judge", message="not json"),
         ),
         (EngineError("down"), Failure(kind="EngineError", stage="judge", message="down")),
-        (KeyError("score"), Failure(kind="JudgeError", stage="judge", message="judge: KeyError: 'score'")),
+        (
+            KeyError("score"),
+            Failure(kind="JudgeError", stage="judge", message="judge: KeyError: 'score' (test_reward.py:48 in grade)"),
+        ),
     ],
 )
 async def test_a_failed_judge_leaves_its_episodes_unscored(error: Exception, failure: Failure) -> None:

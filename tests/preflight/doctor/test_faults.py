@@ -270,7 +270,7 @@ def test_a_failing_tool(diagnose: Diagnose) -> None:
         "tools": [
             (
                 "unplugged failed 3 of 3 calls, and not by the policy's fault: tool unplugged: ConnectionError: "
-                "connection refused"
+                "connection refused (planted.py:171 in call)"
             )
         ]
     }

@@ -133,7 +133,7 @@ def test_a_folder_gives_its_own_shape(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_defaults_fit_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """Without memory for 128 contexts of 40,960 tokens."""
-    own = ["model=qwen3_0_6b", "task.questions=q", "hardware.memory_gib=24", *SPEED]
+    own = ["model=qwen3_0_6b", "task.questions=q", "task.corpus=c", "hardware.memory_gib=24", *SPEED]
     found = figures(capsys, *own)["memory"]
     assert (found["fits"], found["need_bytes"] < 20 * GIB) == (True, True)
     text = plan(capsys, *own)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from agentgrpo.core.types import Branch, Episode, Exit, Message, Task
 from agentgrpo.engines.base import Engine
@@ -65,12 +68,21 @@ def two_turns(engine: Engine) -> PolicyRunner:
     return PolicyRunner(environment=TwoTurns(), engine=engine, renderer=Spelled())
 
 
+@cache
+def spelling() -> PreTrainedTokenizerFast:
+    """A token for each row of the output layer: servers score a prompt among all rows."""
+    backend = Tokenizer.from_str(tiny.tokenizer().backend_tokenizer.to_str())
+    full = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>")
+    full.add_tokens([f"<{i}>" for i in range(len(full), tiny.VOCAB)])
+    return full
+
+
 def engine(seed: int = 0) -> HFEngine:
-    return HFEngine(model=tiny.model("qwen2"), tokenizer=tiny.tokenizer(), run_seed=seed)
+    return HFEngine(model=tiny.model("qwen2"), tokenizer=spelling(), run_seed=seed)
 
 
 async def forced(record: TrajectoryRecord, own: HFEngine, *, tolerance: float | None = 0.0) -> Divergence | None:
-    decode = tiny.tokenizer().decode
+    decode = spelling().decode
     how = given() | {"sampling": SHORT}
     [found] = await Forced(own, two_turns(own), tolerance=tolerance, decode=decode, **how).replay([record])
     assert own._schedule.num_contexts == 0, "the engine has forgotten the episode"

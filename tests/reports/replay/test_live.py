@@ -154,7 +154,7 @@ async def test_a_retriever_that_fails_is_told(tmp_path: Path) -> None:
         kind="exit",
         expected="answered",
         found="error",
-        found_text="RetrieverError in RetrieverError: retriever vdb: OSError: gone",
+        found_text="RetrieverError in RetrieverError: retriever vdb: OSError: gone (scripted.py:101 in search)",
     )
 
 

@@ -66,6 +66,7 @@ ANSWERED = {
     "terms": {"correctness": 1.0, "retriever_cost": -0.1},
     "dimensions": {"correctness": 1.0},
     "correctness": 1.0,
+    "reason": "",
     "metrics": {"search_rounds": 1.0},
     "costs": {"retriever_cost": 0.1},
     "citations": [{"doc_id": "p1", "marker": "[R1Q1D1]", "text": "Castin founded Velmor."}],

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models
 
 from agentgrpo.core.errors import ConfigError
 from agentgrpo.core.types import Branch
+from agentgrpo.engines.vocabulary import Vocabulary
 from agentgrpo.records.run_dir import RunDir, TrajectoryFile
 from agentgrpo.reports.view.embedding import write_page
 from agentgrpo.reports.view.ratios import Ratios, temperature_of
@@ -34,6 +35,7 @@ def logprobs(tokens: list[int], temperature: float) -> list[float]:
     ids = torch.tensor([tokens])
     with torch.no_grad():
         logits = tiny.model("qwen2")(input_ids=ids, use_cache=False).logits[0, :-1].double() / temperature
+    logits = Vocabulary.of(tiny.VOCAB, tiny.saved_tokenizer()).within(logits)
     found: list[float] = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
     return found
 

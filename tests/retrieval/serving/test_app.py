@@ -178,7 +178,7 @@ async def test_queries_that_are_no_text_or_that_a_backend_cannot_take_fail_alone
     assert [row.get("error") if isinstance(row, dict) else row[0]["id"] for row in reply["result"]] == [
         "a",
         "queries[1] is a JSON number; a string is allowed",
-        "retriever: ZeroDivisionError: 1/0",
+        "retriever: ZeroDivisionError: 1/0 (test_app.py:166 in answer)",
         "",
         "queries[4] is a JSON null; a string is allowed",
         "HTTP 400",
