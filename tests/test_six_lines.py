@@ -245,7 +245,7 @@ def test_a_text_is_no_list_of_overrides() -> None:
 
 
 def test_a_reward_that_always_fails_ends_the_run_with_its_error(train: Train) -> None:
-    with pytest.raises(TooManyFailures, match="reward term .*failing: ValueError: a mistake in the reward"):
+    with pytest.raises(TooManyFailures, match=r"reward term .*failing: ValueError: a mistake in the reward"):
         train(rewards=[failing])
 
 
