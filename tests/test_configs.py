@@ -24,6 +24,8 @@ from agentgrpo.core.commands import VERBS, Command, VerbResult
 
 OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
 PRESETS = [(group, name) for group, names in presets().items() for name in names]
+WHOLE = [(group, name) for group, name in PRESETS if group != "experiment" and (group, name) != ("reward", "own")]
+"""Those that say every argument; the terms of reward=own are the user's."""
 SOURCES = [f for f in sorted(Path(agentgrpo.__file__).parent.rglob("*.py")) if f.name != "settings.py"]
 JOBS: list[dict[str, Any]] = []
 
@@ -236,9 +238,7 @@ def preset_nodes(group: str, name: str) -> list[tuple[Any, set[str], set[str]]]:
     return [found for child in build._children("", root, "") for found in nodes(child)]
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [(g, n) for g, n in PRESETS if g != "experiment" and (g, n) != ("reward", "own")]
-)
+@pytest.mark.parametrize(("group", "name"), WHOLE)
 def test_a_preset_and_its_constructor_have_the_same_keys(group: str, name: str) -> None:
     """Every key is read by an argument; and every argument is in the file, so that key=value sets it, --cfg job shows
     it and nobody has to read source to find it."""
@@ -257,7 +257,7 @@ def attributes_read() -> set[str]:
 def test_every_argument_is_used() -> None:
     """An argument of a function is read in its body, a field of a dataclass as an attribute somewhere."""
     read, unused = attributes_read(), set()
-    for target, keys, _ in (n for g, p in PRESETS if g != "experiment" for n in preset_nodes(g, p)):
+    for target, keys, _ in (n for g, p in WHOLE for n in preset_nodes(g, p)):
         if hasattr(target, "__dataclass_fields__"):
             unused |= {f"{target.__name__}.{k}" for k in keys if k not in read}
         elif keys:

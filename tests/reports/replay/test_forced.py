@@ -82,7 +82,7 @@ def engine(seed: int = 0) -> HFEngine:
 
 
 async def forced(record: TrajectoryRecord, own: HFEngine, *, tolerance: float | None = 0.0) -> Divergence | None:
-    decode = spelling().decode
+    decode = tiny.tokenizer().decode
     how = given() | {"sampling": SHORT}
     [found] = await Forced(own, two_turns(own), tolerance=tolerance, decode=decode, **how).replay([record])
     assert own._schedule.num_contexts == 0, "the engine has forgotten the episode"
