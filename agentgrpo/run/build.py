@@ -434,10 +434,8 @@ def _in_environment(
         raise ConfigError(too_long.line("training tasks", "nothing is left to train on"))
     priced = replace(inputs.run, eval=replace(inputs.run.eval, prices=inputs.prices(runner.figures)))
     given = {f.name: getattr(inputs, f.name) for f in fields(Inputs)}
-    given |= {"settings": replace(inputs.settings, run=priced), "members": {}}
-    return Run(
-        **given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner, overlong=[too_long]
-    )
+    given |= {"settings": replace(inputs.settings, run=priced), "members": {}, "overlong": [too_long]}
+    return Run(**given, start=start, policy=policy, renderer=renderer, engine=engine, runner=runner)
 
 
 def _together(inputs: Inputs, members: Mapping[str, Run]) -> Run:
