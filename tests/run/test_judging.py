@@ -139,13 +139,13 @@ async def test_kept_verdicts_may_be_all_that_a_run_needs(tmp_path: Path) -> None
         judge = remote(url, tmp_path / "v.sqlite")
         assert await probe_judge(judge) == []
         assert sum(judge.counts().values()) == 0.0
-        assert await judge.grade(TASKS[0], ["Castin"]) == [Grade(score=1.0, detail="as told")]
+        assert await judge.grade(TASKS[0], ["Castin"]) == [Grade(score=1.0, reason="as told")]
         await judge.close()
     judge = remote(url, tmp_path / "v.sqlite")
     [note] = await probe_judge(judge)
     assert note.startswith("the judge model does not reply: ")
     assert note.endswith("; kept verdicts are used, and whatever else is asked will fail")
-    assert await judge.grade(TASKS[0], ["Castin"]) == [Grade(score=1.0, detail="as told")]
+    assert await judge.grade(TASKS[0], ["Castin"]) == [Grade(score=1.0, reason="as told")]
     await judge.close()
 
 
