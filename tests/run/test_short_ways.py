@@ -59,8 +59,9 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, list[s
     monkeypatch.setattr(Trainer, "update", watched)
     monkeypatch.chdir(tmp_path)
     settings = ["experiment=none", "task.questions=q.jsonl", "task.corpus=c.jsonl", "model=path", "model.path=model"]
-    # Whatever a random policy says is worth the same: with advantage=none it is trained on nevertheless.
+    # Whatever a random policy says is worth nothing: the KL term is what it is trained on nevertheless.
     settings += [
+        "algorithm=grpo",
         "algorithm.advantage=none",
         "model.describe_tools=false",
         "rollout.tasks_per_step=2",
