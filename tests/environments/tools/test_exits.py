@@ -112,7 +112,7 @@ async def test_whatever_a_tool_lets_out_is_a_tool_error(tmp_path: Path, fault: s
         return text
 
     problem = {
-        "raises": "tool say: KeyError: 'typo'",
+        "raises": "tool say: KeyError: 'typo' (test_exits.py:109 in broken)",
         "returns a str": "tool say: a str came back; a ToolResult is needed",
         "cancels itself": "tool say: CancelledError: the call was cancelled from inside",
     }[fault]
