@@ -63,7 +63,12 @@ async def short(*_: object) -> list[str]:
     ("instead", "failure"),
     [
         (down, Failure(kind="http_500", stage="JudgeError", message="the reader is down")),
-        (broken, Failure(kind="JudgeError", stage="JudgeError", message="reader: KeyError: 'typo'")),
+        (
+            broken,
+            Failure(
+                kind="JudgeError", stage="JudgeError", message="reader: KeyError: 'typo' (test_exits.py:55 in broken)"
+            ),
+        ),
         (
             short,
             Failure(kind="JudgeError", stage="JudgeError", message="reader: ValueError: 2 questions got 1 answers"),
@@ -79,7 +84,10 @@ async def test_a_reader_that_fails_is_a_failure_of_the_infrastructure(instead: o
 
 @pytest.mark.parametrize(
     ("instead", "kind", "message"),
-    [(down, "http_500", "the reader is down"), (broken, "JudgeError", "validity: KeyError: 'typo'")],
+    [
+        (down, "http_500", "the reader is down"),
+        (broken, "JudgeError", "validity: KeyError: 'typo' (test_exits.py:55 in broken)"),
+    ],
 )
 async def test_so_is_a_judge_of_what_was_written(instead: object, kind: str, message: str) -> None:
     episode = await rolled(make(ScriptedEngine(SCRIPT), validity=ScriptedValidity(instead=instead)))
