@@ -63,7 +63,7 @@ async def turns_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -
     return turns
 
 
-@pytest.mark.parametrize("without", [(), (3, 120, 121), (258,)])
+@pytest.mark.parametrize("without", [*(pytest.param(w, marks=pytest.mark.slow) for w in ((), (3, 120, 121))), (258,)])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 async def test_it_is_never_sampled_and_the_trainer_scores_what_the_engine_sampled(
     family: str, without: tuple[int, ...]

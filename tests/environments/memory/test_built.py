@@ -23,6 +23,7 @@ from tests.environments.scripted import ScriptedEngine
 from tests.runners import memory_runner
 
 NODE = yaml.safe_load((Path(__file__).parents[3] / "configs/environment/memory.yaml").read_text())
+del NODE["defaults"]
 
 
 def built(**changes: Any) -> MemoryEnvironments:

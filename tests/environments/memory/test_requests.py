@@ -95,7 +95,7 @@ NO_CORE = "memory_type=core: the core paragraph can only be replaced, by memory_
         (
             "insert",
             X | {"memory_type": "semantic" + " " * 99 + "x"},
-            "memory_type must be one of semantic, episodic, not 'semantic ...'.",
+            "memory_type must be one of semantic, episodic, not 'semantic ...'. Did you mean 'semantic'?",
         ),
         ("insert", X | {"memory_type": 3}, "memory_type must be one of semantic, episodic, not '3'."),
         ("insert", X | {"memory_type": ["semantic"]}, "memory_type must be a text, not a list"),
