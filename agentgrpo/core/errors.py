@@ -231,10 +231,9 @@ def _printable(text: str) -> str:
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """ " Did you mean 'x'?" or "" when nothing is near: of both texts together more than two thirds must agree, or one
-    begin the other."""
+    begin the other, or have the same letters."""
     names = list(allowed)
-    begun = [
-        name for name in names if min(len(given), len(name)) > 2 and (name.startswith(given) or given.startswith(name))
-    ]
-    near = [*difflib.get_close_matches(given, names, n=1, cutoff=0.67), *begun]
+    long = [name for name in names if min(len(given), len(name)) > 2]
+    alike = [n for n in long if n.startswith(given) or given.startswith(n) or sorted(n) == sorted(given)]
+    near = [*difflib.get_close_matches(given, names, n=1, cutoff=0.67), *alike]
     return f" Did you mean '{near[0]}'?" if near else ""
