@@ -300,7 +300,7 @@ WRAPPERS: Mapping[str, str] = {
 """kind -> the class that makes such a part of a plain function of the user's, which it gets as its first argument."""
 
 ADAPTERS: Mapping[str, str] = {"judge": "agentgrpo.judges.judger:as_judge", "term": "agentgrpo.rewards.own:as_term"}
-"""kind -> what makes such a part of whatever was built; it leaves alone what is one."""
+"""kind -> the function that turns any built object into such a part; it returns a part of this kind unchanged."""
 
 PROGRAMS: Mapping[str, tuple[object, ...]] = {
     "command": (None, "", []),

@@ -93,7 +93,7 @@ def status_of(finish_reason: str) -> Status:
 
 
 def group_status(statuses: Iterable[Status]) -> Status:
-    """All completed -> completed, else failed where one is; init where none of them is."""
+    """Return completed if all episodes are completed, failed if one failed, and init otherwise."""
     found = set(statuses)
     if found == {Status.COMPLETED}:
         return Status.COMPLETED

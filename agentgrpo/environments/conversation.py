@@ -108,9 +108,9 @@ class Conversation:
         return True
 
     async def sample(self, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> Turn | None:
-        """The policy's next turn, cut short where the context ends; None where there is no room for one. max_tokens:
-        at most so many, if that is fewer than else. stop: strings that end it beside the renderer's. Raises
-        EngineError; then, and cancelled, nothing was said."""
+        """Sample the policy's next turn; the end of the context cuts it short. Return None if the context has no room
+        for a turn. max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the
+        renderer's. Raises EngineError. After an error or a cancellation the conversation is unchanged."""
         if self.room < self._limits.min_context_left:
             return None
         sampling = self._sampling

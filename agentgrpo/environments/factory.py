@@ -118,7 +118,7 @@ class Runner(Protocol):
 
 
 class EnvironmentDefaults:
-    """For factories that have none of what is optional."""
+    """Defaults for the optional members of a factory."""
 
     @property
     def metrics(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ class Grade:
 
     score: float
     reason: str = ""  # in the judge's own words: the first MAX_REASON characters
-    parts: Mapping[str, float] = field(default_factory=dict)  # grades that it is made of; what was counted for it
+    parts: Mapping[str, float] = field(default_factory=dict)  # the grades that make up the score, and counts
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", number(self.score, "the grade"))
@@ -35,7 +35,7 @@ class AnswerJudge(Protocol):
 
 @runtime_checkable
 class EpisodeJudge(Protocol):
-    """An AnswerJudge that wants to see more than answers. Where it is one, it is asked this way."""
+    """An AnswerJudge that reads whole episodes. grade_episodes is called in place of grade."""
 
     async def grade_episodes(self, task: Task, episodes: Sequence[Episode]) -> list[Grade]:
         """One verdict per episode of the task's group, all of them completed and with an answer."""

@@ -125,7 +125,7 @@ def fetched_folder(path: str, revision: str | None = None, *, tell: Callable[[st
     )
     try:
         fetched = Path(_snapshot(path, revision=revision))
-    except Exception as e:  # of the library's HTTP client, of the disk, ...: whatever it is, there is no model
+    except Exception as e:  # the HTTP client, the disk, ...: after any error there is no model
         raise ConfigError(_not_fetched(path, revision, e)) from e
     if not _is_whole(fetched):
         raise ConfigError(_not_fetched(path, revision, None))

@@ -232,8 +232,8 @@ class RunDir:
         return sorted(files, key=lambda f: (f.step is None, f.step or 0))
 
     def trajectory_file(self, *, name: str | None = None, step: str | None = None) -> TrajectoryFile:
-        """The one of that name, or of that step; with neither the greedy evaluation of the end weights, or else the
-        last step. Raises ConfigError where there is none."""
+        """Return the file with this name or of this step. Without either, return the greedy evaluation of the end
+        weights, or else the last step's file. Raises ConfigError if the run has no such file."""
         if name is not None and step is not None:
             raise ConfigError(f"--file {name} and --step {step}: give one of them")
         files = self.trajectory_files()

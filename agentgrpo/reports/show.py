@@ -92,7 +92,7 @@ def chunk_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
 
 
 def question_lines(record: TrajectoryRecord) -> Iterator[TextLine]:
-    """Right is here what equals a reference, which is not yet what the judge says; that is the grade of all."""
+    """An answer counts as right here if it equals a reference. The judge grades all answers together."""
     questions = dialogue.questions_of(task_of(record))
     answers = dialogue.split(record.answer or "", len(questions))
     right = [equals_one(a, q.answers) for a, q in zip(answers, questions, strict=True)]

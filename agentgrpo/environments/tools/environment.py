@@ -223,7 +223,7 @@ class ToolEnvironment:
         await self.workspace.__aexit__()
 
     async def _call(self, calls: Sequence[AnyCall], turn: int) -> list[ToolReply]:
-        """Make the calls, as far as the limit of calls allows; what came of all of them."""
+        """Make the calls that the limit allows. Return a reply for every call."""
         options, toolbox = self.options, self.options.toolbox
         left = len(calls) if options.max_calls is None else max(0, options.max_calls - len(self.state.records))
         answers = await toolbox.call_all(calls[:left], self.workspace, turn=turn, parallel=options.parallel_calls)

@@ -24,7 +24,7 @@ from agentgrpo.training.process_group import Alone
 from agentgrpo.training.weight_files import PolicyFiles
 from tests.engines import tiny
 from tests.engines.remote.sglang_stand_in import SGLangStandIn
-from tests.engines.remote.test_vllm import KEY, PROMPT, SAMPLING, policy, scored
+from tests.engines.remote.test_vllm import KEY, PROMPT, SAMPLING, check_unused_rows, policy, scored
 
 
 @pytest.fixture(autouse=True)
@@ -228,18 +228,5 @@ async def test_a_server_without_adapters_says_how_to_start_it(tmp_path: Path) ->
 # --- rows of the output layer that stand for no token
 
 
-async def test_what_is_no_token_is_never_sampled_and_logprobs_are_of_the_others(tmp_path: Path) -> None:
-    trained = policy()
-    unused = trained.vocabulary.unused
-    assert unused == tuple(range(259, 320))
-    async with serving(tmp_path, trained=trained, unused_ids=unused) as (found, _, _):
-        await found.load_weights(0)
-        assert await canary(found, trained) < 1e-4
-        for i in range(8):
-            done = await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i))
-            assert max(done.token_ids) < 259
-            assert await scored(trained, done, all_rows=False) < 1e-4
-    async with serving(tmp_path, trained=trained) as (found, _, _):  # who is not told samples them
-        await found.load_weights(0)
-        turns = [await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i)) for i in range(8)]
-    assert max(max(done.token_ids) for done in turns) >= 259
+async def test_rows_without_a_token_are_never_sampled(tmp_path: Path) -> None:
+    await check_unused_rows(serving, canary, tmp_path)

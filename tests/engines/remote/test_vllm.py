@@ -497,7 +497,8 @@ async def test_two_policies_take_turns_on_one_server_and_neither_samples_from_th
 # --- rows of the output layer that stand for no token
 
 
-async def test_what_is_no_token_is_never_sampled_and_logprobs_are_of_the_others(tmp_path: Path) -> None:
+async def check_unused_rows(serving: Callable[..., Any], canary: Callable[..., Any], tmp_path: Path) -> None:
+    """A server that is told of the rows without a token never samples one, and its log-probs are among the others."""
     trained = policy()
     unused = trained.vocabulary.unused
     assert unused == tuple(range(259, 320))
@@ -508,10 +509,14 @@ async def test_what_is_no_token_is_never_sampled_and_logprobs_are_of_the_others(
             done = await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i))
             assert max(done.token_ids) < 259
             assert await scored(trained, done, all_rows=False) < 1e-4
-    async with serving(tmp_path, trained=trained) as (found, _, _):  # who is not told samples them
+    async with serving(tmp_path, trained=trained) as (found, _, _):  # a server that is not told samples them
         await found.load_weights(0)
         turns = [await found.generate(PROMPT, SAMPLING, KEY._replace(sample_index=i)) for i in range(8)]
     assert max(max(done.token_ids) for done in turns) >= 259
+
+
+async def test_rows_without_a_token_are_never_sampled(tmp_path: Path) -> None:
+    await check_unused_rows(serving, canary, tmp_path)
 
 
 async def test_a_server_that_does_not_heed_the_bias_is_left_out(tmp_path: Path) -> None:
