@@ -36,12 +36,12 @@ def train(
     model: str | Path | None = None,
     questions: Rows | None = None,
     corpus: Rows | None = None,
-    rewards: Sequence[Code] = (),
+    rewards: Sequence[Code] | Code = (),
     steps: int | None = None,
     overrides: Sequence[str] = (),
     *,
     environment: Code | None = None,
-    tools: Sequence[Code] = (),
+    tools: Sequence[Code] | Code = (),
     judge: Code | None = None,
     run_dir: str | Path | None = None,
 ) -> RunDir:
@@ -49,16 +49,16 @@ def train(
 
     model: model.path. questions, corpus: task.questions and task.corpus, each a file or its rows, which are then kept
     in the run directory. Without any of the three the embedded example is trained. rewards: functions of an episode
-    that return a number, or classes (rewards.base.RewardTerm). They are the whole reward, unless `overrides` choose a
-    reward=PRESET: then they are added to it. environment, tools, judge: classes and functions of your own, or the names
-    of presets. steps: run.max_steps. overrides: all other settings, as the command line has them. run_dir: run.dir, by
-    default a fresh directory in runs/."""
+    that return a number, or classes (rewards.base.RewardTerm), one or several. They are the whole reward, unless
+    `overrides` choose a reward=PRESET: then they are added to it. environment, tools, judge: classes and functions of
+    your own, or the names of presets. steps: run.max_steps. overrides: all other settings, as the command line has
+    them. run_dir: run.dir, by default a fresh directory in runs/."""
     words = [*_listed(overrides)]
     chosen = {word.lstrip("+").partition("=")[0] for word in words}
     parts = _code(environment=environment, tools=tools, judge=judge)
     terms = _terms(rewards)
     parts += ["reward=own", *terms] if terms and "reward" not in chosen else terms
-    own = [*rewards, *tools, *(part for part in (environment, judge) if part is not None)]
+    own = [*_several(rewards), *_several(tools), *(part for part in (environment, judge) if part is not None)]
     if of_program := [getattr(code, "__name__", "") for code in own if getattr(code, "__module__", "") == "__main__"]:
         print(
             f"agentgrpo: note: {', '.join(of_program)} of the program itself, where the command line finds nothing: go "
@@ -72,11 +72,11 @@ def train(
 
 def resume(
     run: RunDir | str | Path,
-    rewards: Sequence[Code] = (),
+    rewards: Sequence[Code] | Code = (),
     overrides: Sequence[str] = (),
     *,
     environment: Code | None = None,
-    tools: Sequence[Code] = (),
+    tools: Sequence[Code] | Code = (),
     judge: Code | None = None,
 ) -> RunDir:
     """`agentgrpo resume`. rewards, environment, tools, judge: those that it was trained with, as far as they are code
@@ -87,11 +87,11 @@ def resume(
 
 def evaluate(
     checkpoint: RunDir | str | Path,
-    rewards: Sequence[Code] = (),
+    rewards: Sequence[Code] | Code = (),
     overrides: Sequence[str] = (),
     *,
     environment: Code | None = None,
-    tools: Sequence[Code] = (),
+    tools: Sequence[Code] | Code = (),
     judge: Code | None = None,
     baseline: str | Path | None = None,
     run_dir: str | Path | None = None,
@@ -157,16 +157,20 @@ def _settings(**values: object) -> list[str]:
 # --- Code of the user's, which a configuration names.
 
 
-def _code(*, environment: Code | None, tools: Sequence[Code], judge: Code | None) -> list[str]:
+def _several(code: Sequence[Code] | Code) -> Sequence[Code]:
+    return code if isinstance(code, Sequence) and not isinstance(code, str) else [code]
+
+
+def _code(*, environment: Code | None, tools: Sequence[Code] | Code, judge: Code | None) -> list[str]:
     """The words that choose these."""
     one = {"environment": environment, "judge": judge}
     words = [f"{group}={_location(group, code)}" for group, code in one.items() if code is not None]
-    named = [_location(f"tools[{i}]", code) for i, code in enumerate(tools)]
+    named = [_location(f"tools[{i}]", code) for i, code in enumerate(_several(tools))]
     return [*words, *([f"tools=[{','.join(named)}]"] if named else [])]
 
 
-def _terms(rewards: Sequence[Code]) -> list[str]:
-    named = [_location(f"rewards[{i}]", code) for i, code in enumerate(rewards)]
+def _terms(rewards: Sequence[Code] | Code) -> list[str]:
+    named = [_location(f"rewards[{i}]", code) for i, code in enumerate(_several(rewards))]
     names = [text.rpartition(":")[2] for text in named]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"rewards has two of the name {twice[0]}, by which the records tell them apart; rename one")

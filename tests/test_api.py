@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import agentgrpo
-from agentgrpo.cli.main import configs_dir
+from agentgrpo.config.folders import configs_dir
 from agentgrpo.core.errors import AgentGrpoError, EpisodeError
 from agentgrpo.services.cassette import CassetteMiss
 

@@ -104,7 +104,7 @@ def test_values_arrive_as_their_parameters_want_them() -> None:
         ({"ratio": None}, "judge.ratio=null; a number is allowed"),
         ({"count": 1.5}, "judge.count=1.5; a whole number is allowed"),
         ({"count": False}, "judge.count=false; a whole number is allowed"),
-        ({"label": 3}, "judge.label=3; a text, or null is allowed"),
+        ({"label": 3}, "judge.label=3; a text, or null is allowed; quotes make a text of it: KEY='\"VALUE\"'"),
         ({"mode": "c"}, "judge.mode='c'; a or b is allowed"),
         ({"betas": [1]}, "judge.betas=[1]; a list of 2: a number, a number is allowed"),
         ({"names": "x"}, "judge.names='x'; a list of texts is allowed"),

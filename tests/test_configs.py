@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import agentgrpo
-from agentgrpo.cli.main import configs_dir, main, presets
+from agentgrpo.cli.main import main, presets
 from agentgrpo.config import build
 from agentgrpo.config.compose import read_preset
+from agentgrpo.config.folders import configs_dir
 from agentgrpo.config.values import is_plain
 from agentgrpo.core.commands import VERBS, Command, VerbResult
 

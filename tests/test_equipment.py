@@ -137,7 +137,7 @@ def test_demonstrations_share_what_searches_nothing() -> None:
 
 
 def test_an_environment_of_tools_without_any_is_noted() -> None:
-    told = "environment=tools has no tools: every call will fail; tools=calculator gives one"
+    told = "the environment has several turns and no tools: every call will fail; tools=calculator gives one"
     assert Equipment(config(), {}).notes == (told,)
     assert [Equipment(c, CORPORA).notes for c in (config(calculator={}), config("search"))] == [(), ()]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from agentgrpo.cli.main import configs_dir, main, presets
+from agentgrpo.cli.main import main, presets
 from agentgrpo.config.build import build_node
 from agentgrpo.config.compose import Presets
+from agentgrpo.config.folders import configs_dir
 from agentgrpo.config.other_names import OTHER_NAMES, OTHER_PRESETS, other_name
 from agentgrpo.config.registry import ROOT
 from agentgrpo.config.values import parameters_of

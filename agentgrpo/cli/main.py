@@ -22,10 +22,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import agentgrpo
 from agentgrpo import __version__
 from agentgrpo.cli.jobs import Jobs, report
 from agentgrpo.config.admission import refuse_secrets
+from agentgrpo.config.folders import configs_dir
+from agentgrpo.config.other_names import other_name
 from agentgrpo.config.registry import NESTED, ROOT
 from agentgrpo.core.commands import EXAMPLES, SETTINGS, SHARED_FLAGS, VERBS, Command, Verb
 from agentgrpo.core.errors import ConfigError, did_you_mean
@@ -230,9 +231,14 @@ def parse(name: str, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
     given, flags = vars(namespace), [*verb.flags, *SHARED_FLAGS, "--help"]
     for text in rest:
         if text.startswith("-"):
+            setting = text.strip("-").partition("=")[0].replace("-", "_")
+            near = did_you_mean(text, flags) or other_name(setting)
             raise ConfigError(
-                f"{name} has no flag {text}; its flags are {', '.join(flags)}.{did_you_mean(text, flags)}"
+                f"{name} has no flag {text}; its flags are {', '.join(flags)}, and a setting is written KEY=VALUE."
+                f"{near}"
             )
+        if text == "help":
+            raise ConfigError(f"help is no setting; agentgrpo {name} --help says more of {name}")
     arguments = {_key(flag): given[_key(flag)] for flag in verb.flags}
     if verb.positional and not given["help"]:
         if not rest:
@@ -252,13 +258,6 @@ def _key(flag: str) -> str:
 
 def _as_given(flag: str, value: object) -> list[str]:
     return [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
-
-
-def configs_dir() -> Path:
-    """The presets: inside an installed package, beside the package in a checkout."""
-    package = Path(agentgrpo.__file__).parent
-    inside = package / "_configs"
-    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def presets(config_dir: str | None = None) -> dict[str, list[str]]:

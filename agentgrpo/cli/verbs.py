@@ -17,9 +17,9 @@ import transformers
 import yaml
 
 from agentgrpo.cli.jobs import report
-from agentgrpo.cli.main import configs_dir
 from agentgrpo.config.build import PartNode, build_node
 from agentgrpo.config.compose import SNAPSHOT, read_preset
+from agentgrpo.config.folders import configs_dir
 from agentgrpo.config.hardware import Hardware, Launch
 from agentgrpo.config.settings import RunSettings
 from agentgrpo.core.commands import Command, VerbResult

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from agentgrpo.config.admission import USER_CODE, named_code
-from agentgrpo.config.other_names import other_name
+from agentgrpo.config.folders import settings_called
+from agentgrpo.config.other_names import SETTINGS, other_name
 from agentgrpo.config.registry import ADAPTERS, FROZEN, FUNCTIONS, NESTED, PROVIDED, REGISTRY, ROOT, UNNAMED, WRAPPERS
 from agentgrpo.config.settings import ColdStartSettings, LoraSettings
 from agentgrpo.config.values import fit, is_plain, parameters_of
@@ -151,7 +152,8 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str], path: str = "")
             where = f"{path}.{key}" if path else key
             if ours := other_name(where):
                 raise ConfigError(f"unknown key {where}.{ours}")
-            meant = did_you_mean(str(key), allowed)
+            near = did_you_mean(str(key), allowed)
+            meant = near if (path and near) or path not in ("", *SETTINGS) else settings_called(str(key)) or near
             raise ConfigError(f"unknown key {where}; allowed are {', '.join(allowed) or 'none'}.{meant}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from agentgrpo.config.registry import ROOT
 
-_SETTINGS = frozenset({"algorithm", "engine", "hardware", "model", "optimizer", "rollout", "run"})
+SETTINGS = frozenset({"algorithm", "engine", "hardware", "model", "optimizer", "rollout", "run"})
 """Groups of ours in which such a word is looked up. In another one, which may be a part of the user's with words of its
 own, only what leads into that same group is."""
 
@@ -250,6 +250,8 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward_model": "judge=llm, or judge=module:Name of your own",
     "remote_rm_url": "judge.completer.base_url, with judge=llm",
     "reward_weights": "reward.terms.NAME.weight, of each reward.terms",
+    "web_cost": "reward.terms.retriever_cost.web, with reward=retriever_aware",
+    "vdb_cost": "reward.terms.retriever_cost.vdb, with reward=retriever_aware",
     "retriever_cost_web": "reward.terms.retriever_cost.web, with reward=retriever_aware",
     "retriever_cost_vdb": "reward.terms.retriever_cost.vdb, with reward=retriever_aware",
     "reward.retriever_cost_web": "reward.terms.retriever_cost.web, with reward=retriever_aware",
@@ -376,8 +378,8 @@ OTHER_PRESETS: Mapping[str, str] = {
 def other_name(key: str) -> str:
     """ " Here 'beta' is algorithm.kl_coef." for a key such as algorithm.beta; "" for a word that nobody has."""
     head, word = key.partition(".")[0], key.rpartition(".")[2]
-    is_of_others = head not in ROOT or head in _SETTINGS
-    for name in (key, word):
+    is_of_others = head not in ROOT or head in SETTINGS
+    for name in dict.fromkeys((key, word, key.lower(), word.lower())):
         ours = OTHER_NAMES.get(name, "")
         if ours and (name == key or is_of_others or ours.startswith(f"{head}.")):
             return f" Here '{name}' is {ours}."

@@ -62,12 +62,19 @@ def normalise(overrides: Sequence[str], presets: Mapping[str, Sequence[str]], *,
         if group in presets and not (override.package or override.is_delete() or isinstance(override.value(), dict)):
             for preset in _chosen(group, override):
                 if preset not in presets[group]:
+                    if sweep and takes_code(group) and _is_code(str(preset)):
+                        raise ConfigError(
+                            f"{line}: code of your own is no value of a sweep, which chooses between presets; start a "
+                            f"run for each, or write a preset that names it: configs/{group}/mine.yaml, --config-dir"
+                        )
                     near = other_preset(group, str(preset)) or did_you_mean(str(preset), presets[group])
                     module, _, name = str(preset).rpartition(".")
                     if not near and takes_code(group) and _is_name(f"{module}:{name}"):
                         near = f" Did you mean '{module}:{name}', with a colon?"
                     key = override.key_or_group
                     also = ", or code of your own: package.module:Name" if takes_code(group) else ""
+                    if group == "model":
+                        also = f"; a folder, or a name of the hub, is model.path={preset}"
                     raise ConfigError(f"{key}={preset}; presets are {', '.join(presets[group])}{also}.{near}")
             line = f"{group}={override.get_value_string()}"
         elif _is_open(group) and not line.startswith(("+", "~")):

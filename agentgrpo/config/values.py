@@ -152,10 +152,12 @@ def _limits(metadata: Iterable[Any]) -> str:
 
 
 def _meant(value: Any, hint: Any) -> str:
-    """Which of the names that are allowed was meant."""
+    """A hint: the name that was meant among those allowed, or how a text is written."""
     options = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else [hint]
     names = [str(name) for o in options if typing.get_origin(o) is Literal for name in typing.get_args(o)]
     near = did_you_mean(value, names) if isinstance(value, str) else ""
+    if str in options and isinstance(value, bool | int | float):
+        return "; quotes make a text of it: KEY='\"VALUE\"'"
     return near and f".{near}"
 
 

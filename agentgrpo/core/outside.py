@@ -35,7 +35,7 @@ from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from agentgrpo.core.concurrency import current_limit, extend_limit, standstill
-from agentgrpo.core.errors import EpisodeError, boundary
+from agentgrpo.core.errors import EpisodeError, TrainingError, boundary
 
 T = TypeVar("T")
 BLOCKED_S = 5.0
@@ -453,6 +453,8 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
                 try:
                     return runner.run(whole())
                 except BaseException as e:
+                    if isinstance(e, asyncio.CancelledError):
+                        raise TrainingError("code from outside has cancelled all tasks of the event loop") from e
                     is_stop = isinstance(e, SystemExit | KeyboardInterrupt) or "loop stopped" in str(e)
                     if not is_stop or not running or running[0].done():
                         raise

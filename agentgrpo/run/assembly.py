@@ -160,8 +160,8 @@ def refuse_unfit(settings: Settings) -> None:
         group, _, field = key.partition(".")
         if (given := getattr(getattr(settings, group), field)) != needed:
             raise ConfigError(
-                f"{key}={given} with demonstrations={name}: they have neither reward nor sampler, so that {key}="
-                f"{needed} is needed, as agentgrpo sft has it"
+                f"{key}={given} with demonstrations={name}: they have neither reward nor sampler, so {key}={needed} is "
+                "needed. agentgrpo sft, in the place of train, has these settings"
             )
 
 

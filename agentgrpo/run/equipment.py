@@ -106,8 +106,7 @@ class Equipment:
         is_meant = environment.get("max_turns") == 1 or user_code({"environment": environment})
         if not self._has_tools or self._parts or is_meant:
             return ()
-        name = environment["name"]
-        return (f"environment={name} has no tools: every call will fail; tools=calculator gives one",)
+        return ("the environment has several turns and no tools: every call will fail; tools=calculator gives one",)
 
     @property
     def closing(self) -> tuple[Closing, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,8 +24,10 @@ from agentgrpo.judges.base import AnswerJudge
 from agentgrpo.judges.evidence.measure import JudgedEvidence, evidence_figures, judged_evidence
 from agentgrpo.rewards.base import GroupReward
 from agentgrpo.rollout.groups import run_groups
-from agentgrpo.rollout.scoring import refuse_failures, score_groups
+from agentgrpo.rollout.scoring import new_failures, refuse_failures, score_groups
 from agentgrpo.training.process_group import Alone, ProcessGroup, share
+
+_LOG = logging.getLogger(__name__)
 
 # --- Paired comparison of two policies on the same tasks: differences with bootstrap intervals, and the verdict.
 
@@ -196,7 +199,10 @@ class Scorecard:
         them in its denominator.) Raises DataError when fewer than two are left."""
         rows = [i for i, task_id in enumerate(self.task_ids) if task_id not in failed]
         if len(rows) < 2:
-            raise DataError(f"{len(failed)} of {len(self.task_ids)} tasks failed for infrastructure reasons; repair it")
+            raise DataError(
+                f"{len(failed)} of {len(self.task_ids)} tasks of an evaluation failed for infrastructure reasons, and "
+                "two are needed; a note before says why. Repair that, or raise run.eval.tasks"
+            )
         return replace(
             self,
             task_ids=tuple(self.task_ids[i] for i in rows),
@@ -289,6 +295,8 @@ async def evaluate(
     heap.give_back()  # what training took before: an evaluation holds more contexts at once than a step
     scored = await share(world, tasks, scored_groups)
     heap.give_back()
+    for line in new_failures(scored, set()):
+        _LOG.warning("%s", line)
     refuse_failures(scored, max_error_fraction=max_error_fraction)
     figures = runner.figures
     paid = figures.priced(prices)

@@ -222,8 +222,9 @@ async def between_steps(parts: Parts, progress: Progress, ctx: RunContext) -> No
 async def train(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     """From `progress` to run.max_steps or run.max_cpu_s. Raises Preempted after a signal, TrainingError when a guard
     says so; either way a checkpoint of the last whole step is left behind."""
-    parts.screen.stage("training", parts.run.max_steps if parts.run.max_cpu_s is None else None)
-    parts.screen.advance(progress.step)
+    if not _is_over(parts, progress):
+        parts.screen.stage("training", parts.run.max_steps if parts.run.max_cpu_s is None else None)
+        parts.screen.advance(progress.step)
     progress.cpu_s = once(parts.world, lambda: trained_cpu_s(Path(parts.run.dir)))
     parts.clock.lap()  # what came before belongs to no step
     rollouts = Rollouts(parts, ctx, partial(demonstrate if parts.demonstrations else roll_out, parts))

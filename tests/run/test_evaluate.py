@@ -88,7 +88,7 @@ def test_a_task_that_failed_on_either_side_leaves_both() -> None:
 
 
 def test_nothing_is_concluded_from_nothing() -> None:
-    with pytest.raises(DataError, match="3 of 4 tasks failed"):
+    with pytest.raises(DataError, match="3 of 4 tasks of an evaluation failed"):
         card([1.0] * 4, [1.0] * 4).without({"t0", "t1", "t2"})
 
 

@@ -80,7 +80,7 @@ def _failures(sample: Sample, found: CheckNotes) -> None:
         f"{len(failures)} of {total} episodes failed for infrastructure reasons ({kinds}); the first: "
         f"{' '.join(failures[0].message.split())}",
         why="a group with such an episode is not trained on, and past run.max_error_fraction the run stops",
-        key="run.max_error_fraction",
+        key={"judge": "judge", "reward": "reward.terms"}.get(failures[0].stage, "run.max_error_fraction"),
     )
 
 

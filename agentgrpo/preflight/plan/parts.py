@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from agentgrpo.config.build import ModelPath, build_node, takes
 from agentgrpo.config.hardware import Hardware
 from agentgrpo.config.settings import RolloutSettings
-from agentgrpo.core.errors import AgentGrpoError, ConfigError
+from agentgrpo.core.errors import AgentGrpoError, ConfigError, MalformedRows
 from agentgrpo.engines.cache import CacheShape, budget_within, bytes_of
 from agentgrpo.engines.limits import refuse_context, refuse_other_attention
 from agentgrpo.models.loading import config_of, local_folder, refuse_other_shape, weightless
@@ -61,8 +61,9 @@ def _config(part: WarmStart | ModelPath) -> tuple[PretrainedConfig, str]:
         return (trusted_config if part.trust_remote_code else plain_config)(folder), str(folder)
     if part.shape is None:
         raise ConfigError(
-            f"plan: {part.path} is no model folder, and model.shape says nothing of the model; give a folder with "
-            "config.json, or a preset with a shape, such as model=qwen3_4b"
+            f"plan: {part.path} is no model folder on this machine, and model.shape says nothing of the model; give a "
+            "folder with config.json, or a preset with a shape, such as model=qwen3_4b or model=smollm2_135m. A GGUF "
+            "file or package becomes a folder in the cache when agentgrpo train first reads it"
         )
     return config_of(part.shape), "model.shape"
 
@@ -138,13 +139,15 @@ def _counted(config: Mapping[str, Any]) -> tuple[list[int], list[int], str]:
 
 
 def data_notes(config: Mapping[str, Any]) -> list[str]:
-    """What a run says of the user's own questions, where they lie on this machine."""
+    """What a run says of the user's own questions, where they lie on this machine. Raises MalformedRows."""
     node = config["task"]
     if not any(takes("task", node, key) for key in ("questions", "sources")):
         return []
     try:
         dataset: TaskDataset = build_node("task", node)
-    except (AgentGrpoError, OSError) as e:
+    except MalformedRows:
+        raise
+    except (AgentGrpoError, OSError) as e:  # it may lie on the machine that trains
         return [f"the data was not read: {e}"]
     return list(dataset.notes) if isinstance(dataset, MixedDataset) else []
 

@@ -12,6 +12,12 @@ from agentgrpo.training.adapters import has_adapter
 from agentgrpo.training.learning_rate import too_low, usual_rate
 
 
+def _environment(plan: Plan) -> str:
+    """Its preset, as far as the configuration tells."""
+    is_single = plan.config["environment"].get("max_turns") == 1 and not plan.config.get("tools")
+    return "single_turn" if is_single else str(plan.config["environment"]["name"])
+
+
 def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
     weights = plan.memory.weights
     return [
@@ -22,7 +28,7 @@ def lines(plan: Plan, advice: Sequence[Knob]) -> list[str]:
         *_memory(plan),
         *_advice(plan, advice, "memory"),
         "",
-        f"a step ({plan.config['task']['name']}, {plan.config['environment']['name']}):",
+        f"a step ({plan.config['task']['name']}, {_environment(plan)}):",
         *_work(plan),
         *_time(plan),
         *_advice(plan, advice, "time"),

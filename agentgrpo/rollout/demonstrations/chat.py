@@ -110,13 +110,14 @@ async def _recite(renderer: Renderer, max_context: int, chat: Chat) -> Episode |
         ]
         if conversation.tell(then) < len(then):
             return None
+    last = chat.exchanges[-1].turn
     learned = iter([exchange.is_learned for exchange in chat.exchanges])
     segments = tuple(replace(s, masked=s.sampled and not next(learned)) for s in conversation.branch.segments)
     return Episode(
         task=task,
         sample_index=0,
         branches=(Branch(segments=segments),),
-        answer=texts[-1],
+        answer=last.content if last.answer is None else last.answer,
         exit=Exit.ANSWERED,
         metrics={"tool_turns": float(sum(bool(exchange.turn.calls) for exchange in chat.exchanges))},
         environment="chat",

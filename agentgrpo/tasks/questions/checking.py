@@ -76,7 +76,9 @@ class DataReport:
             yield f"{file.name}: {file.format}, {file.questions} questions, {file.with_answer} with an answer"
             for what, counts in (("from", file.sources), ("for", file.splits)):
                 if counts:
-                    yield f"  {what} " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+                    others = file.questions - sum(counts.values())
+                    more = f"; {others} for train, or dealt by a hash" if what == "for" and others else ""
+                    yield f"  {what} " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items())) + more
             for what, (least, middle, most) in (("a question", file.question_chars), ("an answer", file.answer_chars)):
                 yield f"  characters of {what}: {least} to {most}, median {middle:g}"
             if file.asked_again:

@@ -495,6 +495,8 @@ def format_of(node: Node) -> str:
             return name
     keys = ", ".join(map(str, record)) or "none"
     near = did_you_mean("question", [str(key) for key in record])
+    if {"chunks", "questions"} <= record.keys():
+        near = " Rows with chunks and questions are for environment=memory."
     raise DataError(
         f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); say which of them is the "
         f"question: task.question_key=KEY (data check: --question-key; task=questions: task.sources.NAME.keys).{near}"

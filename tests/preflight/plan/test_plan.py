@@ -107,6 +107,19 @@ def test_what_a_run_would_say_of_the_data_is_said(capsys: pytest.CaptureFixture[
     assert figures(capsys, "model=smollm2_135m")["notes"] == []
 
 
+def test_rows_that_no_run_could_read_end_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "", "answers": ["Mara"]}\n')
+    assert main(["plan", "model=smollm2_135m", f"task.questions={tmp_path / 'q.jsonl'}"]) == 2
+    assert "q.jsonl, line 1: 'question' is ''" in capsys.readouterr().err
+
+
+def test_a_step_of_one_turn_is_called_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "answers": ["Mara"]}\n')
+    settings = ("model=smollm2_135m", f"task.questions={tmp_path / 'q.jsonl'}")
+    assert "a step (jsonl, single_turn):" in plan(capsys, *settings)
+    assert "a step (jsonl, tools):" in plan(capsys, *settings, "tools=calculator")
+
+
 def test_what_comes_before_and_after_the_steps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     text = plan(capsys, "experiment=research")
     assert "two other runs of as many CPU seconds (run.eval.baselines)" in text

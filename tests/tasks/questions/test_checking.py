@@ -53,7 +53,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert list(report.lines()) == [
         f"{path}: search_r1, 3 questions, 3 with an answer",
         "  from hotpotqa 1, nq 2",
-        "  for test 1",
+        "  for test 1; 2 for train, or dealt by a hash",
         "  characters of a question: 19 to 20, median 19",
         "  characters of an answer: 3 to 4, median 4",
         "  note: 1 questions are asked again",

@@ -1,0 +1,47 @@
+"""The presets that come along, as files: where they are, and which settings they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import agentgrpo
+
+MOST_HINTS = 3
+
+
+def configs_dir() -> Path:
+    """The presets: inside an installed package, beside the package in a checkout."""
+    package = Path(agentgrpo.__file__).parent
+    inside = package / "_configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def settings_called(key: str) -> str:
+    """ " Did you mean run.keep_last?" for the last word of a setting without its group, in letters of any case; "" for
+    a word that no preset has, or too many."""
+    found = _settings().get(key.lower(), ())
+    return f" Did you mean {' or '.join(found)}?" if 0 < len(found) <= MOST_HINTS else ""
+
+
+@cache
+def _settings() -> Mapping[str, tuple[str, ...]]:
+    """The last word of a setting -> the settings of that name."""
+    settings: dict[str, dict[str, None]] = {}
+    for file in sorted(configs_dir().rglob("*.yaml")):
+        group = file.parent.relative_to(configs_dir()).parts
+        if group and group[0] not in ("experiment", "suite"):
+            for path in _paths(yaml.safe_load(file.read_text("utf-8")), group):
+                settings.setdefault(path[-1].lower(), {})[".".join(path)] = None
+    return {word: tuple(found) for word, found in settings.items()}
+
+
+def _paths(tree: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        if key != "defaults" and not str(key).startswith("override "):
+            yield (*above, str(key))
+            yield from _paths(value, (*above, str(key)))
