@@ -388,13 +388,17 @@ def _refuse_odd(said: Observation, where: str) -> None:
 
 
 def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:
-    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict. Raises
-    BadValue."""
+    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict.
+    {"rewards": {seat: number}} is {"reward/SEAT": number} for each seat. Raises BadValue."""
     if said is None:
         return {}
     if not isinstance(said, Mapping):
         return {"reward": number(said, where)}
     given = {name: value for name, value in said.items() if value is not None}
+    if isinstance(seats := given.pop("rewards", None), Mapping):
+        given |= {f"reward/{seat}": value for seat, value in seats.items()}
+    elif seats is not None:
+        raise BadValue(f"{where}: rewards is a {type(seats).__name__}; numbers by seat are allowed")
     scores = named(given, where, partial(row, most=turns))
     refuse_taken(scores, taken, where)
     return scores
