@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agentgrpo.environments.base import Observation, Turn
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.samples import group_advantages, is_zero_variance, to_samples
 from agentgrpo.judges.answers import ExactMatch
+from agentgrpo.records.trajectories import read_trajectories, write_trajectories
 from agentgrpo.rewards.own import EnvironmentTerm
 from agentgrpo.rewards.reward import Reward
 from tests.environments.test_blocking import episodes_of
@@ -182,3 +184,16 @@ async def test_many_games_at_once_are_kept_apart() -> None:
     episodes = await episodes_of(Duel, ["a"] * 32, count=8)
     assert [episode.failure for episode in episodes] == [None] * 8
     assert [texts(episode) for episode in episodes] == [[["a", "a"], ["a", "a"]]] * 8
+
+
+async def test_a_record_has_the_seats(tmp_path: Path) -> None:
+    group = await scored(Duel, *GAMES)
+    credits = group_advantages([group], Algorithm(advantage="accepted"))
+    path = tmp_path / "train-000000.jsonl"
+    write_trajectories(
+        path, scored=[group], advantages=credits, dropped=[None], step=0, split="train", seed=0, environment="duel"
+    )
+    records = list(read_trajectories(path))
+    assert [record.branches for record in records] == [episode.branches for episode in group.group.episodes]
+    assert [record.advantage for record in records] == [[1.0, 1.0, None, None], *[[None, None, 1.0, 1.0]] * 2]
+    assert [record.reward_branches for record in records] == [[2.0, -2.0], [-2.0, 2.0], [-2.0, 2.0]]
