@@ -319,7 +319,7 @@ def write_trajectories(
     path: Path,
     *,
     scored: Sequence[ScoredGroup],
-    advantages: Sequence[Sequence[float | Sequence[float] | None]],
+    advantages: Sequence[Sequence[float | Sequence[float | None] | None]],
     dropped: Sequence[str | None],
     step: int,
     seed: int,
