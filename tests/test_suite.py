@@ -72,14 +72,19 @@ def test_what_cannot_be_meant_is_one_line(config: dict[str, Any], told: str) -> 
     assert "\n" not in str(e.value)
 
 
+OF_RUN = ["task=suite", "reward=shaped", "judge=exact_match"]
+"""The run's own, whatever the environments of members bring along."""
+
+
 @pytest.mark.parametrize(
     ("overrides", "room"),
     [
-        (["suite=mine"], ["experiment=none", "task=suite"]),
-        (["++suite.a.weight=2"], ["experiment=none", "task=suite"]),
-        (["+task@suite.a.task=jsonl"], ["experiment=none", "task=suite"]),
-        (["suite=mine", "task.questions=q.jsonl"], ["experiment=none"]),
-        (["suite=mine", "task=almanac"], ["experiment=none"]),
+        (["suite=mine"], ["experiment=none", *OF_RUN]),
+        (["++suite.a.weight=2"], ["experiment=none", *OF_RUN]),
+        (["+task@suite.a.task=jsonl"], ["experiment=none", *OF_RUN]),
+        (["suite=mine", "task.questions=q.jsonl"], ["experiment=none", *OF_RUN[1:]]),
+        (["suite=mine", "task=almanac", "reward=calls"], ["experiment=none", "judge=exact_match"]),
+        (["suite=mine", "reward@suite.a.reward=calls"], ["experiment=none", *OF_RUN]),
     ],
 )
 def test_a_suite_makes_room_for_itself(overrides: list[str], room: list[str]) -> None:

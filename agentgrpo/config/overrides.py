@@ -30,6 +30,8 @@ OPEN = (
 )
 """Mappings by the user's own names."""
 _BROUGHT = ("task.questions", "task.corpus", "task.sources", "suite")
+_BESIDE_SUITE = ("task=suite", "reward=shaped", "judge=exact_match")
+"""What a run with a suite has itself."""
 _WITH_TASKS = ("reasoning_gym", "textarena", "gymnasium", "openenv", "verifiers", "memory", "memory_llm")
 """Presets of the environment that choose their own tasks."""
 
@@ -153,10 +155,11 @@ def brought(overrides: Sequence[str]) -> list[str]:
 
 def makes_room(own: Sequence[str], overrides: Sequence[str], experiment: str = "none") -> list[str]:
     """The presets that go with what was `brought`: no experiment but a recipe, and with a suite no task set but its
-    members'."""
-    has_task = any(o.key_or_group.partition(".")[0] == "task" and not o.package for o in parse(overrides))
-    of_members = any(key.startswith("suite") for key in own) and not has_task
-    return [f"experiment={experiment}", *(["task=suite"] if of_members else [])]
+    members', and no reward or judge that the environment of a member brings along."""
+    chosen = {o.key_or_group.partition(".")[0] for o in parse(overrides) if not o.package}
+    has_suite = any(key.startswith("suite") for key in own)
+    of_run = [preset for preset in _BESIDE_SUITE if has_suite and preset.partition("=")[0] not in chosen]
+    return [f"experiment={experiment}", *of_run]
 
 
 def beside_code(overrides: Sequence[str], held: Set[str]) -> list[str]:

@@ -9,8 +9,8 @@
     it changes the process          the working directory, handlers of signals, filters of warnings and such are put
                                     back, and a line names the code
 
-A plain function is called by `called`; a coroutine function by a `Caller`, in a task of its own. `run_loop` runs the
-event loop of a process with such code.
+A plain function is called by `called`, or in a thread by an `OwnThread`; a coroutine function by a `Caller`, in a task
+of its own. `run_loop` runs the event loop of a process with such code.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic, sleep  # as they are now: code from outside may replace them
 from types import FrameType
 from typing import Any, Generic, TypeVar, cast
@@ -81,6 +84,55 @@ def called(function: Callable[..., T], /, *arguments: Any, **named: Any) -> Call
         except BaseException as e:
             return CallResult(error=e)
     raise AssertionError("unreachable")
+
+
+class OwnThread:
+    """A thread for plain functions that may block: one object's, called one after the other. The object keeps what
+    belongs to a thread, such as a database connection.
+
+    There are as many threads as objects, so no object waits until another one is done. A call whose caller is cancelled
+    is left to itself, and the next call gets a new thread. No thread keeps the process from ending. `end` ends it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], None] | None] | None = None
+        self._thread: int | None = None
+
+    async def call(self, function: Callable[..., T], /, *arguments: Any, **named: Any) -> CallResult[T]:
+        """The value or the error of the function. The notes of a CancelledError say at which line the function was."""
+        if self._calls is None:
+            self._calls = SimpleQueue()
+            thread = threading.Thread(target=_take_calls, args=(self._calls,), name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread.ident
+        context, answered = copy_context(), Future[CallResult[T]]()
+        answered.set_running_or_notify_cancel()  # a caller that goes does not cancel it
+        self._calls.put(lambda: answered.set_result(context.run(called, function, *arguments, **named)))
+        try:
+            return await asyncio.wrap_future(answered)
+        except asyncio.CancelledError as e:
+            e.add_note(f"at {_place(_outermost(self._thread))}")
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """The thread ends behind the call that it is in, if there is such a call."""
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
+
+
+def _outermost(thread: int | None) -> FrameType | None:
+    """The frame of the function that `called` calls in the thread: frames further in may be of the standard library."""
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None and (frame.f_back is None or frame.f_back.f_code is not called.__code__):
+        frame = frame.f_back
+    return frame
+
+
+def _take_calls(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
 
 
 # --- The process
@@ -338,9 +390,11 @@ class Caller:
         function: Callable[..., Awaitable[T]],
         *arguments: Any,
         within_s: float | None = None,
+        hint: str = "",
     ) -> T:
-        """What the function returns. Raises `cls` for whatever it raises, naming `stage`; a caller that is cancelled
-        meanwhile finds the stage in the notes of its CancelledError."""
+        """The function's value. Raises `cls` for whatever it raises, and past `within_s`, naming `stage`; a caller that
+        is cancelled meanwhile finds the stage in the notes of its CancelledError. hint: it ends the message of a call
+        that is late."""
         if self._is_ended:
             raise cls(f"{stage}: not called, as an earlier call did not end when it was cancelled", kind="left_behind")
         call = _Call(f"{stage} ({self._name})", partial(function, *arguments))
@@ -354,7 +408,7 @@ class Caller:
             if not call.answered.done():
                 await self._stop(call)
         if call.is_stopped:
-            raise cls(f"{stage}: not done within {within_s:g} s", kind="timeout")
+            raise cls(f"{stage}: not done within {within_s:g} s{call.place}{hint}", kind="timeout")
         result: CallResult[T] = call.answered.result()
         if isinstance(result.error, Overdue):
             raise cls(f"{stage}: {result.error}, and was interrupted at the time limit", kind="timeout")
@@ -396,6 +450,12 @@ class _Call:
         self.what, self.function = what, function
         self.answered: asyncio.Future[CallResult[Any]] = asyncio.get_running_loop().create_future()
         self.is_stopped = False
+
+    @property
+    def place(self) -> str:
+        """Where it was when it was stopped, as far as that is known."""
+        error = self.answered.result().error if self.answered.done() else None
+        return "".join(f", {note}" for note in getattr(error, "__notes__", ()))
 
 
 async def stopped(

@@ -171,6 +171,8 @@ class Branch:
     """A run of Segments that is one context."""
 
     segments: tuple[Segment, ...]
+    seat: str = ""
+    """The player or agent whose context it is; "" = the episode has one policy in one seat."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -283,6 +285,11 @@ class Episode:
     def turns(self) -> tuple[Segment, ...]:
         """What the policy sampled, in order: a turn each, over all branches."""
         return tuple(s for b in self.branches for s in b.segments if s.sampled)
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The names of the seats that took a turn, in the order of their branches; () where seats have no names."""
+        return tuple(dict.fromkeys(b.seat for b in self.branches if b.seat))
 
     @property
     def is_demonstrated(self) -> bool:

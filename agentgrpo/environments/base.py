@@ -65,6 +65,9 @@ class Observation:
     """Appended behind `repeats`."""
     shared_opening: int = 0
     """Tokens that this fresh context opens with and others too (SamplingParams.opening)."""
+    seat: str = ""
+    """The player or agent that takes the next turn. Each seat has a context of its own, which its first observation
+    opens. A reward of `score` by the name reward/SEAT is that seat's (core.types.Branch.seat)."""
     is_last: bool = False
     """One turn more, and no other: the engine may forget the context once it is sampled."""
     calls: Sequence[ToolRecord] = ()

@@ -36,11 +36,8 @@ class Conversation:
         attempt: Attempt,
         sampling: SamplingParams,
         limits: TurnLimits,
-        *,
-        first_turn: int = 0,
     ) -> None:
-        """first_turn: how many turns of the episode were sampled in contexts before this one. Contexts of one attempt
-        that are open at once need streams of their own (Attempt.stream)."""
+        """Contexts of one attempt that are open at once need streams of their own (Attempt.stream)."""
         self._engine, self._renderer, self._attempt = engine, renderer, attempt
         self._sampling, self._limits = sampling, limits
         held = engine.max_context
@@ -50,7 +47,7 @@ class Conversation:
         self._segments: list[Segment] = []
         self._turns: dict[int, int] = {}
         """Number in the episode -> which segment it is."""
-        self.turn = first_turn - 1
+        self.turn = -1
         """Of the episode, the one sampled last, from 0; -1 before the first."""
         self.is_trained = True
         """What was sampled in it; else it is recorded, and has no gradient."""
@@ -73,6 +70,11 @@ class Conversation:
     def num_turns(self) -> int:
         """That were sampled in it."""
         return sum(segment.sampled for segment in self._segments)
+
+    @property
+    def sampled_turns(self) -> list[int]:
+        """Their numbers in the episode, in order."""
+        return [turn for turn, place in sorted(self._turns.items()) if self._segments[place].sampled]
 
     @property
     def branch(self) -> Branch:
@@ -107,19 +109,23 @@ class Conversation:
         self._append(Segment(role="user", token_ids=tuple(token_ids), sampled=False, text=self._text(token_ids)))
         return True
 
-    async def sample(self, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> Turn | None:
+    async def sample(
+        self, *, number: int | None = None, max_tokens: int | None = None, stop: Sequence[str] = ()
+    ) -> Turn | None:
         """Sample the policy's next turn; the end of the context cuts it short. Return None if the context has no room
-        for a turn. max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the
+        for a turn. number: the turn's in the episode, from 0; None = it follows the last one that was sampled here.
+        max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the
         renderer's. Raises EngineError. After an error or a cancellation the conversation is unchanged."""
         if self.room < self._limits.min_context_left:
             return None
+        number = self.turn + 1 if number is None else number
         sampling = self._sampling
         most = min(self.room, sampling.max_tokens if max_tokens is None else max_tokens)
         if most < sampling.max_tokens or stop:
             sampling = replace(sampling, max_tokens=min(most, sampling.max_tokens), stop=(*sampling.stop, *stop))
         with boundary(EngineError, "engine"), calling(Stage.GENERATION):
-            completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key(self.turn + 1))
-        self.turn += 1
+            completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key(number))
+        self.turn = number
         self.seconds["time_queue"] += completion.time_queue
         self.seconds["time_generate"] += completion.time_generate
         text = self._text(completion.token_ids)

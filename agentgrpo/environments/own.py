@@ -11,7 +11,6 @@ EnvironmentFailure of that attempt.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary, is_asked_for, line_of
 from agentgrpo.core.messages import ToolReply, content_of
 from agentgrpo.core.numbers import named, number, refuse_taken, row
-from agentgrpo.core.outside import CLOSE_S, Caller, called, holding
+from agentgrpo.core.outside import CLOSE_S, Caller, OwnThread, called, holding
 from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
 from agentgrpo.environments.base import Environment, Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt
@@ -69,6 +68,15 @@ class OwnEnvironments(ToolEnvironments):
     kind: type
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Of its constructor."""
+    timeout_s: float | None = 600.0
+    """Seconds that a call of reset, step or score takes at most; None = no limit. `close` has CLOSE_S."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ConfigError(
+                f"environment.timeout_s={self.timeout_s:g}; more than 0, or null for no limit, is allowed"
+            )
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -116,13 +124,13 @@ class OwnEnvironments(ToolEnvironments):
         return TAKEN.union(counted)
 
     def make(self, attempt: Attempt) -> Environment:
-        with boundary(EnvironmentFailure, f"{self.name}, its constructor"):
-            at = (self, attempt) if issubclass(self.kind, ToolEnvironment) else ()
-            with holding(f"{self.name}, its constructor (task {attempt.task.id})"):
-                own = called(self.kind, *at, **self.arguments).result()
-        if not at and not answers_turns(self.kind):
-            own = MethodEnvironment(self, attempt, own)
-        return Guarded(own, self.name, self.taken, attempt)
+        if self.methods:
+            return Guarded(MethodEnvironment(self, attempt), self, attempt)
+        at = (self, attempt) if issubclass(self.kind, ToolEnvironment) else ()
+        constructor = f"{self.name}, its constructor"
+        with boundary(EnvironmentFailure, constructor), holding(f"{constructor} (task {attempt.task.id})"):
+            own = called(self.kind, *at, **self.arguments).result()
+        return Guarded(own, self, attempt)
 
     def rehearse(self, task: Task, *, max_context: int) -> None:
         """See environments.factory.EnvironmentFactory: whether `reset` can be given what it asks for."""
@@ -176,8 +184,9 @@ class Guarded:
     """A user's environment: its errors are EnvironmentFailures, its texts Observations, its turns counted, its numbers
     numbers, by names that nobody else has."""
 
-    def __init__(self, own: Any, name: str, taken: Collection[str], attempt: Attempt) -> None:
-        self._own, self._name, self._taken = own, name, taken
+    def __init__(self, own: Any, options: OwnEnvironments, attempt: Attempt) -> None:
+        self._own, self._name, self._taken = own, options.name, options.taken
+        self._timeout_s = options.timeout_s
         self._caller = Caller(f"task {attempt.task.id}, sample {attempt.sample_index}")
 
     async def reset(self, task: Task) -> Observation:
@@ -187,7 +196,7 @@ class Guarded:
                 return self._counted(said, {}, "reset")
             return Observation(messages=opening_of(task, said, self._name))
 
-        observation: Observation = await self._call("reset", reset)
+        observation: Observation = await self._timed("reset", reset)
         return observation
 
     async def step(self, turn: Turn) -> Observation:
@@ -201,7 +210,7 @@ class Guarded:
                 f"{self._name}.step returned a {type(said).__name__}; an Observation or a text is allowed", kind="shape"
             )
 
-        observation: Observation = await self._call("step", step)
+        observation: Observation = await self._timed("step", step)
         return observation
 
     async def score(self, episode: Episode) -> Scores:
@@ -215,7 +224,7 @@ class Guarded:
                 return scores_of(said, where, turns=len(episode.turns), taken=self._taken)
             return {**paid, **scores_of(said, where, turns=len(episode.turns), taken=self._taken)}
 
-        scores: Scores = await self._call("score", score)
+        scores: Scores = await self._timed("score", score)
         return scores
 
     async def close(self) -> None:
@@ -229,8 +238,11 @@ class Guarded:
         finally:
             self._caller.end()
 
-    async def _call(self, method: str, call: Callable[[], Awaitable[Any]], within_s: float | None = None) -> Any:
-        return await self._caller.call(EnvironmentFailure, f"{self._name}.{method}", call, within_s=within_s)
+    async def _timed(self, method: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        return await self._call(method, call, within_s=self._timeout_s, hint="; environment.timeout_s is the limit")
+
+    async def _call(self, method: str, call: Callable[[], Awaitable[Any]], **limit: Any) -> Any:
+        return await self._caller.call(EnvironmentFailure, f"{self._name}.{method}", call, **limit)
 
     def _counted(self, said: Observation, ours: Mapping[str, float], method: str) -> Observation:
         where = f"{self._name}.{method}"
@@ -240,24 +252,31 @@ class Guarded:
 
 
 class MethodEnvironment(ToolEnvironment):
-    """An object whose typed public methods are tools."""
+    """An object whose typed public methods are tools. It lives in a thread of its own, its constructor included."""
 
-    def __init__(self, options: OwnEnvironments, attempt: Attempt, own: Any) -> None:
+    def __init__(self, options: OwnEnvironments, attempt: Attempt) -> None:
         super().__init__(options, attempt)
-        self._methods, self._own, self._where, self._taken = options.methods, own, options.name, options.taken
+        self._methods, self._where, self._taken = options.methods, options.name, options.taken
+        self._make = partial(options.kind, **options.arguments)
+        self._thread = OwnThread(f"agentgrpo-{options.name}")
+        self._own: Any = None
         for tool in self._methods.values():
-            tool.owners[id(self.workspace)] = own
+            tool.owners[id(self.workspace)] = self
 
     async def reset(self, task: Task) -> Observation:
+        with boundary(EnvironmentFailure, f"{self._where}, its constructor"):
+            self._own = await self.called(self._make, {})
         said: object = None
         if hasattr(self._own, "reset"):
-            said = await _called(self._own.reset, row_for(self._own.reset, task, where=self._where))
+            said = await self.called(self._own.reset, row_for(self._own.reset, task, where=self._where))
         return self.opening(self.options.opened(opening_of(task, said, self._where)))
 
     async def score(self, episode: Episode) -> Scores:
         name = next((name for name in REWARD if hasattr(self._own, name)), None)
         worth = None if name is None else getattr(self._own, name)
-        said = await _called(worth, {}) if callable(worth) else worth
+        said = await self.called(worth, {}) if callable(worth) else worth
+        if name is None and pays(type(self._own)):
+            said = 0.0  # a method that sets `reward` has not set it
         tested = await super().score(episode)
         taken = self._taken | (tested.keys() - {"reward"})
         return {**tested, **scores_of(said, f"{self._where}.{name}", turns=len(episode.turns), taken=taken)}
@@ -267,9 +286,19 @@ class MethodEnvironment(ToolEnvironment):
             tool.owners.pop(id(self.workspace), None)
         try:
             if hasattr(self._own, "close"):
-                await _called(self._own.close, {})
+                await self.called(self._own.close, {})
         finally:
+            self._thread.end()
             await super().close()
+
+    async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        return await self.called(getattr(self._own, method), arguments)
+
+    async def called(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """The value of the function. Only a coroutine function runs on the event loop: the others may block."""
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        return (await self._thread.call(function, **arguments)).result()
 
 
 class MethodTool:
@@ -283,13 +312,13 @@ class MethodTool:
         self._name = name
         is_bound = inspect.isfunction(inspect.getattr_static(kind, name))
         self.spec = spec_of(_described(getattr(kind, name), skipped=int(is_bound)))
-        self.owners: dict[int, Any] = {}
-        """id of an attempt's workspace -> the object; entered and removed by MethodEnvironment."""
+        self.owners: dict[int, MethodEnvironment] = {}
+        """id of an attempt's workspace -> its environment, which enters and removes itself."""
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
         """An exception of the method is told to the policy, as a runtime error."""
         try:
-            value = await _called(getattr(self.owners[id(workspace)], self._name), arguments)
+            value = await self.owners[id(workspace)].call(self._name, arguments)
             return ToolResult.ok(content_of(value))
         except BaseException as e:
             if is_asked_for(e):
@@ -359,24 +388,20 @@ def _refuse_odd(said: Observation, where: str) -> None:
 
 
 def scores_of(said: object, where: str, *, turns: int, taken: Collection[str]) -> Scores:
-    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict. Raises
-    BadValue."""
+    """A number as {"reward": number}, numbers by name as they are, None as nothing: there is no verdict.
+    {"rewards": {seat: number}} is {"reward/SEAT": number} for each seat. Raises BadValue."""
     if said is None:
         return {}
     if not isinstance(said, Mapping):
         return {"reward": number(said, where)}
     given = {name: value for name, value in said.items() if value is not None}
+    if isinstance(seats := given.pop("rewards", None), Mapping):
+        given |= {f"reward/{seat}": value for seat, value in seats.items()}
+    elif seats is not None:
+        raise BadValue(f"{where}: rewards is a {type(seats).__name__}; numbers by seat are allowed")
     scores = named(given, where, partial(row, most=turns))
     refuse_taken(scores, taken, where)
     return scores
-
-
-async def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """A plain function runs in a thread, so that no other episode waits for it."""
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    result = await asyncio.to_thread(called, function, **arguments)
-    return result.result()
 
 
 async def _awaited(value: Any) -> Any:

@@ -3,15 +3,17 @@ turns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Protocol, TypeAlias
 
-from agentgrpo.core.types import Branch, Episode, RewardResult, ScoredGroup, TrainingSample
+from agentgrpo.core.types import Branch, Episode, EpisodeGroup, RewardResult, ScoredGroup, TrainingSample
 from agentgrpo.grpo.advantages import Branches, GroupRewards, TurnGroup, Turns
 from agentgrpo.grpo.advantages import BranchGroup as BranchGroup
 
-Credit: TypeAlias = float | Turns | None
+Credit: TypeAlias = float | tuple[float | None, ...] | None
 """One advantage for the whole episode, or one for each of its turns; None = not to be trained on."""
 
 
@@ -33,8 +35,57 @@ def group_advantages(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[
     which makes the policy gradient that of its cross entropy."""
     return [
         [1.0 if e.is_demonstrated else c for e, c in zip(g.group.episodes, credits, strict=True)]
-        for g, credits in zip(scored, _of_rewards(scored, algorithm), strict=True)
+        for g, credits in zip(scored, _of_seats(scored, algorithm), strict=True)
     ]
+
+
+def _of_seats(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
+    """The credit by seat: as if a seat's branches in all episodes of a group were a group of its own."""
+    seats = [list(dict.fromkeys(seat for e in g.group.episodes for seat in e.seats)) for g in scored]
+    apart = [[_seat_of(g, seat) for seat in names] or [g] for g, names in zip(scored, seats, strict=True)]
+    credits = iter(_of_rewards([one for group in apart for one in group], algorithm))
+    return [
+        _together(g, names, [next(credits) for _ in group]) if names else next(credits)
+        for g, names, group in zip(scored, seats, apart, strict=True)
+    ]
+
+
+def _seat_of(group: ScoredGroup, seat: str) -> ScoredGroup:
+    """What of a group is the seat's: its branches and its rewards; None where it took no turn."""
+    episodes, rewards = [], []
+    for episode, reward in zip(group.group.episodes, group.rewards, strict=True):
+        is_of_seat = [branch.seat == seat for branch in episode.branches]
+        of_seat = replace(
+            episode, branches=tuple(b for b, own in zip(episode.branches, is_of_seat, strict=True) if own)
+        )
+        episodes.append(of_seat)
+        rewards.append(None if reward is None or not of_seat.turns else _seat_reward(episode, reward, is_of_seat))
+    return ScoredGroup(group=EpisodeGroup(task=group.group.task, episodes=tuple(episodes)), rewards=tuple(rewards))
+
+
+def _seat_reward(episode: Episode, reward: RewardResult, is_of_seat: Sequence[bool]) -> RewardResult:
+    branches = [r for r, own in zip(branch_rewards(episode, reward), is_of_seat, strict=True) if own]
+    counts = [sum(s.sampled for s in branch.segments) for branch in episode.branches]
+    owners = chain.from_iterable(repeat(own, n) for own, n in zip(is_of_seat, counts, strict=True))
+    turns = [r for r, own in zip(turn_rewards(episode, reward), owners, strict=True) if own]
+    total = branches[0]
+    turns[-1] += math.fsum([total, *(-r for r in turns)])  # what all seats get comes with the last turn
+    return replace(reward, total=total, turns=tuple(turns), branches=tuple(branches))
+
+
+def _together(group: ScoredGroup, seats: Sequence[str], credits: Sequence[Sequence[Credit]]) -> list[Credit]:
+    """The credit of each episode's turns from that of each seat's."""
+    return [
+        None if reward is None else _on_turns_of_seats(episode, dict(zip(seats, of_seats, strict=True)))
+        for episode, reward, of_seats in zip(
+            group.group.episodes, group.rewards, zip(*credits, strict=True), strict=True
+        )
+    ]
+
+
+def _on_turns_of_seats(episode: Episode, credits: Mapping[str, Credit]) -> tuple[float | None, ...]:
+    of_turns = {seat: iter(c) if isinstance(c, tuple) else repeat(c) for seat, c in credits.items()}
+    return tuple(next(of_turns[b.seat]) for b in episode.branches for s in b.segments if s.sampled)
 
 
 def _of_rewards(scored: Sequence[ScoredGroup], algorithm: Credits) -> list[list[Credit]]:
@@ -138,16 +189,22 @@ def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Cred
             )
             for episode, credit in rows
             for branch, advantage in zip(episode.branches, _of_branches(episode, credit), strict=True)
+            if advantage is not None
         ]
     return samples
 
 
-def _of_branches(episode: Episode, credit: float | Turns) -> Iterator[float | tuple[float, ...]]:
-    """TrainingSample.advantage of each branch."""
+def _of_branches(
+    episode: Episode, credit: float | tuple[float | None, ...]
+) -> Iterator[float | tuple[float, ...] | None]:
+    """TrainingSample.advantage of each branch; None = no turn of it is trained on."""
     if not isinstance(credit, tuple):
         yield from repeat(credit, len(episode.branches))
         return
     turns = iter(credit)
     for branch in episode.branches:
-        of_segments = [(next(turns) if s.sampled else 0.0, len(s.token_ids)) for s in branch.segments]
-        yield tuple(chain.from_iterable(repeat(*value) for value in of_segments))
+        of_segments = [(next(turns) if s.sampled else 0.0, s) for s in branch.segments]
+        if any(s.sampled and value is None for value, s in of_segments):
+            yield None
+        else:
+            yield tuple(chain.from_iterable(repeat(value or 0.0, len(s.token_ids)) for value, s in of_segments))

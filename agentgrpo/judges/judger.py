@@ -13,12 +13,9 @@ loop's thread. Named by a dotted path: judge.name=my_judges:Judger.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import math
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -29,6 +26,7 @@ from agentgrpo.core.concurrency import Limiter
 from agentgrpo.core.errors import BadValue, ConfigError, JudgeError, boundary, line_of
 from agentgrpo.core.messages import AgentMessage, content_of, finish_reason_of
 from agentgrpo.core.numbers import number
+from agentgrpo.core.outside import OwnThread
 from agentgrpo.core.types import Episode, Task, ToolCall
 from agentgrpo.judges.base import Grade
 from agentgrpo.judges.merging import merged_grade
@@ -42,7 +40,7 @@ MOST_HANGING = 32
 class OffLoop:
     """Runs at most max_concurrent calls at a time, each in a thread of its own and for at most timeout_s, which does
     not count the wait for its turn. A call that is late fails with JudgeError (timeout). Its thread cannot be stopped,
-    only be forgotten: it is a daemon, and keeps no program from ending; `hanging` says how many there are."""
+    only be forgotten; `hanging` says how many there are."""
 
     def __init__(self, *, timeout_s: float, max_concurrent: int) -> None:
         if not timeout_s > 0 or max_concurrent < 1:
@@ -50,72 +48,51 @@ class OffLoop:
                 f"timeout_s={timeout_s}, max_concurrent={max_concurrent}; more than 0 seconds and 1 call or more are "
                 "allowed"
             )
-        self.hanging = 0
         self._timeout_s = timeout_s
         self._limiter = Limiter(max_concurrent)
-        self._lock = threading.Lock()
+        self._late: list[_Call] = []
 
-    async def run(self, name: str, call: Callable[[], Any]) -> Any:
-        """What `call` returns or raises; what it returns is awaited, in that thread, where it can be."""
+    @property
+    def hanging(self) -> int:
+        self._late = [call for call in self._late if not call.is_over]
+        return len(self._late)
+
+    async def run(self, name: str, function: Callable[[], Any]) -> Any:
+        """What the function returns or raises; what it returns is awaited, in that thread, where it can be."""
         async with self._limiter:
             if self.hanging >= MOST_HANGING:
                 raise JudgeError(f"{name}: {self.hanging} calls of it hang; repair it", kind="timeout")
-            work = _Work(call)
-            threading.Thread(
-                target=contextvars.copy_context().run,
-                args=(work.do, self._finished),
-                name=f"agentgrpo-{name}",
-                daemon=True,
-            ).start()
+            call, thread = _Call(name, function), OwnThread(f"agentgrpo-{name}")
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    return await work.answered
+                    answered = await thread.call(call)
             except TimeoutError as e:
                 raise JudgeError(f"{name} has not answered within {self._timeout_s:g} s", kind="timeout") from e
             finally:
-                with self._lock:
-                    work.forgotten = not work.done
-                    self.hanging += work.forgotten
-
-    def _finished(self, work: _Work) -> None:
-        with self._lock:
-            work.done = True
-            self.hanging -= work.forgotten
+                thread.end()
+                self._late.append(call)
+        return answered.result()
 
 
-class _Work:
-    """One call on its way through a thread."""
+class _Call:
+    """A call on its way through a thread."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self.answered: asyncio.Future[Any] = self._loop.create_future()
-        self.done = self.forgotten = False
+    def __init__(self, name: str, function: Callable[[], Any]) -> None:
+        self.__qualname__, self._function = name, function
+        self.is_over = False
 
-    def do(self, finished: Callable[[_Work], None]) -> None:
-        value: Any = None
-        error: Exception | None = None
+    def __call__(self) -> Any:
         try:
-            value = self._call()
-            if inspect.isawaitable(value):
-                value = asyncio.run(_awaited(value))
-        except (TimeoutError, StopIteration) as e:  # which would mean something else to who waits
-            error = RuntimeError(line_of(e))
-        except Exception as e:
-            error = e
+            value = self._function()
+            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+        except (TimeoutError, StopIteration) as e:  # which would mean something else to the task that waits
+            raise RuntimeError(line_of(e)) from e
+        except Exception:
+            raise
         except BaseException as e:  # SystemExit, KeyboardInterrupt: not this thread's to end the program with
-            error = RuntimeError(line_of(e))
-        finished(self)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._settle, value, error)
-
-    def _settle(self, value: Any, error: Exception | None) -> None:
-        if self.answered.done():  # given up
-            return
-        if error is None:
-            self.answered.set_result(value)
-        else:
-            self.answered.set_exception(error)
+            raise RuntimeError(line_of(e)) from e
+        finally:
+            self.is_over = True
 
 
 async def _awaited(value: Any) -> Any:

@@ -26,7 +26,8 @@ SCHEMA_VERSION = 5
 2: group_status; num_bytes, was_cut and cost of a call.
 3: memory, reward_branches.
 4: environment, with the metrics, which stood beside it before, and the outcome.
-5: reason; finish_reason and status of an episode without an answer; by_environment of a call.
+5: reason; finish_reason and status of an episode without an answer; by_environment of a call; seat of a
+message.
 """
 READABLE = (3, 4, 5)
 
@@ -218,6 +219,7 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
     TypeError, AttributeError, zlib.error or struct.error where the two do not fit together."""
     ids, logprobs = iter(_decode(tokens["ids"])), iter(_decode(tokens["logprobs"]))
     branches: dict[int, list[Segment]] = {}
+    seats: dict[int, str] = {}
     for m in messages:
         count = m["num_tokens"]
         token_ids = tuple(itertools.islice(ids, count))
@@ -234,9 +236,10 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
             masked=m.get("masked", False),
         )
         branches.setdefault(m["branch"], []).append(segment)
+        seats[m["branch"]] = m.get("seat", "")
     if next(ids, None) is not None or next(logprobs, None) is not None:
         raise ValueError("more tokens than the messages count")
-    return tuple(Branch(segments=tuple(segments)) for segments in branches.values())
+    return tuple(Branch(segments=tuple(segments), seat=seats[i]) for i, segments in branches.items())
 
 
 # --- A trajectory file to typed records.
@@ -316,7 +319,7 @@ def write_trajectories(
     path: Path,
     *,
     scored: Sequence[ScoredGroup],
-    advantages: Sequence[Sequence[float | Sequence[float] | None]],
+    advantages: Sequence[Sequence[float | Sequence[float | None] | None]],
     dropped: Sequence[str | None],
     step: int,
     seed: int,
@@ -471,7 +474,7 @@ def _agent(episode: Episode, name: str) -> str:
             for r in episode.tool_records
         ],
     }
-    messages = ",".join([_segment(i, s) for i, branch in enumerate(episode.branches) for s in branch.segments])
+    messages = ",".join([_segment(i, b.seat, s) for i, b in enumerate(episode.branches) for s in b.segments])
     return f'{{{members(rest)},"messages":[{messages}]}}'
 
 
@@ -481,14 +484,15 @@ def _seconds(episode: Episode) -> dict[str, list[float]]:
     return {"tools": seconds} if any(seconds) else {}
 
 
-def _segment(branch: int, s: Segment) -> str:
+def _segment(branch: int, seat: str, s: Segment) -> str:
     """An entry of "messages", as text: the most frequent object of a file, so it does without an encoder's detour."""
     sampled = "true" if s.sampled else "false"
     version = "null" if s.policy_version is None else s.policy_version
     cut_short = ',"cut_short":true' if s.cut_short else ""
     masked = ',"masked":true' if s.masked else ""
+    of_seat = f',"seat":{string(seat)}' if seat else ""
     return (
-        f'{{"branch":{branch},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
+        f'{{"branch":{branch}{of_seat},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
         f'"policy_version":{version}{cut_short}{masked},"content":{string(s.text)}}}'
     )
 

@@ -52,8 +52,8 @@ class BranchTerm(RewardTerm, Protocol):
     """A term that knows what each branch earned by itself; any other counts in full for every branch. Its value is the
     mean over the branches."""
 
-    def per_branch(self, episode: Episode) -> Sequence[float]:
-        """Of each of Episode.branches, in order, as weighted as the value is."""
+    def per_branch(self, episode: Episode) -> Sequence[float] | None:
+        """Of each of Episode.branches, in order, as weighted as the value is; None = the same for all of them."""
         ...
 
 

@@ -29,7 +29,8 @@ _GROUP = frozenset({"prompts", "completions", "completion_ids"})
 
 class EnvironmentTerm:
     """weight · a metric of the episode: `reward.terms.tests.name=environment.tests_passed`. `environment.reward` is all
-    that the environment paid, for turns and at the end. Implements rewards.base.TurnTerm."""
+    that the environment paid, for turns and at the end, each seat for itself. Implements rewards.base.TurnTerm and
+    BranchTerm."""
 
     dimension = DIMENSION
 
@@ -54,6 +55,12 @@ class EnvironmentTerm:
         if len(by_turn) != len(episode.turns):
             return [0.0] * len(episode.turns)
         return [self._weight * value for value in by_turn]
+
+    def per_branch(self, episode: Episode) -> Sequence[float] | None:
+        """See rewards.base.BranchTerm: a branch is paid what its seat is."""
+        if self.metric != "reward" or not episode.seats:
+            return None
+        return [self._weight * episode.metrics[f"reward/{branch.seat}"] for branch in episode.branches]
 
 
 class FunctionTerm:

@@ -242,7 +242,9 @@ class Reward:
         """What each term that knows branches adds to the reward of each; empty for an episode without any."""
         found = {}
         for name, term in self._branch_terms.items() if episode.branches else ():
-            row = _row(name, episode, term.per_branch, len(episode.branches), "branches")
+            if (said := _said(name, episode, term.per_branch)) is None:
+                continue
+            row = _row(name, said, len(episode.branches), "branches")
             weight = self._scale * self._share(term, correctness)
             found[name] = [weight * value + 0.0 for value in row]
         return found
@@ -271,7 +273,7 @@ class Reward:
             return ()
         rows = []
         for name, term in self._turn_terms.items():
-            row = _row(name, episode, term.per_turn, num_turns, "turns")
+            row = _row(name, _said(name, episode, term.per_turn), num_turns, "turns")
             settled = self._scale * (self._cost_when_wrong if term.is_cost else 1.0)
             rows.append([settled * value for value in row])
         turns = [_sum(column) + 0.0 for column in zip(*rows, strict=True)] if rows else [0.0] * num_turns
@@ -289,9 +291,8 @@ def _said(name: str, episode: Episode, term: Callable[..., T], *more: float) -> 
         return called(term, episode, *more).result()
 
 
-def _row(name: str, episode: Episode, term: Callable[..., Sequence[object]], count: int, what: str) -> list[float]:
-    """Raises RewardError as _said does, and BadValue for anything but a number for each."""
-    said = _said(name, episode, term)
+def _row(name: str, said: object, count: int, what: str) -> list[float]:
+    """Raises BadValue for anything but a number for each."""
     if not isinstance(said, Sequence) or len(said) != count:
         many = f"{len(said)} values" if isinstance(said, Sequence) else f"a {type(said).__name__}"
         raise BadValue(f"reward term '{name}' gave {many} for {count} {what}; a number for each is needed")

@@ -6,10 +6,12 @@ drive: open, sample, tell in conversations as a program asks -> score -> close
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 from agentgrpo.core.concurrency import off_loop
@@ -64,9 +66,7 @@ class PolicyRunner:
                 else:
                     await self._take_turns(environment, of, sampling, record)
             finally:
-                record.leave()
-                if record.conversation is not None:
-                    record.conversation.release()
+                record.leave_all()
             return record.scored(of, await environment.score(record.episode(of)))
         finally:
             await environment.close()
@@ -86,9 +86,7 @@ class PolicyRunner:
                 conversation.release()
                 if conversation.num_turns:
                     record.turns += conversation.num_turns
-                    record.conversation = conversation
-                    record.leave()
-            record.conversation = None
+                    record.add(conversation)
         record.note(observation, "drive")
         record.end(observation)
 
@@ -98,16 +96,17 @@ class PolicyRunner:
         limits = self.environment.limits
         observation = await record.timed(environment.reset(of.task))
         record.note(observation, "reset")
-        conversation: Conversation | None = None
+        seat = observation.seat
         while True:
-            if conversation is None and observation.done is not None:
+            if observation.seat or observation.done is None:  # the last word is for the seat that took the last turn
+                seat = observation.seat
+            before = record.contexts.get(seat)
+            if before is None and observation.done is not None:
                 break
-            if conversation is None or observation.fresh_context:
-                record.leave()
-                before = conversation
-                conversation = record.conversation = Conversation(
-                    self.engine, self.renderer, of, sampling, limits, first_turn=record.turns
-                )
+            if before is None or observation.fresh_context:
+                record.leave(seat)
+                at = replace(of, stream=f"{of.stream}/{seat}") if seat else of
+                conversation = record.contexts[seat] = Conversation(self.engine, self.renderer, at, sampling, limits)
                 open = partial(
                     conversation.open, observation.messages, observation.tools, shared=observation.shared_opening
                 )
@@ -118,7 +117,7 @@ class PolicyRunner:
                     conversation.repeat(before, observation.repeats)
                 said = observation.then
             else:
-                said = observation.messages
+                conversation, said = before, observation.messages
             told = await off_loop(partial(conversation.tell, said), size=size_of(said))
             if told or not said:
                 record.shown = tuple(observation.shown) or record.shown
@@ -130,7 +129,7 @@ class PolicyRunner:
             if limits.max_turns is not None and record.turns >= limits.max_turns:
                 record.exit = Exit.MAX_TURNS
                 return
-            turn = await conversation.sample()
+            turn = await conversation.sample(number=record.turns)
             if turn is None:
                 record.exit = Exit.CONTEXT_OVERFLOW
                 return
@@ -148,7 +147,8 @@ class _Record:
     """What becomes of an attempt, on its way."""
 
     name: str
-    conversation: Conversation | None = None
+    contexts: dict[str, Conversation] = field(default_factory=dict)
+    """Seat -> the context that is open there."""
     turns: int = 0
     exit: Exit = Exit.MAX_TURNS
     answer: str | None = None
@@ -156,10 +156,14 @@ class _Record:
     """The one that ended it, if the environment did."""
     branches: list[Branch] = field(default_factory=list)
     """Of contexts that are left."""
+    order: list[int] = field(default_factory=list)
+    """The turns of `branches`, by their numbers: those of several seats are not in the order of sampling."""
     rewards: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     metrics_by_turn: dict[str, tuple[float, ...]] = field(default_factory=dict)
     calls: list[ToolRecord] = field(default_factory=list)
+    seats: dict[str, list[int]] = field(default_factory=dict)
+    """Seat -> its turns."""
     notes: list[object] = field(default_factory=list)
     shown: tuple[str, ...] = ()
     seconds: dict[str, float] = field(
@@ -190,11 +194,25 @@ class _Record:
         """The episode with what the environment scored, which is a metric too, and with `reward`, what it paid in
         all: for turns and at the end. Raises BadValue."""
         outcome = self._measure(scores, "score")
-        if any(self.rewards):
+        if self.seats:
+            self._pay_seats()
+        elif any(self.rewards):
             at_the_end = self.metrics.get("reward", 0.0)
             self.metrics["reward"] = _total(tuple(self.rewards)) + at_the_end
             self.metrics_by_turn["reward"] = (*self.rewards[:-1], self.rewards[-1] + at_the_end)
         return replace(self.episode(of), outcome=outcome)
+
+    def _pay_seats(self) -> None:
+        """Each seat is paid for its turns, and at the end: by name, or as all of them are. `reward` is the mean."""
+        rewards = list(self.rewards)
+        if by_turn := self.metrics_by_turn.get("reward"):
+            rewards = [a + b for a, b in zip_longest(rewards, by_turn, fillvalue=0.0)]
+        for seat, turns in self.seats.items():
+            shared = 0.0 if by_turn else self.metrics.get("reward", 0.0)
+            rewards[turns[-1]] += self.metrics.get(f"reward/{seat}", shared)
+            self.metrics[f"reward/{seat}"] = _total(tuple(rewards[turn] for turn in turns))
+        self.metrics_by_turn["reward"] = tuple(rewards)
+        self.metrics["reward"] = math.fsum(self.metrics[f"reward/{seat}"] for seat in self.seats) / len(self.seats)
 
     def _measure(self, given: Scores, method: str) -> Mapping[str, float | tuple[float, ...]]:
         """The metrics among those that there are; the newest of a name counts."""
@@ -208,16 +226,30 @@ class _Record:
             self.metrics[name] = _total(value) if isinstance(value, tuple) else value
         return measured
 
-    def leave(self) -> None:
-        """The context, for a fresh one."""
-        if self.conversation is not None:
-            if self.conversation.num_segments:
-                self.branches.append(self.conversation.branch)
-            for name, spent in self.conversation.seconds.items():
-                self.seconds[name] += spent
+    def leave(self, seat: str) -> None:
+        """The seat's context, for a fresh one."""
+        if (conversation := self.contexts.get(seat)) is not None:
+            self.add(conversation, seat)
+
+    def leave_all(self) -> None:
+        """The episode is over."""
+        for seat, conversation in self.contexts.items():
+            self.add(conversation, seat)
+            conversation.release()
+
+    def add(self, conversation: Conversation, seat: str = "") -> None:
+        """What it has come to."""
+        if conversation.num_segments:
+            self.branches.append(replace(conversation.branch, seat=seat))
+            self.order += conversation.sampled_turns
+            if seat and conversation.num_turns:
+                self.seats.setdefault(seat, []).extend(conversation.sampled_turns)
+        for name, spent in conversation.seconds.items():
+            self.seconds[name] += spent
 
     def episode(self, of: Attempt) -> Episode:
-        """As far as it has come."""
+        """As far as it has come. What belongs to turns is put in the order of the branches."""
+        place = {turn: place for place, turn in enumerate(self.order)} if self.seats else {}
         return Episode(
             task=of.task,
             sample_index=of.sample_index,
@@ -225,15 +257,21 @@ class _Record:
             answer=self.answer,
             exit=self.exit,
             metrics=dict(self.metrics) | {f"exit_{e.value}": float(e is self.exit) for e in Exit},
-            metrics_by_turn=dict(self.metrics_by_turn),
+            metrics_by_turn={name: self._by_branch(values) for name, values in self.metrics_by_turn.items()},
             citations=tuple(self.last.citations),
             retrieved_ids=self.shown,
-            tool_records=tuple(self.calls),
+            tool_records=tuple(replace(c, turn=place.get(c.turn, c.turn)) for c in self.calls)
+            if place
+            else tuple(self.calls),
             memory=tuple(self.notes),  # type: ignore[arg-type]
             timings=self.seconds,
             environment=self.name,
-            turn_rewards=tuple(self.rewards) if any(self.rewards) else (),
+            turn_rewards=self._by_branch(tuple(self.rewards)) if any(self.rewards) else (),
         )
+
+    def _by_branch(self, values: tuple[float, ...]) -> tuple[float, ...]:
+        """A row with a number for each turn; one that has fewer stays as it is."""
+        return tuple(values[turn] for turn in self.order) if self.seats and len(values) == len(self.order) else values
 
 
 def _total(values: tuple[float, ...]) -> float:

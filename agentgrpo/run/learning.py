@@ -65,7 +65,8 @@ def spread(credits: Sequence[Sequence[Credit]]) -> float:
         value
         for of_group in credits
         for credit in of_group
-        for value in (credit if isinstance(credit, tuple) else () if credit is None else (credit,))
+        for value in (credit if isinstance(credit, tuple) else (credit,))
+        if value is not None
     ]
     return pstdev(values) if values else 0.0
 

@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,22 @@ class World:
     def do(self, at: str) -> None:
         if self.is_bad and self.at == at:
             misbehave(self.how)
+
+
+class Stuck:
+    """Its `reset` says that it has begun, and never returns."""
+
+    def reset(self, **columns: Any) -> str:
+        Path("begun").touch()
+        while True:
+            time.sleep(3600)
+
+    def look(self) -> str:
+        """Looks."""
+        return "nothing"
+
+    def get_reward(self) -> float:
+        return 0.0
 
 
 def misbehave(how: str) -> None:

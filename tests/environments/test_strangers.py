@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,3 +136,25 @@ def test_a_data_set_that_ends_the_program_is_one_line(
     monkeypatch.syspath_prepend(str(site))
     assert train(WORLD, "task.name=stranger_tasks:Tasks", run="run") == 2
     assert "stranger_tasks.py:7 has called for the end of the program (SystemExit: 0)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_whose_environment_never_returns_ends_when_it_is_told_to(site: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "agentgrpo", "train", *SHORT]
+    stuck = "environment=tests.environments.strangers:Stuck"
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [*command, stuck, "run.dir=run"], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    ) as process:
+        try:
+            deadline = time.monotonic() + 200
+            while not Path("begun").exists() and time.monotonic() < deadline and process.poll() is None:
+                time.sleep(0.05)
+            process.send_signal(number)
+            _, error = process.communicate(timeout=90)
+        finally:
+            process.kill()
+    assert process.returncode == 75, error
+    assert f"stopped by {number.name}" in error

@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 from agentgrpo.core.errors import ConfigError, EnvironmentFailure, boundary
-from agentgrpo.core.outside import call_once, called
+from agentgrpo.core.outside import OwnThread, call_once
 from agentgrpo.environments.program.sandbox import CREDENTIALS, MAX_TAIL, CommandSandbox
 from agentgrpo.services import worker
 
@@ -88,7 +88,11 @@ class FunctionProgram:
         function = partial(self._function, *([call] if self._takes_all else []), **given)
         failure = partial(EnvironmentFailure, kind="program")
         if not inspect.iscoroutinefunction(self._function):
-            result = await asyncio.to_thread(called, function)
+            thread = OwnThread(f"agentgrpo-{self._name}")
+            try:
+                result = await thread.call(function)
+            finally:
+                thread.end()
             with boundary(failure, self._name):
                 return result.result()
         return await call_once(failure, self._name, f"task {call.task['id']}", function)
