@@ -28,6 +28,8 @@ class Turn:
     text: str
     """As it was sampled, control tokens spelled out."""
     token_ids: tuple[int, ...]
+    written: str = ""
+    """The same without the token that ends it."""
     content: str = ""
     """The text without calls, reasoning and the token that ends it."""
     reasoning: str = ""

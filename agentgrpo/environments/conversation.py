@@ -11,6 +11,7 @@ An environment that is driven by a program (Driven) opens as many of them as it 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -114,8 +115,9 @@ class Conversation:
     ) -> Turn | None:
         """Sample the policy's next turn; the end of the context cuts it short. Return None if the context has no room
         for a turn. number: the turn's in the episode, from 0; None = it follows the last one that was sampled here.
-        max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the
-        renderer's. Raises EngineError. After an error or a cancellation the conversation is unchanged."""
+        max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the renderer's; a call
+        that one of them ends is none. Raises EngineError. After an error or a cancellation the conversation is
+        unchanged."""
         if self.room < self._limits.min_context_left:
             return None
         number = self.turn + 1 if number is None else number
@@ -132,7 +134,8 @@ class Conversation:
         ended = completion.token_ids[-1:] and completion.token_ids[-1] in self._renderer.stop_token_ids
         content = self._text(completion.token_ids[:-1]) if ended else text
         self._turns[self.turn] = self.num_segments
-        parsed = cast(ToolRenderer, self._renderer).parse(completion.token_ids) if self._has_tools else None
+        read = completion.token_ids[: self._num_before(stop, completion.token_ids)]
+        parsed = cast(ToolRenderer, self._renderer).parse(read) if self._has_tools else None
         self._append(
             Segment(
                 role="assistant",
@@ -150,6 +153,7 @@ class Conversation:
             index=self.turn,
             text=text,
             token_ids=completion.token_ids,
+            written=content,
             content=content,
             finish_reason=completion.finish_reason,
         )
@@ -234,6 +238,14 @@ class Conversation:
             case ToolReply():
                 replies = cast(Sequence[ToolReply], messages)
                 return tuple(cast(ToolRenderer, self._renderer).reply(replies, sampled=sampled))
+
+    def _num_before(self, stop: Sequence[str], token_ids: Sequence[int]) -> int:
+        """Tokens before the first of these strings."""
+        text = self._text(token_ids)
+        at = min((text.index(each) for each in stop if each in text), default=None)
+        if at is None:
+            return len(token_ids)
+        return bisect_right(range(len(token_ids) + 1), at, key=lambda n: len(self._text(token_ids[:n]))) - 1
 
     def _append(self, segment: Segment) -> None:
         self._context.extend(segment.token_ids)

@@ -36,6 +36,8 @@ class _Endpoint(ABC):
     `counts`: those of JsonClient; garbage also for single rows, and page (a page the server could not fetch)."""
 
     _max_batch = 1
+    _part: str
+    """The configuration's name of it."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class _Endpoint(ABC):
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
             secrets=(Secret(api_key_env),) if api_key_env else (),
+            setting=f"{self._part}.timeout_s",
         )
         self.identity = f"{type(self).__name__} {urlsplit(url).path}"  # a server may have an index under each path
         self.counts = self._client.counts
@@ -89,6 +92,8 @@ class HttpRetriever(_Endpoint):
     """A server that speaks the /retrieve protocol (see `wire`). With protocol "batch", queries that arrive together go
     out in one request of at most max_batch; with "single", each in its own. Where a request is refused (4xx), it goes
     out again in halves, so that the query that is to blame fails alone."""
+
+    _part = "retriever"
 
     def __init__(
         self,
@@ -142,6 +147,7 @@ class HttpPageFetcher(_Endpoint):
     """A server that fetches pages: POST /fetch. URLs that arrive together go out in one request."""
 
     _max_batch = 16
+    _part = "fetcher"
 
     async def fetch(self, urls: Sequence[str]) -> list[Passage | RetrieverError]:
         asked = (self._batcher.ask(None, url) for url in urls)
@@ -159,6 +165,8 @@ class HttpPageFetcher(_Endpoint):
 
 class HttpReranker(_Endpoint):
     """A server that scores documents against a query: POST /rerank. Equal scores keep their order."""
+
+    _part = "reranker"
 
     async def rerank(self, query: str, passages: Sequence[Passage], *, top_k: int) -> list[Passage]:
         if not passages:

@@ -60,6 +60,7 @@ class OpenAIEmbedder:
             max_response_bytes=max_response_bytes,
             trust_env=trust_env,
             secrets=[] if api_key_env is None else [Secret(api_key_env)],
+            setting="embedder.timeout_s",
         )
 
     @cached_property

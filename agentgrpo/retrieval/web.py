@@ -69,6 +69,7 @@ class WebSearch(ABC):
             secrets=secrets,
             keep_alive_s=KEEP_ALIVE_S,
             rate=RateLimiter(requests_per_second=requests_per_second),
+            setting="retriever.web.timeout_s",
         )
         self.counts = self._client.counts
         self._batcher: Batcher[int, str, list[Passage]] = Batcher(

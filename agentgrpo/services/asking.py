@@ -1,9 +1,10 @@
-"""Who asks: the step and the episode that a call is made for, known to whatever is called inside of them."""
+"""Who asks: the step and the episode that a call is made for, and the bill that it is written on, known to whatever is
+called inside of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ class Account:
 
 _step: ContextVar[int | None] = ContextVar("step", default=None)
 _account: ContextVar[Account | None] = ContextVar("account", default=None)
+_bill: ContextVar[MutableMapping[str, float] | None] = ContextVar("bill", default=None)
 
 
 @contextmanager
@@ -42,6 +44,22 @@ def asking_episode() -> Iterator[Account]:
         yield account
     finally:
         _account.reset(token)
+
+
+@contextmanager
+def asking_on(bill: MutableMapping[str, float]) -> Iterator[None]:
+    """What `count` names inside is added to `bill`."""
+    token = _bill.set(bill)
+    try:
+        yield
+    finally:
+        _bill.reset(token)
+
+
+def count(name: str) -> None:
+    """One more of `name`, on the bill of whoever asks, if there is one."""
+    if (bill := _bill.get()) is not None:
+        bill[name] = bill.get(name, 0.0) + 1
 
 
 def current_step() -> int | None:

@@ -10,10 +10,12 @@ import asyncio
 import ipaddress
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -23,7 +25,8 @@ import httpx
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError, EpisodeError, line_of
 from agentgrpo.core.secrets import masked
-from agentgrpo.services.rate import RateLimiter, pause_s
+from agentgrpo.services.asking import count
+from agentgrpo.services.rate import Grant, RateLimiter, pause_s, retry_after_s
 from agentgrpo.services.secret import Secret
 
 # --- The connections of one event loop to one server: one per request, or kept for the next ones.
@@ -134,17 +137,42 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _JSON = "application/json"
-PASSING = ("http_429", "http_500", "transport")
+PASSING = ("http_500", "transport")
 """Kinds of failure that another attempt may not meet."""
+DOUBLINGS = 3
+"""Of the pause after a refusal that does not say when to come again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One call, from its first attempt to its last."""
+
+    seed: str
+    tokens: int
+    began: float
+    deadline: float
+    grant: Grant | None = None
+    """Its last turn."""
+    is_waiting: bool = True
+    """For its turn."""
+    is_refused: bool = False
+    """Its last attempt was."""
+    pause_s: float = 0.0
+    """That this refusal asks for."""
+    refusal: str = ""
+    """What the last one said."""
+    refusals: int = 0
+    failures: int = 0
 
 
 class JsonClient:
     """A call is its turn by `rate`, then a deadline over all that follows, then attempts.
 
-    Up to `retries` further attempts follow on 429, 5xx and transport errors, never on anything else, after
-    backoff_s * 2^attempt (half of it jitter) or the Retry-After the server asks for, each by `rate` again; an attempt
-    that could not start before the deadline is not waited for. Works in any number of consecutive event loops, with a
-    client for each.
+    A server that takes no more calls says 429, or 5xx with a Retry-After. That is no failure: fewer calls are made at
+    once (see RateLimiter), and this one again after the Retry-After, or after a pause as below, until timeout_s are
+    over. Up to `retries` further attempts follow on other 5xx and on transport errors, never on anything else, after
+    backoff_s * 2^attempt (half of it jitter), each by `rate` again. An attempt that could not start before the deadline
+    is not waited for. Works in any number of consecutive event loops, with a client for each.
 
     keep_alive_s: connections that idle no longer than this are used again; 0 = a connection per call. One that the
     server closed while it idled is no failure: the request goes out again at once, on another.
@@ -152,7 +180,8 @@ class JsonClient:
     Failures are raised as `error`, whose `kind` says what failed: timeout, transport, http_3xx, http_4xx, http_429,
     http_500 (any 5xx), oversize, garbage.
 
-    `counts`: requests (attempts), retries, stale (connections that had been closed), and failures by kind."""
+    `counts`: requests (attempts), refused (of them, those that the server took no more calls for), retries, stale
+    (connections that had been closed), and failures by kind."""
 
     def __init__(
         self,
@@ -169,10 +198,10 @@ class JsonClient:
         rate: RateLimiter | None = None,
         is_json: bool = True,
         is_quiet: bool = False,
+        setting: str = "timeout_s",
     ) -> None:
-        """rate: takes every attempt, and is held for as long as the server asks not to be called, where that is less
-        than timeout_s. is_json=False: replies are any text, and read as such. is_quiet: failures are raised and not
-        logged too."""
+        """rate: takes every attempt. is_json=False: replies are any text, and read as such. is_quiet: failures are
+        raised and not logged too. setting: the configuration's name of timeout_s."""
         host = host_of(url)
         self.url, self.shown = url, shown(url)
         limits = {"retries": retries, "backoff_s": backoff_s, "keep_alive_s": keep_alive_s}
@@ -192,8 +221,9 @@ class JsonClient:
         self._trust_env = trust_env and not is_loopback(host)  # no proxy can reach this machine's own loopback
         self._secrets = tuple(secrets)
         self._keep_alive_s = keep_alive_s
-        self._rate = rate
+        self._rate = rate or RateLimiter()
         self._is_json, self._log_level = is_json, logging.DEBUG if is_quiet else logging.WARNING
+        self._setting = setting
         self._connections = PerLoop(self._open)
 
     async def close(self) -> None:
@@ -244,41 +274,82 @@ class JsonClient:
         used: Callable[[T], int] | None = None,
         begun: Callable[[], None] | None = None,
     ) -> T:
-        loop, rate = asyncio.get_running_loop(), self._rate
-        grant = None if rate is None else await rate.take(tokens)
-        if begun is not None:
-            begun()
-        deadline = (loop.time() if arrived is None else arrived) + self._timeout_s
+        loop = asyncio.get_running_loop()
         seed = f"{self.url} {self.counts['requests'] if seed is None else seed}"
-        attempt = 0
+        deadline = math.inf if arrived is None else arrived + self._timeout_s
+        call = _Call(seed=seed, tokens=tokens, began=loop.time(), deadline=deadline)
         while True:
-            asked: tuple[str | None, str | None] = None, None
             try:
-                async with asyncio.timeout_at(deadline):
-                    if attempt and rate is not None:
-                        await rate.take(tokens)
-                    status, asked, body = await self._attempt(make)
+                status, body = await self._in_turn(call, make, begun)
                 if not 200 <= status < 300:
                     raise self._error(f"HTTP {status} {self._quote(body, 200)}", kind=_kind(status))
                 reply = read(self._parse(body))
-                if rate is not None and grant is not None and used is not None and (count := used(reply)):
-                    rate.settle(grant, count)
+                if call.grant is not None and used is not None and (amount := used(reply)):
+                    self._rate.settle(call.grant, amount)
                 return reply
             except TimeoutError:
-                error = self._error(f"no complete reply within {self._timeout_s:g} s", kind="timeout")
+                what, kind = ("turn", "http_429") if call.is_waiting else ("complete reply", "timeout")
+                error = self._error(f"no {what} within {self._timeout_s:g} s", kind=kind)
             except self._error as e:
                 error = e
-            self.counts[error.kind] += 1
-            pause = pause_s(seed, attempt, backoff_s=self._backoff_s, retry_after=asked[0], date=asked[1])
-            if rate is not None and asked[0] is not None and pause < self._timeout_s:
-                rate.hold(pause)
-            if error.kind not in PASSING or attempt == self._retries or loop.time() + pause >= deadline:
-                error = self._error(f"{self.shown}, attempt {attempt + 1}: {masked(str(error))}", kind=error.kind)
-                logger.log(self._log_level, "%s", error)
-                raise error
-            attempt += 1
-            self.counts["retries"] += 1
+            if call.is_refused:
+                may_pass, pause, call.refusal = True, call.pause_s, str(error)
+                self._count_refusal(call.refusal)
+            else:
+                may_pass = error.kind in PASSING and call.failures < self._retries
+                pause = pause_s(seed, call.failures, backoff_s=self._backoff_s)
+                call.failures += 1
+            if not may_pass or loop.time() + pause >= call.deadline:
+                raise self._last(call, error)
+            if not call.is_refused:
+                self.counts.update((error.kind, "retries"))
             await asyncio.sleep(pause)
+
+    async def _in_turn(
+        self, call: _Call, make: Callable[[], httpx.Request], begun: Callable[[], None] | None
+    ) -> tuple[int, bytes]:
+        """One attempt, when it may be made. Raises TimeoutError at the call's deadline."""
+        loop, rate = asyncio.get_running_loop(), self._rate
+        call.is_waiting, call.is_refused = True, False
+        async with asyncio.timeout_at(call.deadline) as limit, rate.turn(call.tokens, again=call.grant) as grant:
+            if call.grant is None and begun is not None:
+                begun()
+            if call.deadline == math.inf:
+                call.began = loop.time()
+                call.deadline = call.began + self._timeout_s
+                limit.reschedule(call.deadline)
+            call.grant, call.is_waiting = grant, False
+            status, (asked, date), body = await self._attempt(make)
+            call.is_refused = status == 429 or (status >= 500 and retry_after_s(asked, date) is not None)
+            if call.is_refused:
+                number = min(call.refusals, DOUBLINGS)
+                call.pause_s = pause_s(call.seed, number, backoff_s=self._backoff_s, retry_after=asked, date=date)
+                call.refusals += 1
+                rate.refused(grant, call.pause_s if call.pause_s < self._timeout_s else 0.0)
+            elif status < 500:
+                rate.answered()
+            return status, body
+
+    def _count_refusal(self, refusal: str) -> None:
+        count("refused")
+        self.counts["refused"] += 1
+        if self.counts["refused"] == 1:
+            logger.warning("%s: %s; fewer calls go out at once from now on, and this one again", self.shown, refusal)
+
+    def _last(self, call: _Call, error: EpisodeError) -> EpisodeError:
+        """What the call fails with."""
+        self.counts[error.kind] += 1
+        what = masked(str(error))
+        if call.refusals and not call.is_refused:
+            what += f"; it has refused {call.refusals} attempts, the last with {call.refusal}"
+        if call.is_refused or call.is_waiting:
+            self._rate.give_up(call.began)
+            what += (
+                f"; it takes no more calls, and {self._setting}={self._timeout_s:g} has a call wait no longer: raise it"
+            )
+        error = self._error(f"{self.shown}, attempt {call.refusals + call.failures}: {what}", kind=error.kind)
+        logger.log(self._log_level, "%s", error)
+        return error
 
     def _open(self) -> Connections:
         return Connections(keep_alive_s=self._keep_alive_s, trust_env=self._trust_env)

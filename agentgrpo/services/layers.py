@@ -35,7 +35,7 @@ def layered(
     *, budget: Budget, ledger: Ledger, cassette: Cassette | None, replays_only: bool, counts: MutableMapping[str, float]
 ) -> Service:
     """The layers in their order, the innermost first. counts: what the layers add to, by name (see Meter)."""
-    service: Service = Direct()
+    service: Service = Direct(counts)
     service = Budgeted(service, ledger, budget=budget, counts=counts)
     if cassette is not None:
         service = Recorded(service, cassette, replays_only=replays_only, counts=counts)

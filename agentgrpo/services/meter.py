@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 class Meter:
-    """Of one configuration: a Service. `counts`: money, seconds and calls/<kind> that were spent, replayed answers, and
-    failures that passed and so are not on the cassette (unrecorded), by this process."""
+    """Of one configuration: a Service. `counts`: money, seconds and calls/<kind> that were spent, replayed answers,
+    failures that passed and so are not on the cassette (unrecorded), and attempts that a server took no more calls for
+    (refused), by this process."""
 
     def __init__(self, *, cassette: CassetteSettings, budget: Budget, run_dir: Path) -> None:
         """Raises ConfigError where there is nothing to replay."""

@@ -1,14 +1,17 @@
-"""A limit on calls and tokens in a time that one backend grants, first come first served."""
+"""What one backend grants, first come first served: calls and tokens in a time, and calls at once."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import math
+from bisect import insort
 from collections import deque
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from itertools import count
 
 from agentgrpo.core.concurrency import PerLoop
 from agentgrpo.core.errors import ConfigError
@@ -17,25 +20,36 @@ SLACK_S = 0.02
 """No event loop is on time. So in any second at most 2 % more calls go than requests_per_second, and one more."""
 
 
+LESS = 0.75
+"""Of the calls under way when one is refused, so many are made at once from then on."""
+
+
 @dataclass(slots=True, eq=False)
 class Grant:
     """One call that may go; `tokens` is what it is expected to use."""
 
     at: float
     tokens: int
+    number: int
+    """Calls have theirs in the order in which they came, and keep it when they go again."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
     tokens: int
+    number: int
+    came: float
     granted: asyncio.Future[Grant]
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Those who wait in one event loop, the first to come at its head."""
+    """The calls of one event loop."""
 
     waiters: deque[_Waiter] = field(default_factory=deque)
+    """The first to come at its head."""
+    live: int = 0
+    """Under way."""
     timer: asyncio.TimerHandle | None = None
 
 
@@ -43,6 +57,10 @@ class RateLimiter:
     """In any `window_s` seconds at most requests_per_minute calls of together tokens_per_minute tokens are granted,
     whatever minute a server counts by; and calls that wait go 1 / requests_per_second apart, to the clock: one that is
     late by up to SLACK_S does not delay those after it, so that the rate holds. None = no such limit.
+
+    Any number of calls are under way at once until the backend refuses one. From then on there are LESS times as many,
+    one more each time that as many have been answered, and fewer again at the next refusal (additive increase,
+    multiplicative decrease). So the number stays near what the backend takes, also where others call it too.
 
     A call goes at once only if it fits and nobody waits; a cancelled waiter spends nothing. A call of more tokens than
     the limit goes when no other has used any within the window."""
@@ -62,24 +80,37 @@ class RateLimiter:
             raise ConfigError(f"requests_per_second={requests_per_second}; above 0 is allowed, and null for no limit")
         self._max_requests, self._max_tokens, self._window_s = requests_per_minute, tokens_per_minute, window_s
         self._interval_s = 0.0 if requests_per_second is None else 1 / requests_per_second
-        self._next_at = self._free_at = -math.inf
+        self._next_at = self._free_at = self._answered_at = -math.inf
+        self._most_live = math.inf
         self._granted: deque[Grant] = deque()
+        self._numbers = count()
         self._lines: PerLoop[_Line] = PerLoop(_Line)
 
-    async def take(self, tokens: int = 0) -> Grant:
+    @asynccontextmanager
+    async def turn(self, tokens: int = 0, *, again: Grant | None = None) -> AsyncIterator[Grant]:
+        """One attempt, under way until the block ends. again: what the call went by before; it goes before those that
+        came after it. Raises TimeoutError (give_up)."""
+        grant, line = await self.take(tokens, again=again), self._lines.get()
+        try:
+            yield grant
+        finally:
+            line.live -= 1
+            self._serve(line)
+
+    async def take(self, tokens: int = 0, *, again: Grant | None = None) -> Grant:
         """Waits for its turn."""
         loop, line = asyncio.get_running_loop(), self._lines.get()
-        now = loop.time()
-        if not line.waiters and self._fits_at(tokens, now) <= now:
-            return self._grant(tokens, now, due=now)
-        waiter = _Waiter(tokens, loop.create_future())
-        line.waiters.append(waiter)
+        now, number = loop.time(), next(self._numbers) if again is None else again.number
+        if not line.waiters and self._has_room(line) and self._fits_at(tokens, now) <= now:
+            return self._grant(line, tokens, number, now, due=now)
+        waiter = _Waiter(tokens, number, now, loop.create_future())
+        insort(line.waiters, waiter, key=lambda w: w.number)
         self._serve(line)
         try:
             return await waiter.granted
         except asyncio.CancelledError:
             if waiter.granted.done() and not waiter.granted.cancelled():  # in the very tick in which it was cancelled
-                self._return(waiter.granted.result())
+                self._return(line, waiter.granted.result())
             line.waiters = deque(w for w in line.waiters if w is not waiter)
             self._serve(line)
             raise
@@ -89,9 +120,34 @@ class RateLimiter:
         grant.tokens = tokens
         self._serve(self._lines.get())
 
+    def answered(self) -> None:
+        """One of the calls under way."""
+        line = self._lines.get()
+        self._answered_at = asyncio.get_running_loop().time()
+        if not self._has_room(line):
+            self._most_live += 1 / self._most_live
+
+    def refused(self, grant: Grant, seconds: float) -> None:
+        """The backend has not taken this call, and asks for `seconds` before its next attempt. Beside others it was one
+        too many; alone it came too soon, and so would every other."""
+        line = self._lines.get()
+        if line.live <= self._most_live:  # those that are more have gone before the number fell
+            self._most_live = max(1.0, LESS * line.live)
+        if line.live <= 1:
+            self.hold(seconds)
+        self.settle(grant, 0)
+
     def hold(self, seconds: float) -> None:
         """Nothing is granted before: the backend asks for it."""
         self._free_at = max(self._free_at, asyncio.get_running_loop().time() + seconds)
+
+    def give_up(self, since: float) -> None:
+        """A call has been refused for as long as it could wait: who has waited since then, and nobody has been answered
+        in that time, waits no longer."""
+        if self._answered_at <= since:
+            for waiter in self._lines.get().waiters:
+                if waiter.came <= since and not waiter.granted.done():
+                    waiter.granted.set_exception(TimeoutError())
 
     def _serve(self, line: _Line) -> None:
         """Grant what fits, in order, and come back when the next one will."""
@@ -102,12 +158,18 @@ class RateLimiter:
         while line.waiters:
             waiter, now = line.waiters[0], loop.time()
             if not waiter.granted.done():
+                if not self._has_room(line):
+                    return  # until another call has ended
                 fits_at = self._fits_at(waiter.tokens, now)
                 if fits_at > now:
                     line.timer = loop.call_at(fits_at, self._serve, line)
                     return
-                waiter.granted.set_result(self._grant(waiter.tokens, now, due=max(fits_at, now - SLACK_S)))
+                due = max(fits_at, now - SLACK_S)
+                waiter.granted.set_result(self._grant(line, waiter.tokens, waiter.number, now, due=due))
             line.waiters.popleft()
+
+    def _has_room(self, line: _Line) -> bool:
+        return line.live + 1 <= self._most_live
 
     def _fits_at(self, tokens: int, now: float) -> float:
         """When a call of so many tokens may go, or when to look again; `now` or before: at once."""
@@ -119,16 +181,18 @@ class RateLimiter:
             return max(self._granted[0].at + self._window_s, self._next_at, self._free_at)
         return max(self._next_at, self._free_at)
 
-    def _grant(self, tokens: int, now: float, *, due: float) -> Grant:
-        grant = Grant(now, tokens)
+    def _grant(self, line: _Line, tokens: int, number: int, now: float, *, due: float) -> Grant:
+        grant = Grant(now, tokens, number)
+        line.live += 1
         if self._max_requests is not None or self._max_tokens is not None:
             self._granted.append(grant)
         if self._interval_s:
             self._next_at = due + self._interval_s
         return grant
 
-    def _return(self, grant: Grant) -> None:
+    def _return(self, line: _Line, grant: Grant) -> None:
         """It was granted and will not be used."""
+        line.live -= 1
         if grant in self._granted:  # by identity
             self._granted.remove(grant)
         self._next_at -= self._interval_s

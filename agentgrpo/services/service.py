@@ -7,11 +7,12 @@ everything that must hold for all of them is a layer before it, in one order (la
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from agentgrpo.core.errors import EpisodeError
+from agentgrpo.services.asking import asking_on
 
 T = TypeVar("T")
 
@@ -64,7 +65,11 @@ class Service(Protocol):
 
 class Direct:
     """The service itself. What its client does, it does in this order: a turn among the calls at once, the rate, a
-    deadline over all attempts, an attempt (client.JsonClient)."""
+    deadline over all attempts, an attempt (client.JsonClient). counts: what the client adds to (refused)."""
+
+    def __init__(self, counts: MutableMapping[str, float]) -> None:
+        self._counts = counts
 
     async def ask(self, request: Request[T]) -> Answer[T]:
-        return Answer(await request.live())
+        with asking_on(self._counts):
+            return Answer(await request.live())

@@ -179,7 +179,7 @@ FAULTS: dict[str, tuple[Behaviour, str]] = {
     "cuts the body short": (say_raw(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"result": []}'), "transport"),
     "500": (say("oops", "500 Internal Server Error"), "http_500"),
     "503": (say("busy", "503 Service Unavailable"), "http_500"),
-    "429": (say("slow down", "429 Too Many Requests"), "http_429"),
+    "429": (say("slow down", "429 Too Many Requests", "Retry-After: 3600\r\n"), "http_429"),
     "404": (say("where?", "404 Not Found"), "http_4xx"),
     "422": (say({"detail": "no field topk"}, "422 Unprocessable Entity"), "http_4xx"),
     "redirects in a loop": (say("", "307 Temporary Redirect", "Location: /retrieve\r\n"), "http_3xx"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -335,20 +336,89 @@ async def test_a_date_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Server(busy, busy, say({"ok": 1})) as server:
         monkeypatch.setattr(asyncio, "sleep", remember)
         rate = Told()
-        judge = client(server.url, rate=rate)
+        judge = client(server.url, rate=rate, timeout_s=60.0)
         assert await judge.get({}, same) == {"ok": 1}
         assert (waited, rate.held) == ([3.0, 3.0], [3.0, 3.0])
 
 
-async def test_the_rate_is_held_only_for_pauses_that_a_call_could_outlive() -> None:
-    rate = Told()
+async def test_the_rate_is_held_only_for_pauses_that_a_call_could_outlive(monkeypatch: pytest.MonkeyPatch) -> None:
+    rate, sleep = Told(), asyncio.sleep
     plan = [say("", "429 Too Many Requests", f"Retry-After: {s}\r\n") for s in ("3600", "4")]
-    async with Server(*plan, say("", "429 Too Many Requests")) as server:
-        judge = client(server.url, rate=rate, retries=0)
-        for _ in range(3):
-            with pytest.raises(JudgeError, match="HTTP 429"):
-                await judge.get({}, same)
-        assert rate.held == [4.0]
+    async with Server(*plan, say({"ok": 1})) as server:
+        monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))
+        judge = client(server.url, rate=rate, timeout_s=60.0, setting="completer.timeout_s")
+        with pytest.raises(JudgeError, match="HTTP 429") as e:
+            await judge.get({}, same)
+        assert await judge.get({}, same) == {"ok": 1}
+        assert rate.held == [0.0, 4.0]
+        assert judge.counts == {"requests": 3, "refused": 2, "http_429": 1}
+    assert str(e.value) == (
+        f"{server.url}, attempt 1: HTTP 429 b''; it takes no more calls, and completer.timeout_s=60 has a call wait no "
+        "longer: raise it"
+    )
+
+
+class Places:
+    """A server with so many places: a call without one is refused, and so is each after the first `quota`."""
+
+    def __init__(self, places: int, *, seconds: float = 0.02, refusal: Any, quota: float = math.inf) -> None:
+        self.places, self.seconds, self.refusal, self.quota = places, seconds, refusal, quota
+        self.taken = self.answered = self.most = 0
+
+    async def __call__(self, request: Any, writer: asyncio.StreamWriter) -> None:
+        if self.taken == self.places or self.answered >= self.quota:
+            await self.refusal(request, writer)
+            return
+        self.taken += 1
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.taken -= 1
+        self.answered += 1
+        await say({"ok": 1})(request, writer)
+
+
+REFUSALS = {
+    "429": say("", "429 Too Many Requests"),
+    "429 at once": say("", "429 Too Many Requests", "Retry-After: 0\r\n"),
+    "503 with Retry-After": say("", "503 Service Unavailable", "Retry-After: 0\r\n"),
+    "529": say("", "529 Overloaded", "Retry-After: 0\r\n"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("keep_alive_s", [0.0, 30.0])
+async def test_a_server_with_few_places_answers_every_call(refusal: str, keep_alive_s: float) -> None:
+    places = Places(2, refusal=REFUSALS[refusal])
+    async with Server(places, keep_alive=keep_alive_s > 0) as server:
+        judge = client(server.url, retries=0, timeout_s=60.0, keep_alive_s=keep_alive_s)
+        replies = await asyncio.gather(*(judge.get({}, same) for _ in range(60)))
+        assert replies == [{"ok": 1}] * 60
+        assert judge.counts.keys() == {"requests", "refused"}
+        assert judge.counts["requests"] == 60 + judge.counts["refused"]
+        assert judge.counts["refused"] > 0
+        await judge.close()
+
+
+async def test_a_503_without_retry_after_is_a_failure() -> None:
+    async with Server(say("", "503 Service Unavailable")) as server:
+        judge = client(server.url, retries=1)
+        with pytest.raises(JudgeError, match=r"attempt 2: HTTP 503 b''$"):
+            await judge.get({}, same)
+        assert judge.counts == {"requests": 2, "retries": 1, "http_500": 2}
+
+
+async def test_calls_wait_no_longer_than_timeout_s_for_a_server_that_answers_nobody() -> None:
+    """Those in the line too, which were never asked for."""
+    places = Places(2, refusal=REFUSALS["429"], quota=3)
+    async with Server(places) as server:
+        judge = client(server.url, timeout_s=1.0, setting="retriever.timeout_s")
+        async with asyncio.timeout(120):
+            ends = await asyncio.gather(*(judge.get({}, same) for _ in range(40)), return_exceptions=True)
+    failures = [end for end in ends if isinstance(end, JudgeError)]
+    assert ends.count({"ok": 1}) == 40 - len(failures) == places.answered
+    assert {e.kind for e in failures} <= {"http_429", "timeout"}
+    assert sum("retriever.timeout_s=1 has a call wait no longer" in str(e) for e in failures) > 30
 
 
 @pytest.mark.parametrize(

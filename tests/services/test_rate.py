@@ -238,3 +238,105 @@ async def test_the_rate_in_real_time() -> None:
 def test_a_rate_that_is_none(given: float) -> None:
     with pytest.raises(ConfigError, match=rf"requests_per_second={given}; above 0 is allowed, and null for no limit"):
         RateLimiter(requests_per_second=given)
+
+
+# --- how many at once, where the backend refuses
+
+
+async def served(
+    limiter: RateLimiter, calls: int, *, places: int, seconds: float, pause_s: float
+) -> tuple[float, int, int]:
+    """What so many calls take that come together to a backend with `places`; how many it refused; the most it had."""
+    loop = asyncio.get_running_loop()
+    taken = refused = most = 0
+
+    async def call() -> None:
+        nonlocal taken, refused, most
+        grant = None
+        while True:
+            async with limiter.turn(again=grant) as grant:
+                if taken < places:
+                    taken += 1
+                    await asyncio.sleep(seconds)
+                    taken -= 1
+                    limiter.answered()
+                    return
+                await asyncio.sleep(0.01)  # the way there and back
+                refused += 1
+                most = max(most, limiter._lines.get().live)
+                limiter.refused(grant, pause_s)
+            await asyncio.sleep(pause_s)
+
+    await asyncio.gather(*(call() for _ in range(calls)))
+    return loop.time(), refused, most
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 5, 8, 20])
+@pytest.mark.parametrize("seconds", [0.2, 1.5, 10.0])
+@pytest.mark.parametrize("pause_s", [0.1, 1.0])
+def test_a_backend_s_places_are_found_and_kept_busy(places: int, seconds: float, pause_s: float) -> None:
+    took, refused, most = in_virtual_time(served(RateLimiter(), 400, places=places, seconds=seconds, pause_s=pause_s))
+    assert took <= 1.5 * 400 / places * seconds
+    assert refused <= 800
+    assert most == 400
+
+
+def test_a_backend_that_never_refuses_has_all_at_once() -> None:
+    took, refused, _ = in_virtual_time(served(RateLimiter(), 400, places=400, seconds=1.0, pause_s=1.0))
+    assert (took, refused) == (1.0, 0)
+
+
+def test_a_refusal_to_a_call_that_is_alone_holds_all_others() -> None:
+    async def main() -> list[float]:
+        limiter = RateLimiter()
+        async with limiter.turn() as first, limiter.turn():
+            limiter.refused(first, 9.0)  # one of two: one too many, and not too soon
+        async with limiter.turn() as grant:
+            limiter.refused(grant, 3.0)
+        return await times(limiter, 1)
+
+    assert in_virtual_time(main()) == pytest.approx([3.0])
+
+
+def test_a_call_that_is_refused_goes_before_those_that_came_after_it() -> None:
+    async def main() -> list[str]:
+        limiter, order = RateLimiter(), list[str]()
+        async with limiter.turn() as grant:
+            limiter.refused(grant, 1.0)
+        waiting = [asyncio.create_task(granted(limiter, order, name)) for name in "bc"]
+        await asyncio.sleep(0)
+
+        async def again() -> None:
+            async with limiter.turn(again=grant):
+                order.append("a")
+
+        await again()
+        waiting[1].cancel()  # there is one place, and b keeps it
+        return order
+
+    assert in_virtual_time(main())[0] == "a"
+
+
+def test_who_gives_up_takes_along_who_has_waited_as_long() -> None:
+    async def main() -> list[str]:
+        limiter, ends = RateLimiter(), list[str]()
+
+        async def wait(name: str) -> None:
+            try:
+                async with limiter.turn():
+                    ends.append(f"{name} goes")
+            except TimeoutError:
+                ends.append(f"{name} gives up")
+
+        async with limiter.turn() as grant:
+            limiter.refused(grant, 60.0)
+        old = asyncio.create_task(wait("old"))
+        await asyncio.sleep(5)
+        began = asyncio.get_running_loop().time()
+        new = asyncio.create_task(wait("new"))
+        await asyncio.sleep(5)
+        limiter.give_up(began - 1)
+        await asyncio.gather(old, new)
+        return ends
+
+    assert in_virtual_time(main()) == ["old gives up", "new goes"]

@@ -112,6 +112,7 @@ class OpenAIEngine:
             trust_env=trust_env,
             secrets=(Secret(api_key_env),) if api_key_env else (),
             rate=RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute),
+            setting="engine.timeout_s",
         )
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:

@@ -99,6 +99,7 @@ class SamplingServer:
                 keep_alive_s=KEEP_ALIVE_S,
                 is_json=is_json,
                 is_quiet=True,  # the pool says it once
+                setting="engine.timeout_s",
             )
         return self._clients[known]
 

@@ -20,7 +20,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,6 +67,8 @@ class _Door:
     """That the episode runs in: whose calls these are."""
     work: set[asyncio.Task[Any]] = field(default_factory=set)
     """Requests that are being answered."""
+    stored: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """What later requests may refer to (see exchange.Stored)."""
 
     async def close(self) -> None:
         """Nothing of it runs on."""
@@ -191,16 +193,20 @@ class _Server:
     def _asked(self, dialect: ProgramDialect) -> Callable[[Request], Awaitable[Response]]:
         async def answer(door: _Door, body: bytes) -> Response:
             try:
-                read = partial(dialect.request_of, body, door.sampling, door.ignored)
+                read = partial(dialect.request_of, body, door.sampling, door.ignored, door.stored)
                 asked = await off_loop(read, size=len(body))
             except ChatRefused:
                 door.session.refuse()
                 raise
             answered, created = await door.session.answer(asked), int(time.time())
+            document = dialect.document_of(answered, asked, created)
+            if asked.items:
+                door.stored[document["id"]] = (*asked.items, *document["output"])
+                door.stored |= {item["id"]: (item,) for item in document["output"]}
             if asked.stream:
                 events = "".join(dialect.events_of(answered, asked, created))
                 return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-            return _json(dialect.document_of(answered, asked, created))
+            return _json(document)
 
         return self._posted(answer, dialect)
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary
 from agentgrpo.core.numbers import named, number, refuse_taken
@@ -95,8 +95,9 @@ class EndpointEnvironments(EnvironmentDefaults, ABC):
     tests: HiddenTests | None = None
     """Runs the tests that each task brings along on the directory of the attempt; null = nobody does. The share that
     passes is added to what the attempt is worth."""
-    ignore: tuple[str, ...] = ()
-    """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice."""
+    ignore: tuple[str, ...] | Literal["common"] = ()
+    """Parameters of requests that are overlooked instead of refused, such as temperature or tool_choice; common = all
+    that frameworks set by themselves (exchange.COMMON), also as one of several."""
     train: Which = "all"
     """Branches that are trained: all of them, the last one that was answered, or those matching train_system and
     train_model. Others are recorded, and have no gradient."""
@@ -290,10 +291,9 @@ class ProgramEnvironment:
             said = await self._said_by_program(task, session, sampling)
         except EnvironmentFailure as e:
             worth = 0.0 if session.limit is not None else options.failure_reward
-            if e.kind != "program" or worth is None or not session.metrics[REQUESTS]:
-                if not self._refusal:
-                    raise
-                raise EnvironmentFailure(f"{e} (a reward was refused before: {self._refusal})", kind=e.kind) from e
+            is_after_answer = e.kind == "program" and session.metrics[REQUESTS] > 0
+            if worth is None or not is_after_answer:
+                raise self._failed(e, is_after_answer=is_after_answer) from e
             if isinstance(e, ProgramFailed):
                 self._note(e.reported)
             self._add(worth)
@@ -327,7 +327,8 @@ class ProgramEnvironment:
     async def _said_by_program(self, task: Task, session: Session, sampling: SamplingParams) -> object:
         """What it said of the episode. Raises EnvironmentFailure, and what the engine has failed with."""
         options = self._options
-        door = options.endpoint.open(session, sampling=sampling, ignored=options.ignore, on_reward=self._post)
+        ignored = (options.ignore,) if isinstance(options.ignore, str) else options.ignore
+        door = options.endpoint.open(session, sampling=sampling, ignored=ignored, on_reward=self._post)
         columns = _columns(task)
         grading = _grading(task, columns)
         withheld = grading - options.told
@@ -360,6 +361,14 @@ class ProgramEnvironment:
         if running.cancelled():
             raise EnvironmentFailure("the program has cancelled itself", kind="program")
         return running.result()
+
+    def _failed(self, error: EnvironmentFailure, *, is_after_answer: bool) -> EnvironmentFailure:
+        """The program's failure, classed by whether the policy may have caused it."""
+        what = f"{error} (a reward was refused before: {self._refusal})" if self._refusal else str(error)
+        if not is_after_answer:
+            return EnvironmentFailure(what, kind=error.kind)
+        advice = "if what it answered may be the cause, environment.failure_reward=0.0 trains on such attempts"
+        return EnvironmentFailure(f"{what}; the policy had answered before: {advice}", kind=AFTER_ANSWER)
 
     def _post(self, posted: object) -> None:
         """What comes by HTTP, from the program or from whoever has its URL. Raises BadValue."""
@@ -441,5 +450,7 @@ def _shown_range(bounds: tuple[float, float]) -> str:
     return f"[{bounds[0]:g},{bounds[1]:g}]"
 
 
+AFTER_ANSWER = "after_answer"
+"""Kind of a program's failure after an answer of the policy's."""
 _PATIENCE_S = 10.0
 """Until a function that will not be cancelled is left behind."""

@@ -1,7 +1,8 @@
 """What a program asks and what the policy answers, in whichever dialect of HTTP: any JSON in, a request or a refusal
 out. A dialect spells them (dialects/); a session answers them.
 
-A parameter that changes what is sampled is honoured or refused by name, never left out silently.
+A parameter that changes what is sampled is honoured or refused by name, never left out silently. A seed is taken and
+not heeded, as the run has its own; so is a hint at how long a model should think, which no weights here were told of.
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from agentgrpo.core.messages import MalformedCall, ToolSpec
 from agentgrpo.core.types import FinishReason, Role, ToolCall
 from agentgrpo.core.untrusted import read_body
 from agentgrpo.engines.base import SamplingParams
 from agentgrpo.environments.base import Turn
+from agentgrpo.renderers.qwen3 import END_THINK, THINK
 
 _MAX_DEPTH = 64
 _MOST_STOPS, _LONGEST_STOP = 64, 1000
 """Texts that end a turn: each is looked for at every token."""
 _ANY_ARGUMENTS = {"type": "object", "properties": {}}
+COMMON = frozenset(
+    {"temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}
+)
+"""What frameworks set by themselves, and what environment.ignore=common has overlooked."""
 
 
 class ChatRefused(Exception):
@@ -51,11 +57,15 @@ class ChatRequest:
     """None = none are on offer."""
     tools_key: str
     """Equal for tools that the policy is told the same of."""
+    is_parallel: bool = True
+    """Several calls of one turn are answered; else the first one."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None
     stream: bool
     include_usage: bool = True
     """A stream says how many tokens there were."""
+    items: tuple[Mapping[str, Any], ...] = ()
+    """Of a dialect that keeps what was said (see Stored): all that this request says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +81,23 @@ class ChatAnswer:
     number: int
     """Of the episode's answers, from 0."""
     num_prompt_tokens: int
+    calls: list[ToolCall]
+    """Those that can be made."""
+    unmade: list[ToolCall]
+    """Those after the first one, for a client that makes one a turn."""
 
     @property
     def num_tokens(self) -> int:
         return len(self.turn.token_ids)
 
     @property
-    def calls(self) -> list[ToolCall]:
-        """Those that can be made."""
-        return [call for call in self.turn.calls if isinstance(call, ToolCall)]
-
-    @property
     def is_cut(self) -> bool:
         """A limit of tokens ended it, before it came to a call."""
         return self.turn.finish_reason is FinishReason.LENGTH and not self.calls
+
+
+Stored: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Id of what was said in an episode -> its items: of an item itself, of an answer all up to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +106,9 @@ class ProgramDialect:
 
     path: str
     """Below /v1."""
-    request_of: Callable[[bytes, SamplingParams, Collection[str]], ChatRequest]
-    """(body, sampling of the run, which the request may not change, parameters that are overlooked). Raises
-    ChatRefused."""
+    request_of: Callable[[bytes, SamplingParams, Collection[str], Stored], ChatRequest]
+    """(body, sampling of the run, which the request may not change, parameters that are overlooked, what it may refer
+    to). Raises ChatRefused."""
     document_of: Callable[[ChatAnswer, ChatRequest, int], Mapping[str, Any]]
     """(..., seconds since 1970): the body of an answer that is not streamed."""
     events_of: Callable[[ChatAnswer, ChatRequest, int], Iterator[str]]
@@ -118,18 +131,25 @@ class Parameters:
 
     def of(self, body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> Mapping[str, Any]:
         """What is given, but for nulls and what is overlooked. Raises ChatRefused."""
-        given = {key: value for key, value in _object(body).items() if value is not None and key not in ignored}
-        for key, own in (("temperature", sampling.temperature), ("top_p", sampling.top_p)):
-            if key in given and (isinstance(given[key], bool) or given[key] != own):
-                raise ChatRefused(
-                    f"{key}={given[key]!r}: this run samples with {key}={own:g}, and trains on what it samples; leave "
-                    f"it out, say the same, or have it overlooked: environment.ignore=[{key}]",
-                    param=key,
-                    code="unsupported_value",
-                )
+        overlooked = COMMON.union(ignored) if "common" in ignored else ignored
+        given = {key: value for key, value in _object(body).items() if value is not None and key not in overlooked}
+        own = _sampling_of(sampling)
         for key, value in given.items():
-            self._refuse(key, value)
+            if key in own:
+                self._refuse_other(key, value, own[key])
+            else:
+                self._refuse(key, value)
         return given
+
+    def _refuse_other(self, key: str, value: object, own: Sequence[float]) -> None:
+        if isinstance(value, bool) or value not in own:
+            raise ChatRefused(
+                f"{key}={json.dumps(value)[:80]}: this run samples with {key}={own[0]:g}, and trains on what it "
+                f"samples; leave it out, say the same, or have it overlooked: environment.ignore=[{key}], or "
+                "environment.ignore=common for all that frameworks set by themselves",
+                param=key,
+                code="unsupported_value",
+            )
 
     def _refuse(self, key: str, value: object) -> None:
         if key in self.harmless and not any(value == harmless for harmless in self.harmless[key]):
@@ -140,12 +160,22 @@ class Parameters:
                 param=key,
                 code="unsupported_value",
             )
-        if not any(key in known for known in (self.read, self.harmless, self.silent, ("temperature", "top_p"))):
+        if not any(key in known for known in (self.read, self.harmless, self.silent)):
             raise ChatRefused(
                 f"unknown parameter {key[:80]!r}; leave it out, or have it overlooked: environment.ignore=[{key[:80]}]",
                 param=key[:80],
                 code="unknown_parameter",
             )
+
+
+def _sampling_of(sampling: SamplingParams) -> Mapping[str, Sequence[float]]:
+    """Parameter -> how the run samples, and other ways to say so."""
+    return {
+        "temperature": (sampling.temperature,),
+        "top_p": (sampling.top_p,),
+        "top_k": (sampling.top_k,) if sampling.top_k else (0, -1),
+        "min_p": (sampling.min_p,),
+    }
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
@@ -305,19 +335,29 @@ def _compared(arguments: str) -> str:
 # --- answers
 
 
-def answer_of(turn: Turn, *, number: int, num_prompt_tokens: int, stop: Sequence[str]) -> ChatAnswer:
-    """What cannot be read as a call is shown as it was sampled: text."""
+def answer_of(turn: Turn, *, number: int, num_prompt_tokens: int, asked: ChatRequest) -> ChatAnswer:
+    """What cannot be read as a call is shown as it was sampled: text. So is a call where no tools are on offer."""
+    made = [call for call in turn.calls if isinstance(call, ToolCall)] if asked.tools is not None else []
     unread = [call.text for call in turn.calls if isinstance(call, MalformedCall)]
-    whole = "\n".join(filter(None, [turn.content if turn.answer is None else turn.answer, *unread]))
-    cuts = [(whole.partition(each)[0], each) for each in stop if each in whole]
-    shown, stopped = min(cuts, key=lambda cut: len(cut[0]), default=(whole, None))
-    made = [call for call in turn.calls if isinstance(call, ToolCall)]
+    said = "\n".join(filter(None, [turn.content if turn.answer is None else turn.answer, *unread]))
+    whole = _without_reasoning(turn)
+    cuts = [(whole.partition(each)[0], each) for each in asked.stop if each in whole]
+    before, stop = min(cuts, key=lambda cut: len(cut[0]), default=(whole, None))
+    shown = before if not made and (stop is not None or turn.calls) else said
+    made, unmade = (made, []) if asked.is_parallel else (made[:1], made[1:])
     calls = tuple((call.name, json.dumps(dict(call.arguments), sort_keys=True)) for call in made)
     return ChatAnswer(
         turn=turn,
         said=ChatMessage(role="assistant", content=shown.strip(), calls=calls),
         content=shown,
-        stop=stopped,
+        stop=stop,
         number=number,
         num_prompt_tokens=num_prompt_tokens,
+        calls=made,
+        unmade=unmade,
     )
+
+
+def _without_reasoning(turn: Turn) -> str:
+    _, thought, rest = turn.written.partition(turn.reasoning or THINK)
+    return rest.strip().removeprefix(END_THINK).strip() if thought else turn.written.strip()

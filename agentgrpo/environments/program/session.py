@@ -26,6 +26,8 @@ from agentgrpo.environments.conversation import Conversation
 from agentgrpo.environments.program.exchange import ChatAnswer, ChatMessage, ChatRefused, ChatRequest, answer_of
 from agentgrpo.environments.program.trained import TrainedBranches
 
+_UNMADE = "error: this call was not made; make one call at a time"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
@@ -146,9 +148,9 @@ class Session:
             raise
         finally:
             line.is_busy = False
-        answer = answer_of(turn, number=self._answers, num_prompt_tokens=num_prompt, stop=asked.stop)
+        answer = answer_of(turn, number=self._answers, num_prompt_tokens=num_prompt, asked=asked)
         line.said = [*asked.messages, answer.said]
-        line.calls = answer.calls
+        line.calls = [*answer.calls, *answer.unmade]
         line.turns.append(_Place(len(line.said), line.conversation.num_segments, tuple(line.calls)))
         self._answers += 1
         self._continued += is_continued
@@ -287,6 +289,8 @@ def _opening(said: Sequence[ChatMessage]) -> list[Message]:
 def _told(said: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[Message | ToolReply]:
     """After a turn: the replies to its calls, and the rest as one word, as the policy's next turn follows it."""
     replies = [ToolReply(call=calls[m.answers], text=m.content) for m in said if m.answers is not None]
+    if replies:
+        replies += [ToolReply(call=call, text=_UNMADE) for call in calls[len(replies) :]]
     words = [message.content for message in said if message.answers is None]
     return [*replies, *([Message(role="user", content="\n\n".join(words))] if words else [])]
 

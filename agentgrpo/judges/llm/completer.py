@@ -93,6 +93,7 @@ class HttpCompleter:
             trust_env=trust_env,
             secrets=(Secret(api_key_env),) if api_key_env else (),
             rate=RateLimiter(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute),
+            setting="completer.timeout_s",
         )
 
     async def complete(self, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Reply:

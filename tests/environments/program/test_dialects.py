@@ -48,6 +48,39 @@ async def in_responses(base_url: str) -> float:
     return 1.0
 
 
+async def in_references(base_url: str) -> float:
+    """As clients of a server do that stores what it has said: nothing of it is sent again."""
+    client, said = Client(base_url), [user("1+2?")]
+    body = {"instructions": "Be brief.", "store": True}
+    body |= {"tools": [{"type": "function", "name": "add", "parameters": SCHEMA}]}
+    called = (await client.post({**body, "input": said}, path="/responses")).json()["output"]
+    said += [{"type": "item_reference", "id": item["id"]} for item in called]
+    said += [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": output}
+        for item, output in zip(called[1:], "34", strict=True)
+    ]
+    [answer] = (await client.post({**body, "input": said}, path="/responses")).json()["output"]
+    said += [{"type": "item_reference", "id": answer["id"]}, user("Sure?")]
+    assert (await client.post({**body, "input": said, "max_output_tokens": 7}, path="/responses")).status_code == 200
+    return 1.0
+
+
+async def in_previous(base_url: str) -> float:
+    client = Client(base_url)
+    body = {"instructions": "Be brief.", "tools": [{"type": "function", "name": "add", "parameters": SCHEMA}]}
+    first = (await client.post({**body, "input": "1+2?"}, path="/responses")).json()
+    calls = [item for item in first["output"] if item["type"] == "function_call"]
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+        for call, output in zip(calls, "34", strict=True)
+    ]
+    asked = {**body, "previous_response_id": first["id"], "input": outputs}
+    second = (await client.post(asked, path="/responses")).json()
+    asked = {**body, "previous_response_id": second["id"], "input": "Sure?", "max_output_tokens": 7}
+    assert (await client.post(asked, path="/responses")).status_code == 200
+    return 1.0
+
+
 async def in_messages(base_url: str) -> float:
     client, said = Client(base_url.removesuffix("/v1")), [user("1+2?")]
     body = {"system": "Be brief.", "max_tokens": 200, "tools": [{"name": "add", "input_schema": SCHEMA}]}
@@ -65,15 +98,15 @@ async def in_messages(base_url: str) -> float:
 
 async def test_a_conversation_is_the_same_in_every_dialect() -> None:
     asked, branches = [], []
-    for agent in (in_chat, in_responses, in_messages):
+    for agent in (in_chat, in_responses, in_messages, in_references, in_previous):
         engine = SpellingEngine(SCRIPT)
         episode = await play(agent, engine)
         asked.append(engine.asked)
         branches.append(episode.branches)
         assert episode.metrics["continued_share"] == 1.0
         assert [s.token_ids for s in episode.turns] == engine.answered
-    assert asked[0] == asked[1] == asked[2]
-    assert branches[0] == branches[1] == branches[2]
+    assert [each == asked[0] for each in asked] == [True] * 5
+    assert [each == branches[0] for each in branches] == [True] * 5
     assert [sampling.max_tokens for _, sampling, _ in asked[0]] == [200, 200, 7]
 
 
@@ -202,7 +235,6 @@ MESSAGE: dict[str, Any] = {"messages": [user("a")], "max_tokens": 9}
         (RESPONSES, {"conversation": "c"}, "conversation"),
         (RESPONSES, {"background": True}, "background"),
         (RESPONSES, {"text": {"format": {"type": "json_object"}}}, "text"),
-        (RESPONSES, {"reasoning": {"effort": "low"}}, "reasoning"),
         (RESPONSES, {"tool_choice": "required"}, "tool_choice"),
         (RESPONSES, {"max_tool_calls": 1}, "max_tool_calls"),
         (RESPONSES, {"max_output_tokens": "9"}, "max_output_tokens"),
@@ -244,9 +276,9 @@ def test_what_would_change_the_sampling_or_cannot_be_read_is_refused_by_name(
 ) -> None:
     silent = {"metadata": {}, "model": "m", "temperature": 1}
     body = {**silent, **(INPUT if dialect is RESPONSES else MESSAGE)}
-    dialect.request_of(json.dumps(body).encode(), SAMPLING, ())
+    dialect.request_of(json.dumps(body).encode(), SAMPLING, (), {})
     with pytest.raises(ChatRefused) as refused:
-        dialect.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, ())
+        dialect.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, (), {})
     assert refused.value.param == named
 
 
@@ -270,13 +302,13 @@ def test_thoughts_are_told_apart_and_not_sent_back() -> None:
     thought = {"type": "reasoning", "id": "rs_0", "summary": []}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]}
     body = {"input": [user("a"), thought, said, user("c")]}
-    asked = RESPONSES.request_of(json.dumps(body).encode(), SAMPLING, ())
+    asked = RESPONSES.request_of(json.dumps(body).encode(), SAMPLING, (), {})
     blocks = [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "b"}]
     body = {"messages": [user("a"), {"role": "assistant", "content": blocks}, user("c")], "max_tokens": 9}
-    other = MESSAGES.request_of(json.dumps(body).encode(), SAMPLING, ())
+    other = MESSAGES.request_of(json.dumps(body).encode(), SAMPLING, (), {})
     plain = [user("a"), {"role": "assistant", "content": "b"}, user("c")]
     assert (
         asked.messages
         == other.messages
-        == CHAT.request_of(json.dumps({"messages": plain}).encode(), SAMPLING, ()).messages
+        == CHAT.request_of(json.dumps({"messages": plain}).encode(), SAMPLING, (), {}).messages
     )

@@ -141,7 +141,7 @@ def mangled(draw: st.DrawFn) -> tuple[ProgramDialect, bytes]:
 def test_any_body_is_a_request_or_refused(sent: tuple[ProgramDialect, bytes]) -> None:
     dialect, body = sent
     with suppress(ChatRefused):  # and nothing else
-        asked = dialect.request_of(body, SAMPLING, ())
+        asked = dialect.request_of(body, SAMPLING, (), {})
         assert asked.messages[-1].role != "assistant"
 
 

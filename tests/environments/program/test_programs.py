@@ -245,10 +245,20 @@ async def test_a_program_that_fails_by_the_policys_doing_may_be_worth_something(
     assert (episode.outcome, episode.answer, episode.exit) == ({"reward": -0.5}, None, Exit.FORMAT_ERROR_LIMIT)
     assert episode.metrics["failed_programs"] == 1.0
     assert [s.text for s in episode.turns] == [f"no{END}"]
-    with pytest.raises(EnvironmentFailure, match="LookupError: no such tool"):
+    with pytest.raises(EnvironmentFailure, match=r"LookupError: no such tool.*environment\.failure_reward=0\.0") as e:
         await play(agent, SpellingEngine([f"no{END}"]))
+    assert e.value.kind == "after_answer"
     with pytest.raises(EnvironmentFailure, match="not done"):  # its own doing
         await play(slow, SpellingEngine([f"no{END}"]), failure_reward=0.0, timeout_s=0.2)
+
+
+async def test_a_program_that_fails_before_the_policy_has_answered_is_not_the_policy_s_doing() -> None:
+    async def agent(base_url: str) -> float:
+        raise LookupError("no such file")
+
+    with pytest.raises(EnvironmentFailure, match=r"LookupError: no such file[^;]*$") as e:
+        await play(agent, SpellingEngine([]), failure_reward=0.0)
+    assert e.value.kind == "program"
 
 
 async def slow(base_url: str) -> None:

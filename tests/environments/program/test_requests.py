@@ -12,8 +12,8 @@ import pytest
 
 from agentgrpo.core.errors import EngineError
 from agentgrpo.engines.base import SamplingParams
-from agentgrpo.environments.program.dialects import CHAT
-from agentgrpo.environments.program.exchange import ChatRefused
+from agentgrpo.environments.program.dialects import CHAT, DIALECTS, MESSAGES, RESPONSES
+from agentgrpo.environments.program.exchange import ChatRefused, ProgramDialect
 from tests.environments.program.played import ADD, ADDS, END, Client, SpellingEngine, play, result, user
 
 SAMPLING = SamplingParams(max_tokens=200)
@@ -94,13 +94,15 @@ async def test_a_stream_says_the_same_in_pieces() -> None:
         ({"temperature": 0.5}, "temperature"),
         ({"top_p": 0.9}, "top_p"),
         ({"n": 2}, "n"),
-        ({"seed": 1}, "seed"),
+        ({"top_k": 5}, "top_k"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"logprobs": True}, "logprobs"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop"),
         ({"stream": 1}, "stream"),
@@ -117,13 +119,176 @@ def test_what_would_change_the_sampling_or_cannot_be_read_is_refused_by_name(
     changed: Mapping[str, Any], named: str
 ) -> None:
     body = {"model": "m", "messages": [user("a")], "user": "u", "n": 1, "temperature": 1, "top_p": 1.0, "stop": None}
-    CHAT.request_of(json.dumps(body).encode(), SAMPLING, ())
+    CHAT.request_of(json.dumps(body).encode(), SAMPLING, (), {})
     with pytest.raises(ChatRefused) as refused:
-        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, ())
+        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, (), {})
     assert refused.value.param == named
-    if "." not in named and "[" not in named and named not in ("messages", "max_tokens", "stop", "stream"):
+    if (
+        "." not in named
+        and "[" not in named
+        and named not in (*("messages", "max_tokens", "stop", "stream", "parallel_tool_calls"),)
+    ):
         assert f"environment.ignore=[{named}]" in str(refused.value)
-        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, (named,))
+        CHAT.request_of(json.dumps({**body, **changed}).encode(), SAMPLING, (named,), {})
+
+
+NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    CHAT.path: {
+        "messages": [user("a")],
+        "n": 1,
+        "seed": 7,
+        "reasoning_effort": "medium",
+        "verbosity": "low",
+        "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1.0,
+        "min_p": 0.0,
+        "top_k": -1,
+        "logit_bias": {},
+        "logprobs": False,
+        "response_format": {"type": "text"},
+        "chat_template_kwargs": {},
+    },
+    RESPONSES.path: {
+        "input": "a",
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "parallel_tool_calls": False,
+        "temperature": 1,
+    },
+    MESSAGES.path: {
+        "messages": [user("a")],
+        "max_tokens": 9,
+        "top_k": 0,
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)
+def test_what_changes_nothing_is_taken(dialect: ProgramDialect) -> None:
+    neutral = NEUTRAL[dialect.path]
+    for key, value in neutral.items():
+        least = {k: neutral[k] for k in ("messages", "input", "max_tokens") if k in neutral}
+        dialect.request_of(json.dumps({**least, key: value}).encode(), SAMPLING, (), {})
+    dialect.request_of(json.dumps(neutral).encode(), SAMPLING, (), {})
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)
+def test_another_temperature_is_refused_with_the_reason_or_overlooked_with_what_else_frameworks_set(
+    dialect: ProgramDialect,
+) -> None:
+    body = {**NEUTRAL[dialect.path], "temperature": 0.1, "top_p": 0.95}
+    with pytest.raises(ChatRefused, match=r"temperature=0\.1: this run samples with temperature=1, .*ignore=common"):
+        dialect.request_of(json.dumps(body).encode(), SAMPLING, (), {})
+    dialect.request_of(json.dumps({**body, "top_k": 20}).encode(), SAMPLING, ("common",), {})
+    with pytest.raises(ChatRefused, match="unknown parameter 'moon'"):
+        dialect.request_of(json.dumps({**body, "moon": 1}).encode(), SAMPLING, ("common",), {})
+
+
+def test_the_run_s_own_top_k_is_the_one_that_is_taken() -> None:
+    body = {"messages": [user("a")], "top_k": 20}
+    CHAT.request_of(json.dumps(body).encode(), SamplingParams(top_k=20), (), {})
+    with pytest.raises(ChatRefused, match="top_k=-1: this run samples with top_k=20"):
+        CHAT.request_of(json.dumps({**body, "top_k": -1}).encode(), SamplingParams(top_k=20), (), {})
+
+
+CALL = ADDS.removesuffix(END)
+TOOLS: Mapping[str, Any] = {
+    CHAT.path: {"messages": [user("a")], "tools": [ADD]},
+    RESPONSES.path: {"input": "a", "tools": [{"type": "function", "name": "add"}]},
+    MESSAGES.path: {"messages": [user("a")], "tools": [{"name": "add", "input_schema": {}}], "max_tokens": 100},
+}
+
+
+def told_in(document: Mapping[str, Any], dialect: ProgramDialect) -> tuple[str, int, str]:
+    """The text of an answer, how many calls it has, and why it ended."""
+    if dialect is CHAT:
+        [choice] = document["choices"]
+        return choice["message"]["content"] or "", len(choice["message"].get("tool_calls", ())), choice["finish_reason"]
+    blocks = document["output"] if dialect is RESPONSES else document["content"]
+    texts = [
+        b["content"][0]["text"] if dialect is RESPONSES else b["text"]
+        for b in blocks
+        if "call" not in b["type"] and b["type"] != "tool_use"
+    ]
+    calls = sum(b["type"] in ("function_call", "tool_use") for b in blocks)
+    return "".join(texts), calls, document["status"] if dialect is RESPONSES else document["stop_reason"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)
+async def test_a_call_where_none_may_be_is_text(dialect: ProgramDialect) -> None:
+    none = {"type": "none"} if dialect is MESSAGES else "none"
+
+    async def do(client: Client) -> None:
+        body = TOOLS[dialect.path]
+        bare = {key: value for key, value in body.items() if key != "tools"}
+        for asked in (bare, {**body, "tools": []}, {**body, "tool_choice": none}):
+            answer = (await client.post(asked, path=dialect.path)).json()
+            assert told_in(answer, dialect)[:2] == (f"Well.\n{CALL}", 0)
+        assert told_in((await client.post(body, path=dialect.path)).json(), dialect)[:2] == ("Well.", 1)
+
+    await with_client(do, *[f"Well.\n{ADDS}"] * 4)
+
+
+async def test_text_that_spells_a_call_is_gone_on_with_as_it_was_sampled() -> None:
+    async def agent(base_url: str) -> float:
+        client, messages = Client(base_url), [user("a")]
+        for _ in range(2):
+            messages = [*messages, await client.say(messages), user("and?")]
+        return 0.0
+
+    engine = SpellingEngine([ADDS, f"end{END}"])
+    episode = await play(agent, engine)
+    assert (episode.metrics["continued_share"], episode.metrics["unattributed_tokens"]) == (1.0, 0.0)
+    assert [s.token_ids for s in episode.turns] == engine.answered
+
+
+@pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda d: d.path)
+@pytest.mark.parametrize(
+    ("stop", "shown"),
+    [('"b"', CALL.partition('"b"')[0]), ("</tool_call>", CALL.partition("</tool_call>")[0]), ("Well", "")],
+)
+async def test_a_stop_string_in_a_call_ends_it(dialect: ProgramDialect, stop: str, shown: str) -> None:
+    async def do(client: Client) -> None:
+        key = "stop" if dialect is CHAT else "stop_sequences"
+        answer = (await client.post({**TOOLS[dialect.path], key: [stop]}, path=dialect.path)).json()
+        assert told_in(answer, dialect) == (
+            f"Well.\n{shown}" if shown else "",
+            0,
+            "stop" if dialect is CHAT else "stop_sequence",
+        )
+
+    await with_client(do, f"Well.\n{ADDS}")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)
+async def test_a_client_that_makes_one_call_a_turn_gets_the_first(dialect: ProgramDialect) -> None:
+    async def do(client: Client) -> None:
+        one = (
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+            if dialect is MESSAGES
+            else {"parallel_tool_calls": False}
+        )
+        answer = (await client.post({**TOOLS[dialect.path], **one}, path=dialect.path)).json()
+        assert told_in(answer, dialect)[1] == 1
+
+    await with_client(do, f"{CALL}\n{ADDS}")
+
+
+async def test_a_call_that_was_not_made_is_answered_as_such() -> None:
+    async def agent(base_url: str) -> float:
+        client, one = Client(base_url), {"tools": [ADD], "parallel_tool_calls": False}
+        said = await client.say([user("a")], **one)
+        await client.say([user("a"), said, result(said, "3")], **one)
+        return 0.0
+
+    engine = SpellingEngine([f"{CALL}\n{ADDS}", f"end{END}"])
+    episode = await play(agent, engine)
+    assert episode.metrics["continued_share"] == 1.0
+    [_, _, replies, _] = episode.branches[0].segments
+    assert [replies.text.count(text) for text in ("3", "make one call at a time", "<tool_response>")] == [1, 1, 2]
 
 
 async def test_every_error_has_openais_shape_and_nothing_is_sampled_for_it() -> None:

@@ -161,7 +161,7 @@ async def test_the_rate_limit_counts_attempts_too(monkeypatch: pytest.MonkeyPatc
 async def test_waiting_for_the_rate_limit_is_no_timeout() -> None:
     async with endpoint(say(choice("x"))) as server:
         completer = HttpCompleter(base_url=server.url, requests_per_minute=1, timeout_s=0.5)
-        completer._client._rate._window_s = 0.7  # type: ignore[union-attr]
+        completer._client._rate._window_s = 0.7
         assert [await completer.complete(PROMPT) for _ in range(2)] == [Reply(text="x")] * 2
 
 

@@ -16,6 +16,7 @@ from agentgrpo.environments.program.exchange import (
     History,
     Parameters,
     ProgramDialect,
+    Stored,
     content,
     count,
     flag,
@@ -36,12 +37,21 @@ _ROLES: Mapping[str, Role] = {
 _PARAMETERS = Parameters(
     read=frozenset(
         {"messages", "model", "tools", "stream", "stream_options", "stop", "max_tokens", "max_completion_tokens"}
+        | {"parallel_tool_calls"}
     ),
     harmless={
         "n": (1,),
-        "parallel_tool_calls": (True,),
+        "best_of": (1,),
         "frequency_penalty": (0,),
         "presence_penalty": (0,),
+        "repetition_penalty": (1,),
+        "length_penalty": (1,),
+        "typical_p": (1,),
+        "min_tokens": (0,),
+        "use_beam_search": (False,),
+        "ignore_eos": (False,),
+        "echo": (False,),
+        "chat_template_kwargs": ({},),
         "logprobs": (False,),
         "top_logprobs": (0,),
         "logit_bias": ({},),
@@ -51,11 +61,12 @@ _PARAMETERS = Parameters(
     },
     silent=frozenset(
         {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+        | {"seed", "reasoning_effort", "verbosity", "request_id", "priority", "cache_prompt"}
     ),
 )
 
 
-def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> ChatRequest:
+def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
     given = _PARAMETERS.of(body, sampling, ignored)
     offers = [] if given.get("tool_choice") == "none" else items(given.get("tools"), "tools")
     tools = tuple(tool(_function(each, f"tools[{i}]"), "parameters", f"tools[{i}]") for i, each in enumerate(offers))
@@ -68,6 +79,7 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str])
         model=text(given.get("model", ""), "model"),
         tools=tools or None,
         tools_key=key_of(tools),
+        is_parallel=flag(given.get("parallel_tool_calls", True), "parallel_tool_calls"),
         stop=stops(given.get("stop", []), "stop"),
         max_tokens=min(limits, default=None),
         stream=flag(given.get("stream", False), "stream"),

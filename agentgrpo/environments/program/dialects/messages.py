@@ -15,6 +15,7 @@ from agentgrpo.environments.program.exchange import (
     History,
     Parameters,
     ProgramDialect,
+    Stored,
     content,
     count,
     flag,
@@ -32,6 +33,7 @@ _PARAMETERS = Parameters(
             {"type": "auto"},
             {"type": "none"},
             {"type": "auto", "disable_parallel_tool_use": False},
+            {"type": "auto", "disable_parallel_tool_use": True},
         ),
         "thinking": ({"type": "disabled"},),
     },
@@ -41,7 +43,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large"}
 
 
-def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> ChatRequest:
+def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
     given = _PARAMETERS.of(body, sampling, ignored)
     offered = given.get("tool_choice", {}).get("type") != "none"
     offers = items(given.get("tools"), "tools") if offered else []
@@ -51,6 +53,7 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str])
         model=text(given.get("model", ""), "model"),
         tools=tools or None,
         tools_key=key_of(tools),
+        is_parallel=not given.get("tool_choice", {}).get("disable_parallel_tool_use", False),
         stop=stops(given.get("stop_sequences", []), "stop_sequences"),
         max_tokens=count(given.get("max_tokens"), "max_tokens"),
         stream=flag(given.get("stream", False), "stream"),

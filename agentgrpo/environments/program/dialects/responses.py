@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentgrpo.core.types import Role
@@ -17,6 +17,7 @@ from agentgrpo.environments.program.exchange import (
     History,
     Parameters,
     ProgramDialect,
+    Stored,
     content,
     count,
     flag,
@@ -27,23 +28,22 @@ from agentgrpo.environments.program.exchange import (
 )
 
 _PARAMETERS = Parameters(
-    read=frozenset({"input", "instructions", "model", "tools", "stream", "max_output_tokens"}),
+    read=frozenset(
+        {"input", "instructions", "model", "tools", "stream", "max_output_tokens", "parallel_tool_calls", "text"}
+        | {"previous_response_id"}
+    ),
     harmless={
-        "parallel_tool_calls": (True,),
         "tool_choice": ("auto", "none"),
-        "text": ({}, {"format": {"type": "text"}}),
-        "reasoning": ({},),
         "truncation": ("disabled",),
         "top_logprobs": (0,),
         "background": (False,),
         "include": ([], ["reasoning.encrypted_content"]),
-        "previous_response_id": (),
         "conversation": (),
         "prompt": (),
     },
     silent=frozenset(
         {"metadata", "user", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-        | {"prompt_cache_retention", "stream_options"}
+        | {"prompt_cache_retention", "stream_options", "reasoning"}
     ),
 )
 _ROLES: Mapping[str, Role] = {
@@ -61,19 +61,35 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
 """Type of an item -> what is other where it is begun."""
 
 
-def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str]) -> ChatRequest:
+def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
     given = _PARAMETERS.of(body, sampling, ignored)
     offers = [] if given.get("tool_choice") == "none" else items(given.get("tools"), "tools")
     tools = tuple(tool(_function(each, f"tools[{i}]"), "parameters", f"tools[{i}]") for i, each in enumerate(offers))
     most = given.get("max_output_tokens")
+    _refuse_form(given.get("text", {}))
+    said = _items(given.get("input"), given.get("previous_response_id"), stored)
     return ChatRequest(
-        messages=_messages(given.get("input"), given.get("instructions")),
+        messages=_messages(said, given.get("instructions")),
+        items=said,
         model=text(given.get("model", ""), "model"),
         tools=tools or None,
         tools_key=key_of(tools),
+        is_parallel=flag(given.get("parallel_tool_calls", True), "parallel_tool_calls"),
         max_tokens=None if most is None else count(most, "max_output_tokens"),
         stream=flag(given.get("stream", False), "stream"),
     )
+
+
+def _refuse_form(given: Any) -> None:
+    """Of an answer's text; how long it is to be (verbosity) is a hint."""
+    form = given.get("format") if isinstance(given, dict) else given
+    if form is not None and form != {"type": "text"}:
+        raise ChatRefused(
+            f'text.format={json.dumps(form)[:80]} is not supported; allowed is {{"type": "text"}}, or have it '
+            "overlooked: environment.ignore=[text]",
+            param="text",
+            code="unsupported_value",
+        )
 
 
 def _function(given: Any, where: str) -> Mapping[str, Any]:
@@ -82,19 +98,36 @@ def _function(given: Any, where: str) -> Mapping[str, Any]:
     return given
 
 
-def _messages(given: Any, instructions: Any) -> tuple[ChatMessage, ...]:
-    """Neighbouring items of the assistant's are one turn: its text, and each of its calls."""
-    history = History("call_id")
+def _items(given: Any, previous: object, stored: Stored) -> tuple[Mapping[str, Any], ...]:
+    """What a request says, with what it refers to in the place of its references."""
     if not given:
         raise ChatRefused("input must be a text, or a list with at least one item", param="input")
+    said = [{"role": "user", "content": given}] if isinstance(given, str) else items(given, "input")
+    found = [] if previous is None else list(_stored(previous, "previous_response_id", stored))
+    for i, item in enumerate(said):
+        is_reference = isinstance(item, dict) and item.get("type") == "item_reference"
+        found += _stored(item.get("id"), f"input[{i}]", stored) if is_reference else [item]
+    return tuple(found)
+
+
+def _stored(named: object, where: str, stored: Stored) -> Sequence[Mapping[str, Any]]:
+    found = stored.get(named) if isinstance(named, str) else None
+    if found is None:
+        raise ChatRefused(
+            f"{where}: no answer of this episode has the id {json.dumps(named)[:80]}; send what was said itself",
+            param=where,
+            code="not_found",
+        )
+    return found
+
+
+def _messages(said: Sequence[Any], instructions: Any) -> tuple[ChatMessage, ...]:
+    """Neighbouring items of the assistant's are one turn: its text, and each of its calls."""
+    history = History("call_id")
     if instructions is not None:
         history.say("system", text(instructions, "instructions"), "instructions")
-    if isinstance(given, str):
-        history.say("user", given, "input")
-        return history.messages("input")
     texts: list[str] = []
     calls: list[tuple[str, str, str]] = []
-    said = items(given, "input")
     for i, item in enumerate([*said, None]):
         where = f"input[{i}]"
         kind, role = _kind(item, where) if i < len(said) else ("end", None)
