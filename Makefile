@@ -38,6 +38,7 @@ test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, ki
 test-published: .venv/ready-published .bench/verifiers/ready bubblewrap ## Agents and environments that others have published, as they are; what the other tests skip
 	AGENTGRPO_VERIFIERS_PYTHON="$(CURDIR)/.bench/verifiers/bin/python" $(PYTEST) -n 3 --dist worksteal --durations=10 -m "$(HERE)" \
 	  tests/environments/program tests/environments/published tests/environments/openenv tests/environments/verifiers \
+	  tests/rewards/test_trl.py tests/test_other_names.py \
 	  'tests/test_docs.py::test_every_block_runs[openenv]' 'tests/test_docs.py::test_every_block_runs[published-environments]' $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts

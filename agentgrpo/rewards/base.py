@@ -64,6 +64,7 @@ class TermScore:
     value: float | None = None
     """Weighted; None = the term does not apply, and the others alone count."""
     parts: Mapping[str, float] = field(default_factory=dict)  # further numbers, for the records
+    reason: str = ""  # and texts
 
 
 @runtime_checkable
