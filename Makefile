@@ -173,7 +173,7 @@ installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minu
 
 .venv/ready-published: .venv/ready-dev
 	$(call installing,agents and environments of others)
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]'
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]' minigrid==3.2.0
 	@touch $@
 
 .venv/ready-browser: .venv/ready-dev

@@ -351,8 +351,8 @@ OTHER_NAMES: Mapping[str, str] = {
         ("pad_to_multiple_of", "length_column_name", "eval_do_concat_batches"),
         "nothing: samples are packed, and not padded; hardware.tokens_per_micro_batch says how many tokens at a time",
     ),
-    "generation_kwargs": "rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p and rollout.max_tokens: what "
-    "else changes probabilities would have to be in the trainer, too",
+    "generation_kwargs": "rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p and rollout.max_tokens; "
+    "whatever else changes probabilities would have to be in the trainer, too",
     "repetition_penalty": "nothing: the trainer must score the distribution that was sampled from, which a penalty "
     "changes; a reward term can charge for repetition",
     "chat_template_kwargs": "model.renderer, which decides how messages are written",
