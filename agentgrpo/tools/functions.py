@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.core.messages import ToolSpec
 from agentgrpo.services.workers import WorkerCrashed, Workers
 from agentgrpo.tools.base import ToolResult, Workspace
@@ -156,7 +156,7 @@ class FunctionTool:
     """An exception of the function -> runtime_error with its last line; a crash of its process too, and its being
     killed or short of memory where a second attempt, in a new process, ends alike. What it prints is dropped; what it
     returns is told to the policy (a text as it is, None as nothing, else str() of it, which must hold no address in
-    memory: runtime_error)."""
+    memory: runtime_error). An image is no text: the attempt fails with ToolError."""
 
     def __init__(
         self,
@@ -194,6 +194,8 @@ class FunctionTool:
             reply = await self._workers.call({"arguments": dict(arguments), "workspace": folder, "seed": seed})
         except WorkerCrashed as e:
             return ToolResult.failed(str(e))
+        if "refused" in reply:
+            raise ToolError(f"tool {self.spec.name}: {reply['refused']}", kind="shape")
         if "error" in reply:
             return replace(ToolResult.failed(reply["error"]), detail=reply["detail"])
         return ToolResult.ok(reply["text"])

@@ -76,8 +76,13 @@ async def test_results_by_the_content_rule() -> None:
             "\u00e9\n 2 c None ['a'] True ()",
         ]
     async with opened(samples.say, max_result_chars=20) as tool:
-        ways = ("text", "none", "number", "long", "half", "list")
-        assert await texts(tool, *({"what": w} for w in ways)) == ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]"]
+        ways = ("text", "none", "number", "long", "half", "list", "parts")
+        told = ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]", "one two"]
+        assert await texts(tool, *({"what": w} for w in ways)) == told
+        with pytest.raises(
+            ToolError, match=r"^tool say: what it returns has a part of type image; a policy reads text"
+        ):
+            await tool.call({"what": "picture"}, PLACE)
 
 
 async def test_an_object_without_a_text_is_an_error_of_the_tool() -> None:
