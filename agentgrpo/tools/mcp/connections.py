@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentgrpo.core.secrets import masked
+from agentgrpo.core.secrets import handed, masked
 from agentgrpo.services.client import host_of, is_loopback
 from agentgrpo.services.secret import Secret
 from agentgrpo.tools.workspace import clear_away
@@ -26,7 +25,6 @@ from agentgrpo.tools.workspace import clear_away
 logger = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
-_PASSED_ON = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 _EXIT_S = 2.0
 """For a program to end by itself once its input is closed; then it is made to."""
 _HUNG_S = 0.3
@@ -110,8 +108,7 @@ class ServerProgram:
             raise
 
     async def _start(self) -> Streams:
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment |= {name: os.environ[name] for name in self._variables}
+        environment = handed(self._variables)
         command = self._command
         if any(SESSION in word for word in command):
             self._folder = self._new_folder()
