@@ -52,6 +52,11 @@ class Connection(Protocol):
         """Why it is gone, for people; "" where that is not known."""
         ...
 
+    @property
+    def bytes_kept(self) -> int:
+        """Written to files so far, outside the session's folder; 0 where that is not known."""
+        ...
+
     def abandon(self) -> None:
         """The other side does not answer: leaving need not wait for it."""
 
@@ -90,6 +95,12 @@ class ServerProgram:
     def reason(self) -> str:
         said = self._stderr.decode("utf-8", "replace").strip().splitlines()
         return self._hidden(f"{self._end}: {said[-1]}" if said else self._end)[-500:]
+
+    @property
+    def bytes_kept(self) -> int:
+        """Linux: of the program and all that it has started. With a folder of the session it is not known whether they
+        lie in there."""
+        return 0 if self._folder is not None else _written(self._process.pid)
 
     def _hidden(self, text: str) -> str:
         return masked(text, *self._variables)
@@ -224,6 +235,17 @@ class ServerProgram:
             self.ended.set()
 
 
+def _written(pid: int) -> int:
+    """Bytes that a process and those below it have written to files; pipes and sockets are none."""
+    total = 0
+    with suppress(OSError, ValueError):
+        told = Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()
+        total += int(told[told.index("write_bytes:") + 1])
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            total += sum(_written(int(child)) for child in children.read_text(encoding="ascii").split())
+    return total
+
+
 class Endpoint:
     """A server behind a URL (streamable HTTP). `secret`: a key it asks for. Bodies are uncompressed and each at most
     max_message_bytes long; the proxies of the environment are used, except for this machine itself."""
@@ -235,6 +257,10 @@ class Endpoint:
         self._secret = secret
         self._max_message_bytes = max_message_bytes
         self._stack = AsyncExitStack()
+
+    @property
+    def bytes_kept(self) -> int:
+        return 0
 
     def abandon(self) -> None:
         """There is nothing to wait for."""
