@@ -23,13 +23,13 @@ GROUP = frozenset({"prompts", "completions", _IDS, "environments", "log_extra", 
 """What an attempt, and a group of them, has beside the columns of the task."""
 
 
-class Shape(StrEnum):
+class Calling(StrEnum):
     EPISODE = "episode"
     ATTEMPT = "attempt"
     GROUP = "group"
 
 
-def shape_of(signature: inspect.Signature) -> Shape | None:
+def shape_of(signature: inspect.Signature) -> Calling | None:
     """None for a function that cannot be called in any of the shapes."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
@@ -37,15 +37,15 @@ def shape_of(signature: inspect.Signature) -> Shape | None:
     arguments = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     names = {p.name for p in arguments}
     if not arguments:  # both: the wrapper of a function, whose names it hides
-        return None if takes_more == takes_all else Shape.GROUP if takes_all else Shape.EPISODE
+        return None if takes_more == takes_all else Calling.GROUP if takes_all else Calling.EPISODE
     if names & (ATTEMPT - {_IDS}):
-        return Shape.ATTEMPT
+        return Calling.ATTEMPT
     first = arguments[0]
     is_episode = first.name == "episode" or first.annotation in (Episode, Episode.__name__)
     if not is_episode and (takes_all or names & (GROUP - {"prompts"})):  # also OpenRLHF's
-        return Shape.GROUP
+        return Calling.GROUP
     is_alone = sum(p.default is p.empty for p in arguments) <= 1
-    return Shape.EPISODE if is_alone and first.annotation not in (str, "str") else None
+    return Calling.EPISODE if is_alone and first.annotation not in (str, "str") else None
 
 
 class Handed:

@@ -20,8 +20,8 @@ from agentgrpo.rewards.calling import (
     ATTEMPT,
     GROUP,
     SHAPES,
+    Calling,
     Handed,
-    Shape,
     numbers_in,
     reason_of,
     shape_of,
@@ -113,9 +113,9 @@ class FunctionTerm:
 
     def refuse_task(self, task: Task) -> None:
         """Raise ConfigError for a task without a column that the function asks for."""
-        if self._shape is Shape.EPISODE:
+        if self._shape is Calling.EPISODE:
             return
-        known = self._columns(task).keys() | (GROUP if self._shape is Shape.GROUP else ATTEMPT)
+        known = self._columns(task).keys() | (GROUP if self._shape is Calling.GROUP else ATTEMPT)
         for name in self._needed:
             if name not in known:
                 raise ConfigError(
@@ -125,7 +125,7 @@ class FunctionTerm:
 
     async def of_group(self, episodes: Sequence[Episode]) -> list[TermScore | EpisodeError]:
         """See rewards.base.GroupTerm."""
-        if self._shape is not Shape.GROUP:
+        if self._shape is not Calling.GROUP:
             return list(await asyncio.gather(*map(self._of_episode, episodes)))
         handed = Handed(episodes, self._where)
         try:
@@ -141,7 +141,7 @@ class FunctionTerm:
 
     async def _of_episode(self, episode: Episode) -> TermScore | EpisodeError:
         try:
-            said = await self._asked(None if self._shape is Shape.EPISODE else self._named(episode), episode)
+            said = await self._asked(None if self._shape is Calling.EPISODE else self._named(episode), episode)
             if said is None:
                 raise RewardError(f"{self._where} returned None, which is no verdict")
             return self._opinion(said)
