@@ -38,6 +38,7 @@ test-slow: .venv/ready-dev bubblewrap ## The rest: whole trainings, controls, ki
 test-published: .venv/ready-published .bench/verifiers/ready bubblewrap ## Agents and environments that others have published, as they are; what the other tests skip
 	AGENTGRPO_VERIFIERS_PYTHON="$(CURDIR)/.bench/verifiers/bin/python" $(PYTEST) -n 3 --dist worksteal --durations=10 -m "$(HERE)" \
 	  tests/environments/program tests/environments/published tests/environments/openenv tests/environments/verifiers \
+	  tests/rewards/test_trl.py tests/test_other_names.py \
 	  'tests/test_docs.py::test_every_block_runs[openenv]' 'tests/test_docs.py::test_every_block_runs[published-environments]' $(ARGS)
 
 test-browser: .venv/ready-browser chromium ## The page of agentgrpo view in headless Chromium: times, keys, 500 hostile texts
@@ -172,7 +173,7 @@ installing = @echo "installing $(1) into $(firstword $(subst /ready, ,$@)): minu
 
 .venv/ready-published: .venv/ready-dev
 	$(call installing,agents and environments of others)
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]'
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev,agents,reasoning-gym,textarena,gymnasium,openenv-server]' minigrid==3.2.0
 	@touch $@
 
 .venv/ready-browser: .venv/ready-dev

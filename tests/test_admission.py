@@ -181,6 +181,16 @@ def test_the_parts_of_a_suites_member_are_named_as_those_of_a_run() -> None:
     refuse_unnamed(config, config, given | {"suite.mine.tools.fetch.name": "fetch"}, RUN)
 
 
+@pytest.mark.parametrize("id", ["mine:Env-v0", ["FrozenLake-v1", "mine:Env-v0"]])
+def test_a_module_that_registers_an_environment_is_named(id: object) -> None:
+    config = {"environment": {"name": "gymnasium", "id": id}, "task": {"name": "gymnasium"}}
+    with pytest.raises(ConfigError, match=r"^environment.id=.*mine:Env-v0.* lets a run directory start programs"):
+        refuse_unnamed(config, config, {}, RUN)
+    refuse_unnamed(config, config, {"environment.id": id}, RUN)
+    plain = {"environment": {"name": "gymnasium", "id": ["FrozenLake-v1", "ALE/Pong-v5"]}}
+    refuse_unnamed(plain, plain, {}, RUN)
+
+
 def test_a_package_that_an_environment_loads_is_named_once_for_its_tasks_too() -> None:
     node = {"name": "verifiers", "id": "package", "python": None}
     config = {"environment": node, "task": node}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from agentgrpo.cli.main import main, presets
 from agentgrpo.config.build import build_node
@@ -49,6 +51,9 @@ from tests.thorough import siblings
             ("judge.model=gpt-4.1", "Here 'judge.model' is judge.completer.model, with judge=llm."),
             ("per_search_penalty=-0.1", "Here 'per_search_penalty' is reward.terms.per_search.weight."),
             ("data.train_files=t.parquet", "Here 'train_files' is task.questions."),
+            ("vllm_server_port=8000", "Here 'vllm_server_port' is engine.urls, with engine=vllm."),
+            ("algorithm.use_bias_correction_kl=true", "Here 'use_bias_correction_kl' is algorithm.kl_importance."),
+            ("router_aux_loss_coef=0.1", "nothing: no auxiliary loss is added to that of the policy."),
             ("hardware=gpu", "Here that is hardware=single_gpu."),
             ("algorithm=ppo", "Here that is algorithm=grpo, which has PPO's clip and no critic."),
         ],
@@ -94,6 +99,12 @@ def test_every_name_that_is_said_is_there() -> None:
                 known = any(is_there(files.read(group, name), path) for name in presets()[group])
             unknown += [] if known else [key]
     assert unknown == []
+
+
+def test_every_setting_of_transformers_and_trl_has_a_hint() -> None:
+    assert [f.name for f in fields(TrainingArguments) if not other_name(f.name)] == []
+    trl = pytest.importorskip("trl")
+    assert [f.name for f in fields(trl.GRPOConfig) if not other_name(f.name)] == []
 
 
 def test_a_word_that_shares_few_letters_is_not_proposed() -> None:

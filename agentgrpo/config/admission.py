@@ -220,11 +220,14 @@ def _members(config: Mapping[str, Any], unresolved: Any) -> Iterator[tuple[str, 
 
 def _starts(node: Any) -> Iterator[tuple[str, Any]]:
     """The settings of a node that start programs, with their values."""
-    package = PACKAGES.get(str(node.get("name"))) if isinstance(node, Mapping) else None
-    for setting, harmless in {**PROGRAMS, **({package: (None,)} if package else {})}.items():
-        value = node.get(setting) if isinstance(node, Mapping) else None
-        if value is not None and value not in harmless:
+    if not isinstance(node, Mapping):
+        return
+    for setting, harmless in PROGRAMS.items():
+        if (value := node.get(setting)) is not None and value not in harmless:
             yield setting, value
+    setting, mark = PACKAGES.get(str(node.get("name")), ("", ""))
+    if setting and any(mark in str(one) for one in _listed(node.get(setting))):
+        yield setting, node[setting]
 
 
 def _folders(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

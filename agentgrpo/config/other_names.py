@@ -333,6 +333,147 @@ OTHER_NAMES: Mapping[str, str] = {
     "ppo_max_token_len_per_gpu": "hardware.tokens_per_micro_batch",
     "n_gpus_per_node": "hardware=multi_gpu or hardware=fsdp, under accelerate launch",
     "num_processes": "hardware=multi_gpu or hardware=fsdp, under accelerate launch",
+    # --- what else TRL's GRPOConfig and transformers' TrainingArguments have
+    "model_init_kwargs": "model.path, with hardware.dtype: a folder's config.json says the rest",
+    "trust_remote_code": "model.trust_remote_code, with the commit as model.revision",
+    "router_aux_loss_coef": "nothing: no auxiliary loss is added to that of the policy",
+    **dict.fromkeys(
+        ("disable_dropout", "neftune_noise_alpha"),
+        "nothing: there is neither dropout nor noise, for the trainer must score what the engine samples",
+    ),
+    "cast_lm_head_to_fp32": "hardware.dtype=float32, of all weights; behind the head's products all is float32",
+    "remove_unused_columns": "nothing: reward functions and environments get every column of a row",
+    "num_generations_eval": "run.eval.samples_per_task",
+    "ds3_gather_for_generation": "nothing: with hardware=fsdp every process has whole weights to sample from",
+    **dict.fromkeys(
+        ("shuffle_dataset", "train_sampling_strategy"),
+        "nothing: the order of the tasks is drawn from run.seed; rollout.stratify_by and rollout.curriculum change it",
+    ),
+    **dict.fromkeys(
+        ("pad_to_multiple_of", "length_column_name", "eval_do_concat_batches"),
+        "nothing: samples are packed, and not padded; hardware.tokens_per_micro_batch says how many tokens at a time",
+    ),
+    "generation_kwargs": "rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p and rollout.max_tokens; "
+    "whatever else changes probabilities would have to be in the trainer, too",
+    "repetition_penalty": "nothing: the trainer must score the distribution that was sampled from, which a penalty "
+    "changes; a reward term can charge for repetition",
+    "chat_template_kwargs": "model.renderer, which decides how messages are written",
+    **dict.fromkeys(
+        ("cache_implementation", "use_cache", "transformers_continuous_batching_config"),
+        "engine.slots and engine.kv_budget, of the engine's own cache",
+    ),
+    **dict.fromkeys(
+        ("use_transformers_continuous_batching", "use_transformers_paged"),
+        "nothing: engine=hf always batches continuously",
+    ),
+    **dict.fromkeys(
+        ("vllm_model_impl", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_enable_sleep_mode"),
+        "engine=vllm, whose servers are started with it",
+    ),
+    "vllm_structured_outputs_regex": "nothing: no turn of a run is sampled under a grammar",
+    "vllm_server_port": "engine.urls, with engine=vllm",
+    "vllm_server_timeout": "engine.wait_s, while no server answers, and engine.timeout_s of a turn, with engine=vllm",
+    "vllm_group_port": "engine.sync, with engine.sync_host; the port is chosen anew",
+    "vllm_max_model_length": "engine.max_context",
+    "multi_objective_aggregation": "algorithm.advantage: per_term normalises each term, the others their sum",
+    "entropy_coef": "algorithm.entropy_coef",
+    **dict.fromkeys(
+        ("use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target"),
+        "algorithm.entropy_coef, which does not change during a run",
+    ),
+    "vllm_importance_sampling_clip_max": "algorithm.correction_cap",
+    "vllm_importance_sampling_clip_min": "nothing: algorithm.correction bounds weights from above alone",
+    "off_policy_mask_threshold": "algorithm.correction=sequence_mask, by weight, and algorithm.max_staleness, by age",
+    "use_bias_correction_kl": "algorithm.kl_importance",
+    **dict.fromkeys(
+        ("log_completions", "num_completions_to_print", "log_unique_prompts"),
+        "nothing: every attempt is recorded in run.dir, and agentgrpo show prints it; run.record_tokens=false leaves "
+        "its tokens out",
+    ),
+    "log_multimodal": "nothing: a policy reads text",
+    **dict.fromkeys(
+        (
+            *("log_completions_hub_repo", "push_to_hub", "hub_token", "hub_private_repo", "hub_model_id"),
+            *("hub_strategy", "hub_always_push", "hub_revision", "trackio_bucket_id", "trackio_static_space_id"),
+        ),
+        "nothing: nothing is sent to a hub; checkpoints lie in run.dir, as transformers writes a model",
+    ),
+    **dict.fromkeys(("project", "trackio_space_id"), "run.log_with, whose trackers read variables of their own"),
+    "lr_scheduler_kwargs": "optimizer.final_fraction: the decay is linear, and 1.0 is none",
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules"), "optimizer=adamw, the only one"),
+    "average_tokens_across_devices": "nothing: denominators are global in any case",
+    "label_smoothing_factor": "nothing: what is trained are the sampled tokens themselves",
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "hardware.dtype, of training and evaluation"),
+    "tf32": "nothing: float32 products are float32; hardware.mixed_precision=bf16 makes them cheaper",
+    "activation_checkpointing": "hardware.activation_checkpointing",
+    **dict.fromkeys(
+        ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"),
+        "hardware.activation_checkpointing, yes or no",
+    ),
+    **dict.fromkeys(
+        ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        "nothing: no model is compiled; engine.cuda_graphs, with engine=hf, saves time at sampling",
+    ),
+    **dict.fromkeys(
+        ("use_liger_kernel", "liger_kernel_config"),
+        "nothing: the head never has all logits at once in any case: hardware.head_chunk_tokens",
+    ),
+    "torch_empty_cache_steps": "nothing: hardware.tokens_per_micro_batch bounds the memory of an update",
+    "auto_find_batch_size": "hardware.tokens_per_micro_batch; agentgrpo plan says what fits",
+    **dict.fromkeys(
+        (
+            *("logging_strategy", "logging_first_step", "log_on_each_node", "logging_nan_inf_filter"),
+            "include_num_input_tokens_seen",
+        ),
+        "nothing: every step is logged, of all processes together, as it is; the trackers are run.log_with",
+    ),
+    **dict.fromkeys(("log_level", "log_level_replica", "disable_tqdm"), "run.screen: auto, live, plain or quiet"),
+    "eval_strategy": "run.eval_every, in steps, and run.final_eval",
+    "eval_delay": "nothing: run.eval_every counts from the first step",
+    "eval_on_start": "run.final_eval, which evaluates before and after",
+    **dict.fromkeys(("do_train", "do_eval", "do_predict"), "a verb: agentgrpo train, or agentgrpo eval of a run.dir"),
+    **dict.fromkeys(
+        (
+            *("per_device_eval_batch_size", "eval_accumulation_steps", "eval_use_gather_object"),
+            *("batch_eval_metrics", "prediction_loss_only"),
+        ),
+        "run.eval_tasks and run.eval.tasks, of which as many are asked at once as at training",
+    ),
+    "include_for_metrics": "nothing: an environment measures what it likes, and its metrics are those of the run.dir",
+    "save_only_model": "nothing: a checkpoint holds the optimizer, too; its folder loads as a model.path",
+    **dict.fromkeys(("save_strategy", "save_on_each_node"), "run.checkpoint_every, in steps, in the one run.dir"),
+    "enable_jit_checkpoint": "nothing: SIGTERM always leaves a checkpoint, within run.grace_s",
+    **dict.fromkeys(
+        ("metric_for_best_model", "greater_is_better"),
+        "run.keep_best, by reward on the dev split",
+    ),
+    **dict.fromkeys(
+        ("ignore_data_skip", "restore_callback_states_from_checkpoint"),
+        "a verb: agentgrpo resume RUN, which goes on exactly where run.dir ended",
+    ),
+    "full_determinism": "engine.deterministic, with engine=hf; run.seed draws the rest",
+    "use_cpu": "hardware=cpu",
+    **dict.fromkeys(
+        ("accelerator_config", "parallelism_config", "fsdp_config", "deepspeed"),
+        "hardware=fsdp, or hardware=multi_gpu, under accelerate launch",
+    ),
+    "fsdp": "hardware=fsdp, under accelerate launch",
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+        "nothing: gradients of all processes are added once per update; see hardware=multi_gpu",
+    ),
+    "ddp_backend": "nothing: it follows hardware.device",
+    "ddp_timeout": "hardware.process_timeout_s",
+    "local_rank": "nothing: accelerate launch sets it; see hardware=multi_gpu",
+    **dict.fromkeys(
+        (
+            *("dataloader_drop_last", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+            *("dataloader_persistent_workers", "dataloader_multiprocessing_context", "dataloader_in_order"),
+        ),
+        "nothing: tasks are read once, and taken rollout.tasks_per_step at a time",
+    ),
+    "label_names": "task.answers_key",
+    **dict.fromkeys(("debug", "skip_memory_metrics"), "run.profile, which says where each step's time goes"),
 }
 """Their word, or a whole key where a word alone says too little -> ours."""
 

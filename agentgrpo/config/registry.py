@@ -310,8 +310,9 @@ PROGRAMS: Mapping[str, tuple[object, ...]] = {
 """Keys of a tool, the environment or the tasks that start programs of this machine, or let those of the policy out ->
 their values that do not."""
 
-PACKAGES: Mapping[str, str] = {"verifiers": "id"}
-"""Name of an environment or task set -> its key that names a package, which is loaded."""
+PACKAGES: Mapping[str, tuple[str, str]] = {"verifiers": ("id", ""), "gymnasium": ("id", ":")}
+"""Name of an environment or task set -> its key that names a package, which is loaded, and what is in a value
+that names one."""
 
 CONNECTS: frozenset[str] = frozenset(
     {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}

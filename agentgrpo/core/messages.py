@@ -8,11 +8,14 @@ follow from its finish reason alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
+from agentgrpo.core import parts
+from agentgrpo.core.errors import BadValue
 from agentgrpo.core.types import Exit, ToolCall
 
 
@@ -104,9 +107,24 @@ MAX_REASON = 2000
 """Characters of a judge's reason that are kept."""
 
 
-def content_of(value: Any) -> str:
-    """The content rule everywhere: a str as it is, None as "", anything else as str() of it."""
-    return value if isinstance(value, str) else "" if value is None else str(value)
+def content_of(value: Any, what: str = "a value") -> str:
+    """The content rule everywhere (parts.text_of). Raises BadValue."""
+    with _told():
+        return parts.text_of(value, what)
+
+
+def text_in(value: Any, what: str) -> str | None:
+    """See parts.text_in. Raises BadValue."""
+    with _told():
+        return parts.text_in(value, what)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except parts.NotText as e:
+        raise BadValue(str(e)) from e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

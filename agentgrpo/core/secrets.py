@@ -22,6 +22,8 @@ from itertools import groupby
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus, unquote
 
+from agentgrpo.core.errors import ConfigError
+
 # --- A secret where it is written.
 
 PASSWORD, KEY = "a password", "a key"
@@ -161,6 +163,22 @@ def found_under(name: str, value: object, *, is_command: bool = False) -> Iterat
 def is_variable(name: str) -> bool:
     """Whether it names an environment variable and is not perhaps a key itself: one that is set, or capitals."""
     return name in os.environ or re.fullmatch(r"[A-Z]+\d{0,2}(?:_+[A-Z]*\d{0,2})*", name) is not None
+
+
+HARMLESS = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+"""Variables that any program is given."""
+
+
+def handed(names: Sequence[str]) -> dict[str, str]:
+    """The variables of a program that is given the harmless ones and these."""
+    return {name: os.environ[name] for name in (*HARMLESS, *names) if name in os.environ}
+
+
+def refuse_unset(names: Sequence[str]) -> None:
+    """Raise ConfigError for a variable to be handed on that is not there."""
+    for name in names:
+        if name not in os.environ:
+            raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
 
 
 _named: set[str] = set()

@@ -104,6 +104,12 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The data set's own fields, untouched (`kind`, `supporting` = ids of the passages that prove the answer, ...)."""
     data_source: str = ""
+    is_messages: bool = False
+    """Its row has a list of messages where others have a text, be it of a single one."""
+
+    @property
+    def is_chat(self) -> bool:
+        return self.is_messages or len(self.messages) > 1
 
     @property
     def question(self) -> str:
@@ -328,7 +334,7 @@ class RewardResult:
     """The grades that `correctness` is made of, by name, where a judge grades by several criteria; and what it counted
     on the way, such as claims. Further numbers of a reward function are TERM/NAME."""
     reason: str = ""
-    """What the judge gave as the reason for its grade."""
+    """What the judge gave as the reason for its grade, and texts that reward functions gave beside their numbers."""
     turns: tuple[float, ...] = ()
     """What each sampled turn brought (Episode.turns), adding up to total; () = all of it came with the last one."""
     branches: tuple[float, ...] = ()

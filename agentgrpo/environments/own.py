@@ -20,7 +20,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from agentgrpo.core.errors import BadValue, ConfigError, DataError, EnvironmentFailure, boundary, is_asked_for, line_of
-from agentgrpo.core.messages import ToolReply, content_of
+from agentgrpo.core.messages import ToolReply, content_of, text_in
 from agentgrpo.core.numbers import named, number, refuse_taken, row
 from agentgrpo.core.outside import CLOSE_S, Caller, OwnThread, called, holding
 from agentgrpo.core.types import Citation, Episode, Exit, Message, Task, ToolRecord
@@ -309,19 +309,19 @@ class MethodTool:
 
     def __init__(self, kind: type, name: str) -> None:
         """Raises ConfigError for a method that cannot be described."""
-        self._name = name
+        self._name, self._where = name, f"{kind.__module__}:{kind.__qualname__}.{name}"
         is_bound = inspect.isfunction(inspect.getattr_static(kind, name))
         self.spec = spec_of(_described(getattr(kind, name), skipped=int(is_bound)))
         self.owners: dict[int, MethodEnvironment] = {}
         """id of an attempt's workspace -> its environment, which enters and removes itself."""
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
-        """An exception of the method is told to the policy, as a runtime error."""
+        """An exception of the method is told to the policy, as a runtime error. Raises BadValue for an image."""
         try:
             value = await self.owners[id(workspace)].call(self._name, arguments)
-            return ToolResult.ok(content_of(value))
+            return ToolResult.ok(content_of(value, f"what {self._where} returns"))
         except BaseException as e:
-            if is_asked_for(e):
+            if is_asked_for(e) or isinstance(e, BadValue):
                 raise
             return ToolResult.failed(line_of(e))
 
@@ -349,22 +349,29 @@ def row_for(reset: Callable[..., Any] | None, task: Task, *, where: str) -> dict
 
 def opening_of(task: Task, said: object, where: str) -> list[Message]:
     """The task's messages with the text that `reset` returned behind the last one; or the messages that it returned."""
-    messages = list(task.messages)
-    if said is None or said == "":
+    messages, what = list(task.messages), f"what {where}.reset returns"
+    is_chat = isinstance(said, Sequence) and not isinstance(said, str) and all(map(_is_message, said))
+    text = None if is_chat else text_in(said, what)
+    if said is None or text == "":
         return messages
-    if isinstance(said, str):
+    if text is not None:
         if not messages:
-            return [Message(role="user", content=said)]
+            return [Message(role="user", content=text)]
         last = messages[-1]
-        return [*messages[:-1], replace(last, content=f"{last.content}\n{said}" if last.content else said)]
-    if isinstance(said, Sequence) and all(isinstance(m, Message | Mapping) for m in said):
+        return [*messages[:-1], replace(last, content=f"{last.content}\n{text}" if last.content else text)]
+    if isinstance(said, Sequence) and is_chat:
         return [
-            m if isinstance(m, Message) else Message(role=m["role"], content=content_of(m["content"])) for m in said
+            m if isinstance(m, Message) else Message(role=m["role"], content=content_of(m["content"], what))
+            for m in said
         ]
     raise EnvironmentFailure(
         f"{where}.reset returned a {type(said).__name__}; a text, messages, an Observation or None is allowed",
         kind="shape",
     )
+
+
+def _is_message(said: object) -> bool:
+    return isinstance(said, Message) or (isinstance(said, Mapping) and "role" in said)
 
 
 def _refuse_odd(said: Observation, where: str) -> None:

@@ -61,9 +61,9 @@ class BranchTerm(RewardTerm, Protocol):
 class TermScore:
     """What a term says of one episode."""
 
-    value: float | None = None
-    """Weighted; None = the term does not apply, and the others alone count."""
+    value: float | None = None  # weighted; None = the term does not apply, and the others alone count
     parts: Mapping[str, float] = field(default_factory=dict)  # further numbers, for the records
+    reason: str = ""  # and texts
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,16 +16,20 @@ from agentgrpo.core.outside import call_once, called, holding
 from agentgrpo.core.types import Episode, Task
 from agentgrpo.judges.judger import source_of, trace_of
 from agentgrpo.rewards.base import TermScore
+from agentgrpo.rewards.calling import (
+    ATTEMPT,
+    GROUP,
+    SHAPES,
+    Calling,
+    Handed,
+    numbers_in,
+    reason_of,
+    shape_of,
+    texts_in,
+)
 from agentgrpo.tasks.columns import columns_of
 
 DIMENSION = "environment"
-SHAPES = (
-    "a reward function takes (episode); names of one attempt, such as verl's (data_source, solution_str, ground_truth, "
-    "extra_info=None) or (prompt, completion, answer); or lists of a group, as TRL's (prompts, completions, **columns)"
-)
-_ATTEMPT = frozenset({"completion", "completion_ids", "solution_str"})
-_GROUP = frozenset({"prompts", "completions", "completion_ids"})
-"""What an attempt, and a group of them, adds to the columns of the task."""
 
 
 class EnvironmentTerm:
@@ -68,14 +73,15 @@ class FunctionTerm:
 
         (episode)                           a core.types.Episode
         (completions, **columns)            as TRL calls it: lists with an entry for each attempt of the group, by the
-                                            names prompts, completions, completion_ids and the task's columns
+                                            names prompts, completions, completion_ids and the task's columns; and
+                                            log_metric, log_extra, environments, trainer_state (calling.Handed)
         (solution_str, ground_truth, ...)   as verl calls it: by name, of one attempt: solution_str or completion,
                                             completion_ids, and the task's columns, such as answer, question,
                                             data_source, ground_truth, extra_info
 
     All of them may be async. A number comes back, true and false being 1 and 0; or a mapping with it under "score",
-    the other numbers of which are recorded. None is no verdict: the attempt is left out. Of lists a list comes back,
-    in which None says that the function does not apply: then the other terms alone count.
+    the other numbers and texts of which are recorded. None is no verdict: the attempt is left out. Of lists a list
+    comes back, in which None says that the function does not apply: then the other terms alone count.
     """
 
     dimension = DIMENSION
@@ -89,8 +95,8 @@ class FunctionTerm:
         messages: bool | None = None,
     ) -> None:
         """messages: whether completions and prompts are lists of messages, not texts; null = as the function annotates
-        completions, else where the task opens with several messages. Raises ConfigError for a function that cannot be
-        called in any of these ways."""
+        completions, else as the prompt of the data is. Raises ConfigError for a function that cannot be called in any
+        of these ways."""
         self._function, self._weight, self.is_cost = function, weight, is_cost
         kind = function if inspect.isroutine(function) else type(function)
         self._where = f"reward term {kind.__module__}:{kind.__qualname__}"
@@ -99,29 +105,24 @@ class FunctionTerm:
         except ValueError:  # of a builtin, which does not tell
             signature = inspect.Signature([inspect.Parameter("episode", inspect.Parameter.POSITIONAL_ONLY)])
         parameters = signature.parameters.values()
-        kinds = {p.kind for p in parameters}
         named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
         self._messages = _annotated(named) if messages is None else messages
         self._names = frozenset(p.name for p in named)
         self._needed = [p.name for p in named if p.default is p.empty]
-        self._takes_all = inspect.Parameter.VAR_KEYWORD in kinds
-        self._takes_lists = "completions" in self._names
-        is_named = self._takes_lists or bool(self._names & _ATTEMPT)
-        self._takes_episode = not is_named and (
-            len(self._needed) <= 1 and named[0].annotation not in (str, "str")
-            if named
-            else inspect.Parameter.VAR_POSITIONAL in kinds
-        )
-        if not is_named and not self._takes_episode:
-            raise ConfigError(f"{self._where} takes {signature}; {SHAPES}; name its arguments so")
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        shape = shape_of(signature)
+        if shape is None:
+            raise ConfigError(
+                f"{self._where} takes {signature}; {SHAPES}; name its arguments so; what wraps a function keeps its "
+                "names with functools.wraps, and what makes one is called in your module: brief = make_brief(100)"
+            )
+        self._shape = shape
 
     def refuse_task(self, task: Task) -> None:
         """Raise ConfigError for a task without a column that the function asks for."""
-        if self._takes_episode:
+        if self._shape is Calling.EPISODE:
             return
-        known = self._columns(task).keys() | (
-            {"prompts", "completions", "completion_ids"} if self._takes_lists else {*_ATTEMPT}
-        )
+        known = self._columns(task).keys() | (GROUP if self._shape is Calling.GROUP else ATTEMPT)
         for name in self._needed:
             if name not in known:
                 raise ConfigError(
@@ -131,18 +132,23 @@ class FunctionTerm:
 
     async def of_group(self, episodes: Sequence[Episode]) -> list[TermScore | EpisodeError]:
         """See rewards.base.GroupTerm."""
-        if not self._takes_lists:
+        if self._shape is not Calling.GROUP:
             return list(await asyncio.gather(*map(self._of_episode, episodes)))
+        handed = Handed(episodes, self._where)
         try:
-            said = await self._asked(self._lists(episodes), episodes[0])
+            said = await self._asked(self._lists(episodes, handed), episodes[0])
             rows = _rows(said, len(episodes), self._where)
-            return [TermScore() if one is None else self._opinion(one) for one in rows]
+            scores = [TermScore() if one is None else self._opinion(one) for one in rows]
+            return [
+                replace(score, parts={**parts, **score.parts}, reason=score.reason or reason)
+                for score, parts, reason in zip(scores, handed.parts(), handed.reasons(), strict=True)
+            ]
         except EpisodeError as e:
             return [e] * len(episodes)
 
     async def _of_episode(self, episode: Episode) -> TermScore | EpisodeError:
         try:
-            said = await self._asked(None if self._takes_episode else self._named(episode), episode)
+            said = await self._asked(None if self._shape is Calling.EPISODE else self._named(episode), episode)
             if said is None:
                 raise RewardError(f"{self._where} returned None, which is no verdict")
             return self._opinion(said)
@@ -168,7 +174,10 @@ class FunctionTerm:
         if said.get("score") is None:
             raise RewardError(f"{self._where} returned a mapping without a score; give a number under 'score'")
         score = self._weight * number(said["score"], f"{self._where}: score")
-        return TermScore(value=score, parts=_numbers(said, self._where))
+        rest = {key: value for key, value in said.items() if key != "score"}
+        return TermScore(
+            value=score, parts=named(numbers_in(rest), self._where, number), reason=reason_of(texts_in(rest))
+        )
 
     def _named(self, episode: Episode) -> dict[str, Any]:
         completion = _completion(episode, chat=self._is_chat(episode))
@@ -182,14 +191,14 @@ class FunctionTerm:
             values["prompt"] = episode.task.question
         return self._taken(values)
 
-    def _lists(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+    def _lists(self, episodes: Sequence[Episode], handed: Handed) -> dict[str, Any]:
         chat = self._is_chat(episodes[0])
         columns = [self._columns(e.task) for e in episodes]
         values: dict[str, Any] = {name: [of.get(name) for of in columns] for name in columns[0] if name != "prompt"}
         values["prompts"] = [of["prompt"] if chat else e.task.question for of, e in zip(columns, episodes, strict=True)]
         values["completions"] = [_completion(e, chat=chat) for e in episodes]
         values["completion_ids"] = [_ids(e) for e in episodes]
-        return self._taken(values)
+        return self._taken({**values, **handed.arguments})
 
     def _taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if self._takes_all or name in self._names}
@@ -204,7 +213,7 @@ class FunctionTerm:
         return {**ours, **verl, **metadata}
 
     def _is_chat(self, episode: Episode) -> bool:
-        return len(episode.task.messages) > 1 if self._messages is None else self._messages
+        return episode.task.is_chat if self._messages is None else self._messages
 
 
 def as_term(built: Any) -> Any:
@@ -230,11 +239,6 @@ def _rows(said: object, count: int, where: str) -> list[Any]:
             f"{where} returned {what} for {count} completions; a list with a number or None for each is needed"
         )
     return rows
-
-
-def _numbers(values: Mapping[Any, Any], where: str) -> dict[str, float]:
-    """Those beside the score."""
-    return named({k: v for k, v in values.items() if k != "score" and isinstance(v, int | float)}, where, number)
 
 
 def _completion(episode: Episode, *, chat: bool) -> Any:

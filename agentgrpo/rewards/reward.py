@@ -205,13 +205,14 @@ class Reward:
         correctness = grade.score
         own = self._by_branch(episode, correctness)
         values: dict[str, float] = {}
-        parts = dict(grade.parts)
+        parts, reasons = dict(grade.parts), [grade.reason]
         for name, term in self._terms.items():
             opinion = opinions.get(name)
             if isinstance(opinion, EpisodeError):
                 raise opinion
             if opinion is not None:
                 parts |= {f"{name}/{part}": value for part, value in opinion.parts.items()}
+                reasons += [f"{name}: {opinion.reason}"] if opinion.reason else []
                 if opinion.value is not None:
                     values[name] = self._scale * self._share(term, correctness) * opinion.value + 0.0
             else:
@@ -233,7 +234,7 @@ class Reward:
             dimensions=dimensions,
             correctness=correctness,
             parts=parts,
-            reason=grade.reason,
+            reason="; ".join(filter(None, reasons)),
             turns=self._turns(episode, total),
             branches=branches,
         )

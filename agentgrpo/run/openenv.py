@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field
 from agentgrpo.core.errors import DataError
 from agentgrpo.core.messages import ParsedTurn
 from agentgrpo.core.types import Message, Task, ToolCall
+from agentgrpo.core.untrusted import visible
 from agentgrpo.rollout.hosted import Host, HostedEpisode, Seen
 from agentgrpo.tasks.base import SPLITS, TaskDataset
 
@@ -83,9 +84,10 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             **kwargs: Any,
         ) -> TurnObservation:
             self._loop = asyncio.get_running_loop()
-            for name, number in (("seed", seed), ("index", index)):
-                if number is not None and type(number) is not int:  # a client may send anything
-                    raise DataError(f"{name} {str(number)[:40]!r}; a whole number is allowed")
+            if kwargs:
+                known = "seed, episode_id, split and index"
+                raise DataError(f"reset has no argument {visible(next(iter(kwargs)))[:40]}; {known} are allowed")
+            _refuse_odd(seed=seed, episode_id=episode_id, split=split, index=index)
             tasks = dataset.split(split)
             if index is None:
                 index = (next(counter) if seed is None else seed) % len(tasks)
@@ -116,15 +118,18 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
             return [split for split in SPLITS if dataset.split(split)]
 
         def num_tasks(self, split: str) -> int:
+            _refuse_odd(split=split)
             return len(dataset.split(split))
 
         def list_tasks(self, split: str) -> list[dict[str, Any]]:
             return self.get_task_range(split)
 
         def get_task(self, split: str, index: int) -> dict[str, Any]:
+            _refuse_odd(split=split, index=index)
             return _said(_task(dataset.split(split), split, index), index)
 
         def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+            _refuse_odd(split=split, start=start, stop=stop)
             tasks = dataset.split(split)
             return [_said(tasks[index], index) for index in range(*slice(start, stop).indices(len(tasks)))]
 
@@ -142,6 +147,14 @@ def app_of(host: Host, dataset: TaskDataset, *, name: str, has_tools: bool, max_
 def _knows_names() -> bool:
     """Servers of 0.10 have tasks by the environment's name."""
     return "env_name" in create_fastapi_app.__annotations__
+
+
+def _refuse_odd(**given: object) -> None:
+    """Raise DataError for what is neither left out nor of its type: a client may send anything."""
+    for name, value in given.items():
+        kind, allowed = (str, "a text") if name in ("split", "episode_id") else (int, "a whole number")
+        if value is not None and type(value) is not kind:
+            raise DataError(f"{name} {visible(repr(value))[:40]}; {allowed} is allowed")
 
 
 def _task(tasks: Sequence[Task], split: str, index: int) -> Task:

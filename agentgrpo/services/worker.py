@@ -12,7 +12,7 @@ or the inherited descriptor of this number. Its process number is sent to the tr
 
 A message is 4 bytes of length, big-endian, and as many bytes of JSON. A reply bears the number of its request. Where
 the function forks, the worker alone replies. The package is not imported, which would take longer than most functions
-do: what becomes of a result is protocol.content_of, spelled out.
+do: its one file that says what becomes of a result, core/parts.py, is loaded by its path.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -140,6 +142,7 @@ def _serve(keeper: int) -> None:
         os.dup2(nothing, fd)
     _go_first()
     hello = _receive(channel)
+    _parts()
     _bound_memory(hello["memory"])
     sys.argv, sys.path[:] = [""], hello["path"]
     try:
@@ -170,15 +173,28 @@ def _reply(function: Callable[..., Any], request: dict[str, Any], max_chars: int
             import asyncio  # takes longer than all else that is imported here, and few need it
 
             result = asyncio.run(result)
-        text = result if isinstance(result, str) else "" if result is None else str(result)
+        text = _parts().text_of(result, "what it returns")
         if not isinstance(result, str) and _ADDRESS.search(text):
             name = type(result).__name__
             raise TypeError(f"the tool returned a {name}; a text, or a number, list or mapping of such, is needed")
         return {"text": text[:max_chars].encode("utf-8", "replace").decode("utf-8")}
     except BaseException as e:
+        if isinstance(e, _parts().NotText):
+            return {"refused": str(e)}
         detail = "".join(traceback.format_exception(e))[-_MAX_DETAIL_CHARS:]
         reply = {"error": _last_line(e), "detail": detail.encode("utf-8", "replace").decode("utf-8")}
         return {**reply, "memory": "short"} if isinstance(e, MemoryError) else reply
+
+
+@cache
+def _parts() -> Any:
+    path = Path(__file__).parents[1] / "core" / "parts.py"
+    spec = spec_from_file_location("agentgrpo_parts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _go_first() -> None:

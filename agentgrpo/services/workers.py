@@ -36,16 +36,26 @@ class _Fell(Exception):
 
 class Workers:
     """At most `processes` at a time, started when needed; each is replaced after `recycle_after` calls. `location`:
-    "module:attribute" of the function. memory_mb: what each may use, of what it writes to. Raises ConfigError."""
+    "module:attribute" of the function. memory_mb: what each may use, of what it writes to. variables: those of its
+    environment; None = all of this process. Raises ConfigError."""
 
-    def __init__(self, location: str, *, processes: int, recycle_after: int, max_chars: int, memory_mb: int) -> None:
+    def __init__(
+        self,
+        location: str,
+        *,
+        processes: int,
+        recycle_after: int,
+        max_chars: int,
+        memory_mb: int,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         if processes < 1 or recycle_after < 1 or max_chars < 1:
             limits = f"processes={processes}, recycle_after={recycle_after}, max_result_chars={max_chars}"
             raise ConfigError(f"tool {location}: {limits}; 1 or more are allowed")
         if memory_mb < 64:
             raise ConfigError(f"tool {location}: memory_mb={memory_mb}; 64 or more is allowed")
         self._location, self._recycle_after = location, recycle_after
-        self._max_chars, self._memory_mb = max_chars, memory_mb
+        self._max_chars, self._memory_mb, self._variables = max_chars, memory_mb, variables
         self._limiter = Limiter(processes)
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -106,7 +116,7 @@ class Workers:
         return self._new()
 
     def _new(self) -> _Worker:
-        worker = _Worker(self._location, self._max_chars, self._memory_mb)
+        worker = _Worker(self._location, self._max_chars, self._memory_mb, self._variables)
         self._all.add(worker)
         return worker
 
@@ -120,7 +130,7 @@ class Workers:
 
 
 class _Worker:
-    def __init__(self, location: str, max_chars: int, memory_mb: int) -> None:
+    def __init__(self, location: str, max_chars: int, memory_mb: int, variables: Mapping[str, str] | None) -> None:
         self.num_calls = self._number = 0
         self._location = location
         limits = {"max_chars": max_chars, "memory": memory_mb * 2**20}
@@ -136,7 +146,7 @@ class _Worker:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     # Sets of texts have one order in every process, so that results do not depend on which one it was.
-                    env={**os.environ, "PYTHONHASHSEED": "0"},
+                    env={**(os.environ if variables is None else variables), "PYTHONHASHSEED": "0"},
                 )
         except OSError as e:
             self._channel.close()

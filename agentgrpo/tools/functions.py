@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import logging
+import os
 import re
 import types
 import typing
@@ -17,8 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agentgrpo.core.errors import ConfigError
+from agentgrpo.core.errors import ConfigError, ToolError
 from agentgrpo.core.messages import ToolSpec
+from agentgrpo.core.secrets import handed, masked, refuse_unset
 from agentgrpo.services.workers import WorkerCrashed, Workers
 from agentgrpo.tools.base import ToolResult, Workspace
 
@@ -36,6 +39,12 @@ from agentgrpo.tools.base import ToolResult, Workspace
 # (transformers.utils.get_json_schema is not used: its "nullable" is not JSON Schema, so that a validator refuses the
 # null it allows, it forbids no unknown arguments, and it takes most of a second to import in every process of a tool.)
 
+_LOG = logging.getLogger(__name__)
+_OF_PYTHON = (
+    *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONPATH", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+    *("TZ", "VIRTUAL_ENV"),
+)
+"""Variables that a function gets beside the harmless ones: Python and its libraries are as in this process."""
 WORKSPACE = "workspace"
 """A parameter of this name that is annotated as Path gets the episode's workspace and is no argument."""
 _SECTION = re.compile(r"(Args|Arguments|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also):\s*")
@@ -156,18 +165,20 @@ class FunctionTool:
     """An exception of the function -> runtime_error with its last line; a crash of its process too, and its being
     killed or short of memory where a second attempt, in a new process, ends alike. What it prints is dropped; what it
     returns is told to the policy (a text as it is, None as nothing, else str() of it, which must hold no address in
-    memory: runtime_error)."""
+    memory: runtime_error). An image is no text: the attempt fails with ToolError."""
 
     def __init__(
         self,
         function: Callable[..., Any],
         *,
+        env: tuple[str, ...] = (),
         processes: int = 4,
         recycle_after: int = 1000,
         max_result_chars: int = 100_000,
         memory_mb: int = 4096,
     ) -> None:
-        """function: a global one of a module that can be imported. processes: calls at a time. recycle_after: calls of
+        """function: a global one of a module that can be imported. env: names of environment variables that it gets
+        beside the usual ones, such as those of its keys. processes: calls at a time. recycle_after: calls of
         one process; 1 = each call has a fresh one, so that no call finds what others have left in it. max_result_chars:
         longer results are cut. memory_mb: of each process; past it the function meets a MemoryError. Raises
         ConfigError."""
@@ -176,6 +187,8 @@ class FunctionTool:
         location = f"{function.__module__}:{function.__qualname__}"
         if function.__module__ == "__main__" or "<" in function.__qualname__:
             raise ConfigError(f"tool {location}: its process cannot import it; define it at the top of a module")
+        refuse_unset(env)
+        self._variables, self._hinted = env, set[str]()
         self.spec = spec_of(function)
         self.exclusive = takes_workspace(function)
         self.at_once = processes
@@ -185,6 +198,7 @@ class FunctionTool:
             recycle_after=recycle_after,
             max_chars=max_result_chars,
             memory_mb=memory_mb,
+            variables=handed((*_OF_PYTHON, *env)),
         )
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace) -> ToolResult:
@@ -194,9 +208,24 @@ class FunctionTool:
             reply = await self._workers.call({"arguments": dict(arguments), "workspace": folder, "seed": seed})
         except WorkerCrashed as e:
             return ToolResult.failed(str(e))
+        if "refused" in reply:
+            raise ToolError(f"tool {self.spec.name}: {reply['refused']}", kind="shape")
+        reply = {key: masked(text, *self._variables) for key, text in reply.items()}
         if "error" in reply:
+            self._hint_at(reply["error"])
             return replace(ToolResult.failed(reply["error"]), detail=reply["detail"])
         return ToolResult.ok(reply["text"])
+
+    def _hint_at(self, error: str) -> None:
+        """Where a function may have asked for a variable that it has not been given."""
+        name = error.removeprefix("KeyError: ").strip("'")
+        if name in os.environ and name not in handed((*_OF_PYTHON, *self._variables)) and name not in self._hinted:
+            self._hinted.add(name)
+            _LOG.warning(
+                "tool %s: %s; the variable %s of this environment is not given to it: name it, as in tools.%s.env=[%s] "
+                "(said once)",
+                *(self.spec.name, error, name, self.spec.name, name),
+            )
 
     async def close(self) -> None:
         await self._workers.close()

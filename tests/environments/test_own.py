@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -248,6 +249,51 @@ async def test_reset_is_given_the_columns_that_it_takes() -> None:
         runner(Shop).rehearse(lacking)
 
 
+PICTURE = {"type": "image", "image": "iVBO"}
+TEXT_PARTS = [{"type": "text", "text": "You see "}, {"type": "text", "text": "a door."}]
+
+
+class Camera:
+    """Shows and tells."""
+
+    shown: Any = None
+    seen: Any = None
+
+    def reset(self) -> Any:
+        return self.shown
+
+    def look(self) -> Any:
+        """Looks."""
+        return self.seen
+
+    def get_reward(self) -> float:
+        return 1.0
+
+
+LOOK = "Action: look\nAction Input: {}\nObservation:"
+
+
+@pytest.mark.parametrize(
+    ("shown", "seen", "message"),
+    [
+        (TEXT_PARTS, TEXT_PARTS, None),
+        ([{"role": "user", "content": TEXT_PARTS}], "You see a door.", None),
+        ([PICTURE, *TEXT_PARTS], "", "what .*:Camera.reset returns has a part of type image; a policy reads text"),
+        ([{"role": "user", "content": [PICTURE]}], "", "what .*:Camera.reset returns has a part of type image"),
+        (None, [*TEXT_PARTS, PICTURE], "what .*:Camera.look returns has a part of type image; a policy reads text"),
+        ({}, "", "Camera.reset returned a dict; a text, messages, an Observation or None is allowed"),
+    ],
+)
+async def test_parts_of_text_are_read_and_images_refused(shown: Any, seen: Any, message: str | None) -> None:
+    episode = await episode_of(type("Camera", (Camera,), {"shown": shown, "seen": seen}), LOOK, DONE)
+    if message is not None:
+        assert episode.failure is not None
+        assert re.search(message, episode.failure.message)
+        return
+    assert [s.text for s in episode.branches[0].segments if "You see a door." in s.text and not s.sampled][1:]
+    assert "'type'" not in "".join(s.text for s in episode.branches[0].segments)
+
+
 @pytest.mark.parametrize(
     ("row", "opening", "columns"),
     [
@@ -343,7 +389,7 @@ async def test_an_error_of_the_class_is_a_failure_of_the_attempt() -> None:
     episode = await episode_of(Forgetful, "a", "b", "c")
     assert episode.failure is not None
     assert (episode.failure.kind, episode.exit) == ("EnvironmentFailure", Exit.ERROR)
-    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone (test_own.py:135 in step)")
+    assert episode.failure.message.endswith("Forgetful.step: OSError: the disk is gone (test_own.py:136 in step)")
 
 
 async def test_what_step_returns_must_be_something_to_say() -> None:

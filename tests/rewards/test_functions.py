@@ -78,6 +78,30 @@ def singular(completion: str, answer: str, **kwargs: Any) -> float:
     return float(completion == answer and kwargs["prompt"] == "Who?")
 
 
+def of_environments(environments: Sequence[Any], **kwargs: Any) -> list[float]:
+    return [environment.reward for environment in environments]
+
+
+def of_ids(completion_ids: list[list[int]], **kwargs: Any) -> list[int]:
+    return [len(ids) for ids in completion_ids]
+
+
+def of_columns(wanted: list[str], **kwargs: Any) -> list[float]:
+    assert wanted == ["figs"] * 3
+    return [float(len(text)) for text in kwargs["completions"]]
+
+
+def logging(
+    completions: list[str], trainer_state: Any, log_metric: Any = None, log_extra: Any = None, **kwargs: Any
+) -> list[float | None]:
+    assert trainer_state.global_step == 0
+    log_metric("share", 0.5)
+    log_metric("share", True)
+    log_extra("length", list(map(len, completions)))
+    log_extra("seen", [text[:3] for text in completions])
+    return [None if not text else 1.0 for text in completions]
+
+
 class Orm:
     def __call__(self, completions: list[str], **kwargs: Any) -> tuple[float, ...]:
         return tuple(map(float, map(len, completions)))
@@ -91,6 +115,11 @@ class Orm:
         (lambda *args: len(args), [1, 1, 1]),
         (trl_chat, [6, 11, 0]),
         (trl_later, [1, 0, 0]),
+        (of_environments, [0.25, 0.25, 0.25]),
+        (of_ids, [2, 2, 2]),
+        (of_columns, [6, 11, 0]),
+        (lambda **columns: [len(columns["prompts"])] * 3, [3, 3, 3]),
+        (lambda episode, **more: len(episode.answer), [6, 11, 0]),
         (verl, [1, 0, 0]),
         (singular, [1, 0, 0]),
         (Orm(), [6, 11, 0]),
@@ -98,7 +127,8 @@ class Orm:
     ],
 )
 async def test_each_shape_is_called_as_its_trainer_calls_it(function: Any, expected: list[float]) -> None:
-    assert totals(await score(function)) == expected
+    episodes = [replace(one, metrics={"reward": 0.25}) for one in attempts()]
+    assert totals(await score(function, *episodes)) == expected
 
 
 async def test_a_function_that_does_not_apply_leaves_the_other_terms() -> None:
@@ -116,6 +146,50 @@ async def test_further_numbers_are_kept() -> None:
     first: RewardResult | None = (await score(verl)).rewards[0]
     assert first is not None
     assert dict(first.parts) == {"mine/length": 6.0}
+    assert first.reason == "mine: pred: Castin"
+
+
+async def test_what_a_function_logs_is_kept() -> None:
+    terms = {"mine": FunctionTerm(logging), "right": Correctness(weight=1.0)}
+    rewards = (await Reward(judge=ExactMatch(), terms=terms).score(group(*attempts()))).rewards
+    assert [one and (dict(one.parts), one.reason) for one in rewards] == [
+        ({"mine/share": 0.75, "mine/length": 6.0}, "mine: seen: Cas"),
+        ({"mine/share": 0.75, "mine/length": 11.0}, "mine: seen: Orl"),
+        ({"mine/share": 0.75, "mine/length": 0.0}, ""),
+    ]
+
+
+def _logs_too_few(completions: list[str], log_extra: Any, **kwargs: Any) -> list[float]:
+    log_extra("seen", completions[:2])
+    return [1.0] * 3
+
+
+def _logs_text(completions: list[str], log_metric: Any, **kwargs: Any) -> list[float]:
+    log_metric("share", "all")
+    return [1.0] * 3
+
+
+def _asks_the_environment(environments: Sequence[Any], **kwargs: Any) -> list[float]:
+    return [getattr(environment, "board", 0.0) for environment in environments]
+
+
+def _asks_the_trainer(trainer_state: Any, **kwargs: Any) -> list[float]:
+    return [trainer_state.global_step / trainer_state.max_steps] * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_logs_too_few, "log_extra('seen') got 2 values for 3 completions; one for each is needed"),
+        (_logs_text, "log_metric('share') is 'all'; a number is allowed"),
+        (_asks_the_environment, "environments[0] has turns, and no board: an environment is closed by then; let get_"),
+        (_asks_the_trainer, "trainer_state has global_step, and no max_steps: a reward is the same at every step"),
+    ],
+)
+async def test_what_cannot_be_logged_or_asked_is_told(function: Any, message: str) -> None:
+    scored = await score(function, *(replace(one, metrics={"turns": 1.0}) for one in attempts()))
+    assert totals(scored) == [None] * 3
+    assert message in messages(scored)[0]
 
 
 async def test_without_a_verdict_an_attempt_is_left_out() -> None:
@@ -189,6 +263,8 @@ async def test_lists_that_are_none_are_told(said: object) -> None:
     "function",
     [
         lambda queries, prompts, labels: 0.0,
+        lambda *args, **kwargs: 0.0,
+        lambda max_length, penalty: None,
         lambda: 0.0,
         lambda a, b: 0.0,
     ],
@@ -213,6 +289,9 @@ def test_a_column_that_the_data_lacks_is_told_at_the_start() -> None:
     with pytest.raises(ConfigError, match="_of_labels asks for labels, and task t0 has no such column; it has answer"):
         reward.refuse_task(TASK)
     reward.refuse_task(task("q", "a", labels="x"))
+    openrlhf = Reward(judge=ExactMatch(), terms={"mine": FunctionTerm(lambda queries, prompts, labels, **kwargs: [])})
+    with pytest.raises(ConfigError, match=r"asks for queries, .*; a reward function takes \(episode\)"):
+        openrlhf.refuse_task(TASK)
 
 
 async def test_messages_are_chosen_by_annotation_setting_or_opening() -> None:
@@ -224,6 +303,7 @@ async def test_messages_are_chosen_by_annotation_setting_or_opening() -> None:
     chat = replace(TASK, messages=(Message(role="system", content="Be brief."), *TASK.messages))
     assert totals(await score(seen, *attempts(of=chat))) == [2, 2, 2]
     assert totals(await score(seen, *attempts(of=chat), messages=False)) == [1, 1, 1]
+    assert totals(await score(seen, *attempts(of=replace(TASK, is_messages=True)))) == [2, 2, 2]
 
 
 async def test_the_completion_is_all_that_follows_the_opening() -> None:

@@ -105,6 +105,7 @@ def test_rows_as_trl_has_them_with_ids_made_of_what_they_ask(tmp_path: Path) -> 
     assert (apples.references, apples.metadata) == ((), {"wanted": "apples", "split": "train"})
     assert (pears.references, pears.metadata) == (("done",), {"split": "train"})
     assert [(m.role, m.content) for m in pears.messages] == [(m["role"], m["content"]) for m in talk]
+    assert {t.id: t.is_messages for t in tasks} == {apples.id: False, pears.id: True, one: True, two: False}
     assert two == f"{one}#2"  # one question, twice
     assert len({one, apples.id, pears.id}) == 3
 

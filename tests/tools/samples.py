@@ -46,7 +46,15 @@ def weather(
 
 def say(what: str) -> Any:
     """Answers in several ways."""
-    return {"text": "caf\u00e9", "none": None, "number": 1.5, "long": "x" * 50, "half": "a\ud800", "list": [1]}[what]
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    picture = [{"type": "image", "data": "iVBO", "mimeType": "image/png"}]
+    ways = {"text": "caf\u00e9", "none": None, "number": 1.5, "long": "x" * 50, "half": "a\ud800", "list": [1]}
+    return {**ways, "parts": parts, "picture": picture}[what]
+
+
+def variable(name: str) -> str:
+    """Reads a variable of its environment."""
+    return os.environ[name]
 
 
 class Thing:

@@ -76,8 +76,28 @@ async def test_results_by_the_content_rule() -> None:
             "\u00e9\n 2 c None ['a'] True ()",
         ]
     async with opened(samples.say, max_result_chars=20) as tool:
-        ways = ("text", "none", "number", "long", "half", "list")
-        assert await texts(tool, *({"what": w} for w in ways)) == ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]"]
+        ways = ("text", "none", "number", "long", "half", "list", "parts")
+        told = ["caf\u00e9", "", "1.5", "x" * 20, "a?", "[1]", "one two"]
+        assert await texts(tool, *({"what": w} for w in ways)) == told
+        with pytest.raises(
+            ToolError, match=r"^tool say: what it returns has a part of type image; a policy reads text"
+        ):
+            await tool.call({"what": "picture"}, PLACE)
+
+
+async def test_a_function_gets_the_variables_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WEATHER_KEY", "k-7h3x9q2z")
+    monkeypatch.setenv("OTHER_KEY", "o-7h3x9q2z")
+    async with opened(samples.variable, env=("WEATHER_KEY",)) as tool:
+        assert await texts(tool, {"name": "WEATHER_KEY"}, {"name": "PATH"}) == ["$WEATHER_KEY", os.environ["PATH"]]
+        for _ in range(2):
+            assert (await tool.call({"name": "OTHER_KEY"}, PLACE)).text == "error: KeyError: 'OTHER_KEY'"
+    [warning] = caplog.messages
+    assert warning.endswith("is not given to it: name it, as in tools.variable.env=[OTHER_KEY] (said once)")
+    with pytest.raises(ConfigError, match=r"^env: the environment variable NO_SUCH_KEY is not set"):
+        FunctionTool(samples.variable, env=("NO_SUCH_KEY",))
 
 
 async def test_an_object_without_a_text_is_an_error_of_the_tool() -> None:

@@ -25,6 +25,7 @@ from agentgrpo.renderers.react import ReactRenderer
 from agentgrpo.rollout.groups import run_episode
 from agentgrpo.tools.base import ToolResult, Workspace
 from agentgrpo.tools.mcp.server import PooledServer
+from agentgrpo.tools.mcp.session import _told_keepers
 from agentgrpo.tools.mcp.toolset import Mcp
 from agentgrpo.tools.toolbox import Toolbox
 from agentgrpo.tools.workspace import EpisodeWorkspace, Workspaces
@@ -89,6 +90,22 @@ def url() -> Iterator[str]:
         assert process.stdout.readline() == "listening\n"
         yield f"http://127.0.0.1:{port}/mcp"
         process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has written is read from /proc")
+@pytest.mark.parametrize(("file", "warnings"), [("{home}/notes.db", 1), (":memory:", 0), ("{session}/notes.db", 0)])
+async def test_a_server_that_keeps_files_for_all_episodes_is_told_once(
+    file: str, warnings: int, workspaces: Workspaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = (*SQLITE, file.replace("{home}", str(tmp_path)))
+    _told_keepers.clear()
+    async with made(command=command) as toolset, opened(workspaces, "train/0|t|0") as a:
+        for statement in (CREATE, INSERT.format("x"), INSERT.format("y")):
+            assert await ask(toolset, a, sql=statement) == ToolResult.ok("[]")
+    told = [message for message in caplog.messages if "other episodes may find" in message]
+    assert len(told) == warnings
+    assert all("has written a file during a call of execute" in message for message in told)
+    assert all("Put {session}" in message for message in told)
 
 
 CREATE, INSERT, SELECT = "create table notes (text)", "insert into notes values ('{}')", "select text from notes"

@@ -17,6 +17,7 @@ from agentgrpo.core.messages import ToolSpec
 from agentgrpo.tools.base import ToolResult
 
 ACT = "act"
+_REF = "#/$defs/"
 _OWN = frozenset({"metadata"})
 """Fields of every action and observation."""
 _CALL = frozenset({"tool_name", "arguments"})
@@ -65,10 +66,10 @@ def form_of(schema: Mapping[str, Any], text_field: str | None = None) -> Form:
             return TextForm(name)
     parameters = {
         "type": "object",
-        "properties": fields,
+        "properties": _inlined(fields, schema.get("$defs") or {}),
         "required": [n for n in schema.get("required", ()) if n in fields],
     }
-    if "$defs" in schema:
+    if _REF in json.dumps(parameters):  # of a definition that holds itself
         parameters["$defs"] = schema["$defs"]
     description = " ".join(str(schema.get("description") or "").split())
     return ActForm(ToolSpec(name=ACT, description=description or "Act in the environment.", parameters=parameters))
@@ -109,6 +110,20 @@ def result_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> Tool
     parts = [part for part in content if isinstance(part, Mapping)]
     text = "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
     return ToolResult.failed(text) if result.get("is_error") or result.get("isError") else ToolResult.ok(text)
+
+
+def _inlined(node: Any, definitions: Mapping[str, Any], within: tuple[str, ...] = ()) -> Any:
+    """A schema with its definitions where they are referred to: a policy reads it, and renderers show properties alone.
+    within: those that it is part of, which stay references."""
+    if isinstance(node, list):
+        return [_inlined(one, definitions, within) for one in node]
+    if not isinstance(node, Mapping):
+        return node
+    name = str(node.get("$ref", "")).removeprefix(_REF)
+    if name in definitions and name not in within:
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined({**definitions[name], **beside}, definitions, (*within, name))
+    return {key: _inlined(value, definitions, within) for key, value in node.items()}
 
 
 def _is_text(field: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from weakref import finalize
@@ -30,8 +31,8 @@ class Aside:
         """function: module:name; it takes and returns JSON, and is called with Python's and numpy's generators seeded.
         what: for messages. timeout_s: of one call, past which its process is ended."""
         self._what, self._timeout_s = what, timeout_s
-        limits = {"recycle_after": _RECYCLE_AFTER, "max_chars": _MAX_CHARS, "memory_mb": _MEMORY_MB}
-        self._shards = [Workers(function, processes=1, **limits) for _ in range(processes)]
+        workers = partial(Workers, recycle_after=_RECYCLE_AFTER, max_chars=_MAX_CHARS, memory_mb=_MEMORY_MB)
+        self._shards = [workers(function, processes=1) for _ in range(processes)]
         finalize(self, _end_all, self._shards)
 
     async def call(self, arguments: Mapping[str, Any], *, key: str = "") -> Any:

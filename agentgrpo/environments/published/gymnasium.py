@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,8 @@ from agentgrpo.core.errors import ConfigError
 from agentgrpo.environments.published.games import GameEnvironments
 from agentgrpo.tasks.seeds import names_of
 
+_IN_MODULE = re.compile(r"[A-Za-z_][\w.]*:[^:]+$")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GymnasiumEnvironments(GameEnvironments):
@@ -19,7 +22,8 @@ class GymnasiumEnvironments(GameEnvironments):
     name = "gymnasium"
 
     id: str | tuple[str, ...]
-    """A registered one, such as FrozenLake-v1, or several; of `function` any name."""
+    """A registered one, such as FrozenLake-v1, or one of another package, such as minigrid:MiniGrid-Empty-5x5-v0, which
+    is imported; or several. Of `function` any name."""
     function: Callable[..., Any] | None = None
     """package.module:function that makes an environment of yours, called with `settings`; null = gymnasium.make."""
     opening: str = "Answer each turn with one action: {actions}.\n"
@@ -33,10 +37,10 @@ class GymnasiumEnvironments(GameEnvironments):
     @cached_property
     def games(self) -> tuple[str, ...]:
         names = names_of(self.id, "environment.id")
-        if odd := [name for name in names if ":" in name]:
+        if self.function is None and (odd := [name for name in names if ":" in name and not _IN_MODULE.match(name)]):
             raise ConfigError(
-                f"environment.id={odd[0]}; a registered id is allowed. An environment of your own is made by "
-                "environment.function=package.module:function, and may be called anything"
+                f"environment.id={odd[0]}; a registered id is allowed, or package.module:ID for one that this module "
+                "registers"
             )
         return names
 

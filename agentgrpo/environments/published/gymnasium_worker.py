@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -19,6 +22,8 @@ from agentgrpo.environments.published.playing import play as played
 _COLOURED = re.compile(r"\x1b\[[0-9;]*m(.*?)\x1b\[0m", re.DOTALL)
 _FIELDS = ("observation", "render", "info", "reward", "actions")
 _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
+_MOST_NUMBERS = 1000
+"""Of a box of whole numbers: more are a picture."""
 
 
 class GymGame:
@@ -31,7 +36,8 @@ class GymGame:
         if not _is_sayable(made.observation_space) or not isinstance(acts, spaces.Discrete | spaces.Text):
             raise ValueError(
                 f"it observes {made.observation_space} and takes {acts}; discrete or text observations, and one "
-                "discrete or text action, are allowed"
+                f"discrete or text action, are allowed, and boxes of up to {_MOST_NUMBERS} whole numbers: give others "
+                "a wrapper, by environment.function"
             )
         if isinstance(acts, spaces.Text):
             self._names: list[str] | None = None
@@ -72,7 +78,11 @@ class GymGame:
     def _told(self, template: str, observation: Any, info: Mapping[str, Any], reward: float) -> str:
         values = {"observation": _plain(observation), "info": _plain(info), "reward": reward, "actions": self._said}
         if "{render" in template:
-            values["render"] = _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
+            if not isinstance(drawn := self._env.render(), str):
+                raise ValueError(
+                    f"it renders a {type(drawn).__name__}; a text is needed: environment.settings.render_mode=ansi"
+                )
+            values["render"] = _COLOURED.sub(r"[\1]", drawn).strip("\n")
         try:
             return template.format(**values)
         except (KeyError, IndexError, TypeError, AttributeError) as e:
@@ -86,7 +96,10 @@ def _seen(text: str, *, is_done: bool = False, reward: float = 0.0, is_invalid: 
 def _is_sayable(space: Any) -> bool:
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return all(map(_is_sayable, space.values() if isinstance(space, spaces.Dict) else space))
-    return isinstance(space, _DISCRETE)
+    if isinstance(space, spaces.Box):
+        return bool(np.issubdtype(space.dtype, np.integer)) and np.prod(space.shape) <= _MOST_NUMBERS
+    is_text = space.dtype is not None and space.dtype.kind == "U"  # of a class of its own, such as MiniGrid's missions
+    return isinstance(space, _DISCRETE) or is_text
 
 
 def _plain(value: Any) -> Any:
@@ -101,10 +114,18 @@ def _plain(value: Any) -> Any:
 def _made(game: str, settings: Mapping[str, Any], function: str | None) -> Any:
     if function is not None:
         return resolve_name(function)(**settings)
+    if ":" in game and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     try:
         return gymnasium.make(game, **settings)
-    except gymnasium.error.Error as e:
-        raise ValueError(" ".join(str(e).split())) from e
+    except (gymnasium.error.Error, ImportError) as e:
+        raise ValueError(" ".join(str(e).split()) + _meant(game)) from e
+
+
+def _meant(game: str) -> str:
+    """Where a package is called as the id begins, it may be what registers it."""
+    package = re.split(r"\W", game)[0].lower()
+    return f" Did you mean '{package}:{game}'?" if ":" not in game and package and find_spec(package) else ""
 
 
 def play(

@@ -313,6 +313,7 @@ class Intake:
                 references=entry.answers,
                 metadata=entry.metadata,
                 data_source=entry.data_source or self._name,
+                is_messages=bool(entry.messages),
             )
             assigned = split or entry.split
             asked = Asked(

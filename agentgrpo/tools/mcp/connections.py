@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentgrpo.core.secrets import masked
+from agentgrpo.core.secrets import handed, masked
 from agentgrpo.services.client import host_of, is_loopback
 from agentgrpo.services.secret import Secret
 from agentgrpo.tools.workspace import clear_away
@@ -26,7 +25,6 @@ from agentgrpo.tools.workspace import clear_away
 logger = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
-_PASSED_ON = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 _EXIT_S = 2.0
 """For a program to end by itself once its input is closed; then it is made to."""
 _HUNG_S = 0.3
@@ -52,6 +50,11 @@ class Connection(Protocol):
     @property
     def reason(self) -> str:
         """Why it is gone, for people; "" where that is not known."""
+        ...
+
+    @property
+    def bytes_kept(self) -> int:
+        """Written to files so far, outside the session's folder; 0 where that is not known."""
         ...
 
     def abandon(self) -> None:
@@ -93,6 +96,12 @@ class ServerProgram:
         said = self._stderr.decode("utf-8", "replace").strip().splitlines()
         return self._hidden(f"{self._end}: {said[-1]}" if said else self._end)[-500:]
 
+    @property
+    def bytes_kept(self) -> int:
+        """Linux: of the program and all that it has started. With a folder of the session it is not known whether they
+        lie in there."""
+        return 0 if self._folder is not None else _written(self._process.pid)
+
     def _hidden(self, text: str) -> str:
         return masked(text, *self._variables)
 
@@ -110,8 +119,7 @@ class ServerProgram:
             raise
 
     async def _start(self) -> Streams:
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment |= {name: os.environ[name] for name in self._variables}
+        environment = handed(self._variables)
         command = self._command
         if any(SESSION in word for word in command):
             self._folder = self._new_folder()
@@ -227,6 +235,17 @@ class ServerProgram:
             self.ended.set()
 
 
+def _written(pid: int) -> int:
+    """Bytes that a process and those below it have written to files; pipes and sockets are none."""
+    total = 0
+    with suppress(OSError, ValueError):
+        told = Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()
+        total += int(told[told.index("write_bytes:") + 1])
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            total += sum(_written(int(child)) for child in children.read_text(encoding="ascii").split())
+    return total
+
+
 class Endpoint:
     """A server behind a URL (streamable HTTP). `secret`: a key it asks for. Bodies are uncompressed and each at most
     max_message_bytes long; the proxies of the environment are used, except for this machine itself."""
@@ -238,6 +257,10 @@ class Endpoint:
         self._secret = secret
         self._max_message_bytes = max_message_bytes
         self._stack = AsyncExitStack()
+
+    @property
+    def bytes_kept(self) -> int:
+        return 0
 
     def abandon(self) -> None:
         """There is nothing to wait for."""

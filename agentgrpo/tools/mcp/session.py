@@ -28,6 +28,14 @@ _LAST_WORDS_S = 1.0
 _KINDS = {mcp_types.CONNECTION_CLOSED: "transport", mcp_types.PARSE_ERROR: "garbage"}
 _MAX_TOOLS = 1000
 
+_KEEPS = (
+    "%s has written a file during a call of %s, and has no folder of its session: other episodes may find what this "
+    "one leaves. Put {session}, a folder that each session has to itself, where it keeps its files, as in "
+    "tools.mcp.command='env MEMORY_FILE_PATH={session}/memory.jsonl npx -y @modelcontextprotocol/server-memory'"
+)
+_told_keepers: set[str] = set()
+"""Servers of which that has been said."""
+
 
 class McpSession:
     """All of it happens on one event loop. `shown` names the server in messages. timeout_s: of a call. start_timeout_s:
@@ -98,6 +106,7 @@ class McpSession:
         client = self._client
         if name in self._changed:
             await self._check(name)
+        kept = self._connection.bytes_kept
         try:
             async with asyncio.timeout(self._timeout_s):
                 result = await client.call_tool(name, arguments)
@@ -113,6 +122,9 @@ class McpSession:
         except (ValidationError, RuntimeError) as e:
             raise ToolError(f"{self._shown}: {name} answered with nonsense: {str(e)[:200]}", kind="garbage") from e
         self.has_answered = True
+        if self._shown not in _told_keepers and self._connection.bytes_kept > kept:
+            _told_keepers.add(self._shown)
+            logger.warning(_KEEPS, self._shown, name)
         if result.is_error:
             await self._check(name)
             return ToolResult.failed(_text_of(result))

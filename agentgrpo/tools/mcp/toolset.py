@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentgrpo.core.concurrency import uncounted
 from agentgrpo.core.errors import ConfigError, did_you_mean
 from agentgrpo.core.messages import ToolSpec
-from agentgrpo.core.secrets import masked
+from agentgrpo.core.secrets import masked, refuse_unset
 from agentgrpo.services.client import host_of
 from agentgrpo.services.client import shown as shown_url
 from agentgrpo.services.secret import Secret
@@ -186,9 +185,7 @@ def _way(
         return lambda: Endpoint(url, key, max_message_bytes=max_message_bytes), f"MCP server {shown_url(url)}"
     if api_key_env is not None:
         raise ConfigError(f"api_key_env={api_key_env} is for a url; a command gets the variables named in env")
-    for name in env:
-        if name not in os.environ:
-            raise ConfigError(f"env: the environment variable {name} is not set; set it, or leave it out")
+    refuse_unset(env)
     program = [_found(words[0]), *words[1:]]
     return lambda: ServerProgram(
         program, env, max_message_bytes=max_message_bytes, new_folder=folders.new_directory

@@ -43,12 +43,25 @@ def test_any_other_action_is_a_tool_whose_arguments_are_the_fields(fields: dict[
     assert isinstance(form, ActForm)
     assert form.spec.name == "act"
     assert form.spec.description == "What is done."
-    assert form.spec.parameters == {
-        "type": "object",
-        "properties": fields,
-        "required": [*fields],
-        "$defs": {"Kind": {"enum": [1]}},
+    assert form.spec.parameters == {"type": "object", "properties": fields, "required": [*fields]}
+
+
+def test_definitions_stand_where_they_are_referred_to() -> None:
+    move = {"enum": ["north", "south"], "title": "Move", "type": "string"}
+    leaf = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Leaf"}}}
+    pair = {"type": "array", "items": {"$ref": "#/$defs/Move"}}
+    fields = {"move": {"$ref": "#/$defs/Move", "default": "north"}, "both": {"$ref": "#/$defs/Pair"}}
+    form = form_of({**action(**fields), "$defs": {"Move": move, "Pair": pair}})
+    assert isinstance(form, ActForm)
+    assert form.spec.parameters["properties"] == {
+        "move": {**move, "default": "north"},
+        "both": {"type": "array", "items": move},
     }
+    assert "$defs" not in form.spec.parameters
+    again = form_of({**action(leaf={"$ref": "#/$defs/Leaf"}, number=NUMBER), "$defs": {"Leaf": leaf}})
+    assert isinstance(again, ActForm)
+    assert again.spec.parameters["properties"]["leaf"] == leaf
+    assert again.spec.parameters["$defs"] == {"Leaf": leaf}
 
 
 def test_a_field_can_be_named_that_takes_the_text() -> None:

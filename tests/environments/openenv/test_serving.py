@@ -92,6 +92,13 @@ def test_what_the_ideal_policy_says_is_worth_the_same_to_a_client_of_openenv(des
             for seed in ("%9999999999d", 1.5, True, [1]):  # the first would be a text of 10 GB, as a format
                 with pytest.raises(RuntimeError, match="; a whole number is allowed"):
                     await env.reset(seed=seed)
+            with pytest.raises(
+                RuntimeError, match=r"reset has no argument difficulty; seed, episode_id, split and ind"
+            ):
+                await env.reset(difficulty="hard")
+            for wrong in ({"split": ["test"]}, {"split": 3}, {"episode_id": 7}):
+                with pytest.raises(RuntimeError, match=r"(split|episode_id) .*; a text is allowed"):
+                    await env.reset(**wrong)
 
     with served(*ALMANAC, *SHORT) as url:
         asyncio.run(play(url))

@@ -92,13 +92,37 @@ async def test_texts_are_as_they_are(made: Make) -> None:
     assert (episode.metrics["invalid_actions"], episode.metrics["score"]) == (1.0, 1.0)
 
 
+async def test_a_module_is_imported_by_the_spelling_of_gymnasium(made: Make) -> None:
+    id = "tests.environments.published.echo:published/Echo-v0"
+    episode = await attempt(made(id=id, settings={"word": "Velmor"}), task(id), ["Velmor"])
+    assert episode.metrics["score"] == 1.0
+
+
+async def test_minigrid_is_played_as_it_is_published(made: Make) -> None:
+    pytest.importorskip("minigrid")
+    id = "minigrid:MiniGrid-Empty-5x5-v0"
+    actions = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+    template = "{observation[mission]}, facing {observation[direction]}: {observation[image]}"
+    way = ["forward", "forward", "right", "forward", "forward"]
+    episode = await attempt(made(id=id, actions=actions, template=template), task(id), way)
+    assert "get to the green goal square, facing 0: [[[2, 5, 0]," in said(episode)[0]
+    assert "facing 1:" in said(episode)[3]
+    assert episode.turn_rewards == pytest.approx((0.0, 0.0, 0.0, 0.0, 1 - 0.9 * 5 / 100))
+    with pytest.raises(ConfigError, match=r"Did you mean 'minigrid:MiniGrid-Empty-5x5-v0'\?"):
+        made(id="MiniGrid-Empty-5x5-v0").rehearse(task("MiniGrid-Empty-5x5-v0"), max_context=2048)
+
+
 def test_environments_that_cannot_begin(made: Make) -> None:
     for options, message in (
         ({"id": "CartPole-v1"}, r"CartPole-v1: it observes Box\(.*discrete or text observations, and one discrete"),
         ({"id": "FrozenLak-v1"}, "Environment `FrozenLak` doesn't exist"),
         ({**LAKE, "actions": ("left", "right")}, r"it takes 4 actions; environment\.actions names 2"),
         ({**LAKE, "template": "{board}"}, r"'board'\); observation, render, info, reward, actions are allowed"),
-        ({"id": "mine:Env-v0"}, r"environment\.id=mine:Env-v0; a registered id is allowed"),
+        ({"id": "no.such.module:Env-v0"}, "no.such.module:Env-v0: No module named 'no'"),
+        ({"id": "json:Env-v0"}, "Environment `Env` doesn't exist"),
+        ({"id": "JSON-v0"}, r"`JSON` doesn't exist.* Did you mean 'json:JSON-v0'\?"),
+        ({"id": "a:b:c"}, r"environment\.id=a:b:c; a registered id is allowed, or package\.module:ID"),
+        ({"id": "CliffWalking-v1", "template": "{render}"}, r"it renders a NoneType; a text is needed: .*=ansi"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:
             made(**options).rehearse(task(str(options["id"])), max_context=2048)
