@@ -25,8 +25,9 @@ from agentgrpo.core.commands import VERBS, Command, VerbResult
 
 OWN_DATA = ("task.questions=q.jsonl", "task.corpus=c.jsonl", "model.path=m")
 PRESETS = [(group, name) for group, names in presets().items() for name in names]
-WHOLE = [(group, name) for group, name in PRESETS if group != "experiment" and (group, name) != ("reward", "own")]
-"""Those that say every argument; the terms of reward=own are the user's."""
+OF_USER = [("reward", "own"), ("environment", "own")]
+WHOLE = [(group, name) for group, name in PRESETS if group != "experiment" and (group, name) not in OF_USER]
+"""Those that say every argument; that of OF_USER has the class of a user."""
 SOURCES = [f for f in sorted(Path(agentgrpo.__file__).parent.rglob("*.py")) if f.name != "settings.py"]
 JOBS: list[dict[str, Any]] = []
 

@@ -54,7 +54,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (float, False, "k=false; a number is allowed"),
     (bool, 1, "k=1; true or false is allowed"),
     (bool, "true", "k='true'; true or false is allowed"),
-    (str, 3, "k=3; a text is allowed"),
+    (str, 3, "k=3; a text is allowed; quotes make a text of it: KEY='\"VALUE\"'"),
     (str, None, "k=null; a text is allowed"),
     (Count, 0, "k=0; a whole number >= 1 is allowed"),
     (CountOrZero | None, -1, "k=-1; a whole number >= 0, or null is allowed"),

@@ -272,7 +272,7 @@ async def test_who_comes_while_too_many_wait_is_told_to_come_again() -> None:
         assert headers["retry-after"] == "1"
         there = client(f"{url}/retrieve", backoff_s=0.01)
         patient = asyncio.create_task(there.search("c", top_k=1))
-        await _until(lambda: there.counts["http_500"] == 1)
+        await _until(lambda: there.counts["refused"] == 1)
         gate.set()
         assert await patient == CORPUS[:1]
         assert (await first)[0] == 200
