@@ -34,8 +34,14 @@ __all__ = ["desk"]
 HERE = "tests.environments.bad_numbers"
 PAID = ["reward=environment"]
 PROGRAM = ["environment=program", "environment.reward_range=[0,1]"]
-UNSAID = "a reward term reads environment.reward, which "
+UNSAID = "a reward term reads environment.reward, and the environment "
 """Where None says that there is no reward, and a text that it is the answer."""
+NONE: Mapping[str, str] = {
+    "score": "",
+    "term": f"reward term {HERE}:term returned None, which is no verdict",
+    **dict.fromkeys(["get_reward", "attribute", "program"], UNSAID),
+}
+"""Where None is no number that is wrong, but no verdict -> what is said of it."""
 PLACES: Mapping[str, tuple[list[str], str]] = {
     "reward": ([f"environment={HERE}:World", *PAID], "World.step: reward "),
     "metrics": ([f"environment={HERE}:World", "environment.where=metrics", *PAID], "World.step: m "),
@@ -191,9 +197,10 @@ def test_what_is_no_number_costs_the_attempt_that_said_it_and_no_other(desk: Pat
     for i, value in enumerate(v for named in VALUES for v in ("", named, "")):
         for record in (with_values[f"q{i}/0"], with_values[f"q{i}/1"]):
             if value.startswith("bad"):
-                is_said = place in ("reward", "metrics", "score", "term", "judge") or value != "bad none"
-                is_said &= place != "program" or "text" not in value
-                assert (message if is_said else UNSAID) in said(record), (value, said(record))
+                is_answer = place == "program" and "text" in value
+                told = NONE.get(place, message) if value == "bad none" else UNSAID if is_answer else message
+                assert told in said(record), (value, said(record))
+                assert bool(told) == bool(said(record))
                 assert len(said(record)) < 900
             else:
                 assert said(record) == "", value
