@@ -539,6 +539,25 @@ def test_resume_takes_the_runs_own_configuration(run_dir: Path) -> None:
     assert job("resume", str(run_dir))[0] == config
 
 
+def test_files_of_a_run_are_named_from_where_it_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there / "runs" / "own", here):
+        folder.mkdir(parents=True)
+    (there / "q.jsonl").write_text("{}\n")
+    monkeypatch.chdir(there)
+    settings = ("experiment=none", "model.path=m", "task.questions=q.jsonl", "run.dir=runs/own")
+    (there / "runs" / "own" / "config.yaml").write_text(job("train", *settings)[1].snapshot, encoding="utf-8")
+    assert job("resume", "runs/own")[0]["task"]["questions"] == "q.jsonl"
+    capsys.readouterr()
+    monkeypatch.chdir(here)
+    assert main(["resume", "../there/runs/own"]) == 2
+    said = f"task.questions=q.jsonl is not here; the run was begun in {there}: go there, or set task.questions"
+    assert said in capsys.readouterr().err
+    assert job("resume", "../there/runs/own", "task.questions=../there/q.jsonl")[0]["model"]["path"] == "m"
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

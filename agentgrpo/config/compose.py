@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,6 +253,32 @@ def run_of(checkpoint: str | None, overrides: Sequence[str]) -> str | None:
     return str(run_dir) if (run_dir / SNAPSHOT).is_file() else None
 
 
+_FILES = ("path", "questions", "corpus", "web_corpus")
+"""Last words of the settings that name a file or folder."""
+
+
+def _refuse_elsewhere(snapshot: Mapping[str, Any], run_dir: Path, given: Set[str]) -> None:
+    """Raise ConfigError for a file that the run names from the directory in which it was begun, where that is another
+    one. given: keys that the command line sets."""
+    written = Path(str(snapshot["run"].get("dir") or ""))
+    parts, here = written.parts, run_dir.resolve()
+    if not parts or written.is_absolute() or here.parts[-len(parts) :] != parts:
+        return
+    begun_in = Path(*here.parts[: -len(parts)])
+    for key, value in _leaves(snapshot):
+        is_named = key.rpartition(".")[2] in _FILES and isinstance(value, str) and value and key not in given
+        if is_named and not Path(value).exists() and (begun_in / value).exists():
+            raise ConfigError(f"{key}={value} is not here; the run was begun in {begun_in}: go there, or set {key}")
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: bool) -> tuple[Composition, list[str]]:
     """From a run's own configuration, wherever its directory is now: to go on in it (`resumes`), or for another run, in
     which a preset that the overrides choose takes the place of what the run has there. What it may not do by itself
@@ -267,6 +293,7 @@ def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: b
                 f"{override.input_line}: a resumed run keeps its presets and its directory; single keys can be set, "
                 "such as run.max_steps=200"
             )
+    _refuse_elsewhere(snapshot, Path(run_dir), {*by_key(overrides)})
     snapshot["run"]["dir"] = None
     configs = known.folders[0]
     primary = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(configs / "config.yaml")))
