@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_a_budget_stops_a_run_at_its_last_whole_step_and_a_larger_one_goes_on(
         message = capsys.readouterr().err
         assert len(queries_of(live.vdb)) + len(queries_of(live.web)) - before == limit
         assert f"budget.per_run.money={limit}, {limit} of {limit} are spent" in message
-        assert f"agentgrpo resume '{run_dir}'" in message
+        assert f"agentgrpo resume {shlex.quote(str(run_dir))}" in message
         assert message.rstrip().endswith(f"budget.per_run.money={2 * limit}")
         assert [row["step"] for row in rows(run_dir / "metrics.jsonl")] == [0]
         assert (run_dir / "checkpoints" / "step-000001").is_dir()
