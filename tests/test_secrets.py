@@ -379,3 +379,11 @@ def test_a_key_that_is_left_out_is_no_secret(nothing: str) -> None:
     record = '{"error":null,"done":true,"why":"none"}'
     with guarded([f"engine.api_key_env={nothing}"]):
         assert masked(record) == record
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD"])
+def test_the_directory_of_a_shell_is_no_password(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "/home/mara/a-project")
+    monkeypatch.setenv("DB_PWD", "/home/mara/b-project")
+    told = "file:///home/mara/a-project/view.html, /home/mara/b-project"
+    assert masked(told) == "file:///home/mara/a-project/view.html, $DB_PWD"

@@ -43,6 +43,8 @@ _CLEAR = {
 _NAMES = {"key", "sig", "signature", *_CLEAR}
 """How the names of options, headers, environment variables and parameters of URLs end that hold a secret. Of settings
 only _CLEAR and _KEYS, for questions, answers and documents have keys too."""
+_OF_SHELL = ("PWD", "OLDPWD")
+"""Variables with the name of a password, in which a shell keeps directories."""
 _KEYS = re.compile(r"(?:api|access|secret|private|auth|signing)_?key|\w*(?:token|password|secret)", re.IGNORECASE)
 _MISSPELT = ("api_key", "access_token", "auth_token", "token", "password", "secret", "credentials")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -208,7 +210,8 @@ def keep_typed(words: Sequence[str]) -> None:
 def _in_variable(name: str, value: str) -> tuple[str, ...]:
     """What of an environment variable is a secret that no configuration names: by its name, or in a URL."""
     is_word = value.isalpha() and len({value, value.lower(), value.upper()}) < 3
-    whole = (value,) if says_secret(name) and len(value) >= 8 and not is_word else ()
+    is_whole = says_secret(name) and name not in _OF_SHELL and len(value) >= 8 and not is_word
+    whole = (value,) if is_whole else ()
     return (*whole, *(secret for _, secret in found_in(value) if len(secret) >= 8))
 
 
