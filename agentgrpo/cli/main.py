@@ -74,7 +74,7 @@ def _run(words: list[str]) -> int:
 
 
 def run_one(argv: Sequence[str]) -> Path:
-    """The directory of the one run of a command line, for a program: what went wrong is raised as it is."""
+    """The directory of the one run of a command line, for a program. Errors are raised, not printed."""
     with guarded(argv):
         return _run_one(argv)
 

@@ -213,7 +213,7 @@ def _refuse_weights(arguments: Mapping[str, Any], foreign: str | None) -> None:
 
 
 def _say_what(run_dir: Path, **folders: str | None) -> None:
-    """Of which weights the evaluation is, for those who read it."""
+    """Record the folders of the evaluated weights beside the evaluation."""
     found = {name: str(Path(folder).absolute()) if folder else None for name, folder in folders.items()}
     write_atomic(run_dir / EVALUATED, (json.dumps(found, indent=2) + "\n").encode())
 

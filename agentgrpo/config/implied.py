@@ -41,8 +41,9 @@ class Implied(NamedTuple):
 
 
 def implied(overrides: Sequence[str], presets: Presets, *, learns: bool = True) -> Implied:
-    """Of normalised overrides. learns: by reinforcement, for which there is a recipe. Raises ConfigError for a key
-    whose preset cannot be told, or is another than that which is named."""
+    """Normalised overrides with the presets that they imply, and the notes on these. learns: the run learns by
+    reinforcement, and there is a recipe for that. Raises ConfigError for a key that several presets have, and for a key
+    that the chosen preset does not have."""
     line = _Line([*overrides], presets)
     notes = [*line.tools(), *line.renamed(), *line.one_turn(), *line.owners(), *line.tested()]
     if own := brought(line.overrides):

@@ -47,7 +47,7 @@ _ROWS = {
     "shown": (str,),
     "repeats": (int,),
 }
-_HELD = {"done": (Exit, NoneType), "answer": (str, NoneType), **_ROWS}
+_HELD = {"done": (Exit, NoneType), "answer": (str, NoneType), "seat": (str,), **_ROWS}
 """Field of an Observation -> what it may hold; of _ROWS each of several."""
 NO_TOOLS = frozenset({"reset", "close", *REWARD})
 """Public methods that are the environment's own business."""

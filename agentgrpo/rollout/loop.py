@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from agentgrpo.core.concurrency import off_loop
-from agentgrpo.core.errors import EnvironmentFailure, boundary
+from agentgrpo.core.errors import BadValue, EnvironmentFailure, boundary
 from agentgrpo.core.numbers import named, number, row
 from agentgrpo.core.types import Branch, Episode, Exit, Task, ToolRecord
 from agentgrpo.engines.base import Engine, SamplingParams
@@ -100,6 +100,8 @@ class PolicyRunner:
         while True:
             if observation.seat or observation.done is None:  # the last word is for the seat that took the last turn
                 seat = observation.seat
+            if len({bool(name) for name in (*record.contexts, seat)}) > 1:
+                raise BadValue(f"{record.name}: some observations name a seat and some do not; name it in each of them")
             before = record.contexts.get(seat)
             if before is None and observation.done is not None:
                 break
@@ -203,7 +205,14 @@ class _Record:
         return replace(self.episode(of), outcome=outcome)
 
     def _pay_seats(self) -> None:
-        """Each seat is paid for its turns, and at the end: by name, or as all of them are. `reward` is the mean."""
+        """Each seat is paid for its turns, and at the end: by name, or as all of them are. `reward` is the mean.
+        Raises BadValue for a reward that no seat gets."""
+        given = {name.removeprefix("reward/") for name in self.metrics if name.startswith("reward/")}
+        if (unknown := given - self.seats.keys()) and self.seats.keys() - given:
+            raise BadValue(
+                f"{self.name}.score pays {', '.join(sorted(unknown))}; the seats that took a turn are "
+                f"{', '.join(self.seats)}: pay these"
+            )
         rewards = list(self.rewards)
         if by_turn := self.metrics_by_turn.get("reward"):
             rewards = [a + b for a, b in zip_longest(rewards, by_turn, fillvalue=0.0)]

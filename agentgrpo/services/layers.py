@@ -191,7 +191,7 @@ class Budgeted:
 
     async def _refuse(self, refusal: Refusal) -> None:
         """Returns where calls under way may come to less than was set aside for them. Else raises BudgetSpent, when
-        they have ended: what is paid for is recorded."""
+        they have ended, so that every paid call is recorded."""
         calls = dict(self._calls.get())
         if refusal.key.endswith("money") and (estimated := [task for task, estimate in calls.items() if estimate]):
             await asyncio.wait(estimated, return_when=asyncio.FIRST_COMPLETED)

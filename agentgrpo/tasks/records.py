@@ -164,7 +164,7 @@ _HEAD = re.compile(
 
 def list_of(path: Path) -> tuple[str, int] | None:
     """("", where the file's list begins), or ("data", where it begins) of a file that is one object whose first list is
-    called data or Data; None for any other file, such as JSON lines. Offsets count characters."""
+    called data or Data. Any other file, such as JSON lines, gives None. Offsets count characters."""
     with open_text(path, "replace") as file:
         head = file.read(1 << 16)
     if head.lstrip()[:1] == "[":

@@ -95,6 +95,35 @@ async def test_each_seat_is_paid_what_it_won() -> None:
     assert episode.metrics_by_turn["reward"] == (0.0, 1.0, 0.0, -1.0)
 
 
+class Misnamed(Duel):
+    async def score(self, episode: Episode) -> Mapping[str, Any]:
+        return {"rewards": {"White": 1.0, "black": -1.0}}
+
+
+class Unnamed(Duel):
+    async def step(self, turn: Turn) -> Observation:
+        return replace(await super().step(turn), seat="")
+
+
+class Numbered(Duel):
+    async def reset(self, task: Task) -> Observation:
+        return replace(await super().reset(task), seat=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Misnamed, "Misnamed.score pays White; the seats that took a turn are white, black: pay these"),
+        (Unnamed, "some observations name a seat and some do not; name it in each of them"),
+        (Numbered, "Numbered.reset: seat has a int; str is allowed"),
+    ],
+)
+async def test_a_seat_that_is_none_is_a_failure_that_names_it(kind: type, said: str) -> None:
+    failure = (await episode_of(kind, "aaa", "b", "cc", "d")).failure
+    assert failure is not None
+    assert said in failure.message
+
+
 async def test_what_belongs_to_turns_is_in_the_order_of_the_branches() -> None:
     episode = await episode_of(Paid, "aaa", "b", "cc", "dddd")
     assert texts(episode) == [["aaa", "cc"], ["b", "dddd"]]

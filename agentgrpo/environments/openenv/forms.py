@@ -46,8 +46,8 @@ Form: TypeAlias = TextForm | ActForm | McpForm
 
 
 def form_of(schema: Mapping[str, Any], text_field: str | None = None) -> Form:
-    """Of the JSON schema of a server's actions. text_field: the field that takes the policy's text, whatever others
-    there are. Raises ConfigError for one that is none."""
+    """Read the JSON schema of a server's actions. text_field: the field that takes the policy's text, whatever other
+    fields there are. Raises ConfigError for a text_field that the schema does not have."""
     fields = {
         name: field
         for name, field in (schema.get("properties") or {}).items()
@@ -114,7 +114,7 @@ def result_of(observation: Mapping[str, Any], shown: Sequence[str] = ()) -> Tool
 
 def _inlined(node: Any, definitions: Mapping[str, Any], within: tuple[str, ...] = ()) -> Any:
     """A schema with its definitions where they are referred to: a policy reads it, and renderers show properties alone.
-    within: those that it is part of, which stay references."""
+    within: the definitions that enclose the node; a reference to one of these stays, for it would have no end."""
     if isinstance(node, list):
         return [_inlined(one, definitions, within) for one in node]
     if not isinstance(node, Mapping):

@@ -156,7 +156,7 @@ def _tools(record: TrajectoryRecord, clock: Mapping[str, Any]) -> list[dict[str,
 
 
 def rounded(values: Sequence[float]) -> list[float | None]:
-    """To DIGITS decimals; None where it is not finite."""
+    """To DIGITS decimals; None for a number that is not finite."""
     if math.isfinite(sum(values)):
         return [round(value, DIGITS) or 0 for value in values]  # no -0.0
     return [(round(value, DIGITS) or 0) if math.isfinite(value) else None for value in values]

@@ -488,7 +488,7 @@ FORMATS: Mapping[str, QuestionFormat] = {
 
 
 def format_of(node: Node) -> str:
-    """The name of the format that a record is of. Raises DataError where it is none."""
+    """The name of a record's format. Raises DataError for a record of no known format."""
     record = node.object()
     for name, format in FORMATS.items():
         if format.fits(record):

@@ -30,7 +30,7 @@ from agentgrpo.tasks.questions.splitting import Asked, Shares, limited
 from agentgrpo.tasks.records import Node, read_passages, read_records, read_thesaurus, rows_of
 from agentgrpo.tasks.tables import is_stored, stored_parts
 
-# --- The nodes `task.sources.NAME` and `task.sources.NAME.filter`: what is read, and what of it is used.
+# --- The nodes `task.sources.NAME` and `task.sources.NAME.filter`: the files of a source, and the choice of its rows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

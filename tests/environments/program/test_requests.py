@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -169,10 +170,14 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)
 def test_what_changes_nothing_is_taken(dialect: ProgramDialect) -> None:
     neutral = NEUTRAL[dialect.path]
+    least = {k: neutral[k] for k in ("messages", "input", "max_tokens") if k in neutral}
+    bare = dialect.request_of(json.dumps(least).encode(), SAMPLING, (), {})
     for key, value in neutral.items():
-        least = {k: neutral[k] for k in ("messages", "input", "max_tokens") if k in neutral}
-        dialect.request_of(json.dumps({**least, key: value}).encode(), SAMPLING, (), {})
-    dialect.request_of(json.dumps(neutral).encode(), SAMPLING, (), {})
+        request = dialect.request_of(json.dumps({**least, key: value}).encode(), SAMPLING, (), {})
+        assert request == replace(bare, is_parallel=request.is_parallel), key
+        assert request.is_parallel or key in ("parallel_tool_calls", "tool_choice")
+    together = dialect.request_of(json.dumps(neutral).encode(), SAMPLING, (), {})
+    assert together == replace(bare, is_parallel=together.is_parallel)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda d: d.path)

@@ -58,7 +58,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     "message": {"status": "in_progress", "content": []},
     "function_call": {"status": "in_progress", "arguments": ""},
 }
-"""Type of an item -> what is other where it is begun."""
+"""Type of an item -> the fields that differ while the item is in progress."""
 
 
 def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
