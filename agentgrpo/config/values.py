@@ -2,7 +2,7 @@
 
 An annotation says what is allowed: `Literal["a", "b"]`, `int | None`, `Annotated[float, Gt(0), Le(1)]`. Pydantic checks
 it, strictly: "1" is no number, 1.5 no whole number, true neither, null is allowed only where None is. A refusal is one
-line with the given value and the allowed ones. Pydantic is imported with the first value: `agentgrpo --help` needs none.
+line with the given and the allowed value. Pydantic is imported with the first value; `agentgrpo --help` needs none.
 """
 
 from __future__ import annotations
