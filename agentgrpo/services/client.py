@@ -342,11 +342,11 @@ class JsonClient:
         what = masked(str(error))
         if call.refusals and not call.is_refused:
             what += f"; it has refused {call.refusals} attempts, the last with {call.refusal}"
-        if call.is_refused or call.is_waiting:
+        if takes_no_more := call.is_refused or call.is_waiting:
             self._rate.give_up(call.began)
-            what += (
-                f"; it takes no more calls, and {self._setting}={self._timeout_s:g} has a call wait no longer: raise it"
-            )
+            what += "; it takes no more calls"
+        if takes_no_more or call.refusals:
+            what += f", and {self._setting}={self._timeout_s:g} has a call wait no longer: raise it"
         error = self._error(f"{self.shown}, attempt {call.refusals + call.failures}: {what}", kind=error.kind)
         logger.log(self._log_level, "%s", error)
         return error
