@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain, repeat, takewhile
+from itertools import accumulate, chain, repeat, takewhile
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -151,6 +151,8 @@ class Segment:
     """It was sampled, and is not trained."""
     end: str = ""
     """How `text` spells the token that ended the turn."""
+    grammar: str = ""
+    """Held the turn while it was sampled; "" = the policy was free."""
     acts: str = ""
     """What its renderer read in a turn, a letter each: T(hought), S(earch, or any other call), A(nswer); I of what
     answers calls. "" = no renderer has read it."""
@@ -195,6 +197,15 @@ class Branch:
             return None
         trained = ((s.is_trained and s.logprobs) or repeat(0.0, len(s.token_ids)) for s in self.segments)
         return tuple(chain.from_iterable(trained))
+
+    @property
+    def grammars(self) -> tuple[tuple[int, int, str], ...]:
+        """As TrainingSample has them."""
+        ends = accumulate(len(s.token_ids) for s in self.segments)
+        pairs = zip(self.segments, ends, strict=True)
+        return tuple(
+            (end - len(s.token_ids), len(s.token_ids), s.grammar) for s, end in pairs if s.is_trained and s.grammar
+        )
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -382,6 +393,8 @@ class TrainingSample:
     """Length of the prefix that every sample of the group shares."""
     policy_version: int | None
     """Of the oldest weights that sampled a token of it; None = none has."""
+    grammars: tuple[tuple[int, int, str], ...] = ()
+    """(first token, number of tokens, grammar) of each trained turn that was held to one, in order."""
 
     def __post_init__(self) -> None:
         n, mask = len(self.token_ids), len(self.loss_mask)

@@ -29,6 +29,9 @@ class SamplingParams:
     opening: int = 0
     """Tokens that the context opens with and other contexts too, of this episode or of others: instructions. An engine
     may compute these once for all. What is sampled does not depend on whether it does."""
+    grammar: str = ""
+    """Holds the turn (engines.grammar); "" = the policy is free. An engine that cannot do so raises EngineError of kind
+    grammar."""
 
     def __post_init__(self) -> None:
         if (

@@ -31,6 +31,7 @@ from agentgrpo.engines.attention import engine_mode
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey
 from agentgrpo.engines.cache import CacheShape, budget_within, bytes_of
 from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.grammar import Matcher, Support
 from agentgrpo.engines.kernels.last_layer import last_layer_rows
 from agentgrpo.engines.kernels.linear import PackedLinears
 from agentgrpo.engines.limits import refuse_context, refuse_least, refuse_other_attention
@@ -84,6 +85,7 @@ class HFEngine:
         self._modules, self._run_seed = list(self._model.modules()), run_seed
         self._linears = PackedLinears(self._model)
         self._deterministic, self._vocab_size = deterministic, int(config.vocab_size)
+        self._tokenizer = tokenizer
         self._rules, self._vocabulary = StopRules(tokenizer), Vocabulary.of(self._vocab_size, tokenizer)
         self._shape = CacheShape.of(self._model)
         if kv_budget is None:
@@ -122,6 +124,8 @@ class HFEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         turn = self._turn(token_ids, sampling, key)
+        if sampling.grammar:
+            turn.held = await asyncio.to_thread(Matcher, sampling.grammar, self._tokenizer)
         self._schedule.add(turn)
         self._wake()
         try:
@@ -289,7 +293,10 @@ class HFEngine:
     def _draw(self, logits: Tensor, turns: Sequence[EngineTurn]) -> tuple[list[int], list[float]]:
         """logits [n, V] -> the next token of n turns and its log-prob."""
         uniforms = [t.noise.uniform(len(t.logprobs)) for t in turns]
-        return sample(self._vocabulary.within(logits), [t.distribution for t in turns], uniforms)
+        logits = self._vocabulary.within(logits)
+        if support := Support.of_next([t.held for t in turns]):
+            logits = support.to(logits.device).hold(logits.clone())
+        return sample(logits, [t.distribution for t in turns], uniforms)
 
     def _refuse(self, turn: EngineTurn) -> None:
         """No token can be drawn from logits that are not finite; nothing of the context is worth keeping."""

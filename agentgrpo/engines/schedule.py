@@ -24,6 +24,7 @@ from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SeedKey
 from agentgrpo.engines.cache import CacheBudget, Context, KVCache, PromptKey, growth
 from agentgrpo.engines.counters import EngineStats
+from agentgrpo.engines.grammar import Matcher
 from agentgrpo.engines.sampling import Distribution, Noise, StopRule
 
 # --- One `generate` call on its way through the engine.
@@ -45,6 +46,8 @@ class EngineTurn:
     num_given: int
     opening: int = 0
     """Tokens that other episodes' contexts open with too."""
+    held: Matcher | None = None
+    """By the turn's grammar, where it has one."""
     started_at: float | None = None
     logprobs: list[float] = field(default_factory=list)
     context: Context = field(init=False)
@@ -56,6 +59,8 @@ class EngineTurn:
         """Add one sampled token; says how the turn ended, if it did."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        if self.held is not None:
+            self.held.take(token)
         if self.stop.ends(self.tokens, self.num_given):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.tokens) >= self.max_total else None

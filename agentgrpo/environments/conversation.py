@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agentgrpo.core.errors import DataError, EngineError, boundary
 from agentgrpo.core.messages import ParsedTurn, ToolReply, ToolSpec
@@ -25,6 +25,10 @@ from agentgrpo.engines.base import Engine, SamplingParams, SeedKey
 from agentgrpo.environments.base import Observation, Scores, Turn
 from agentgrpo.environments.factory import Attempt, TurnLimits
 from agentgrpo.renderers.base import Renderer, ToolRenderer
+from agentgrpo.renderers.form import TurnForm, grammar_of
+
+_NOT_SAMPLED: Mapping[str, Any] = {"sampled": False, "logprobs": None, "policy_version": None, "grammar": ""}
+"""The fields of a segment that was sampled in another context."""
 
 
 class Conversation:
@@ -111,13 +115,19 @@ class Conversation:
         return True
 
     async def sample(
-        self, *, number: int | None = None, max_tokens: int | None = None, stop: Sequence[str] = ()
+        self,
+        *,
+        number: int | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        form: TurnForm | None = None,
     ) -> Turn | None:
         """Sample the policy's next turn; the end of the context cuts it short. Return None if the context has no room
         for a turn. number: the turn's in the episode, from 0; None = it follows the last one that was sampled here.
         max_tokens: a further limit on the turn's tokens. stop: strings that end the turn, beside the renderer's; a call
-        that one of them ends is none. Raises EngineError. After an error or a cancellation the conversation is
-        unchanged."""
+        that one of them ends is none. form: what the turn must be; a limit of tokens may still cut it short. Raises
+        EngineError, and ConfigError where the renderer has no such form. After an error or a cancellation the
+        conversation is unchanged."""
         if self.room < self._limits.min_context_left:
             return None
         number = self.turn + 1 if number is None else number
@@ -125,6 +135,9 @@ class Conversation:
         most = min(self.room, sampling.max_tokens if max_tokens is None else max_tokens)
         if most < sampling.max_tokens or stop:
             sampling = replace(sampling, max_tokens=min(most, sampling.max_tokens), stop=(*sampling.stop, *stop))
+        grammar = "" if form is None else grammar_of(form, self._renderer, has_tools=self._has_tools)
+        if grammar:
+            sampling = replace(sampling, grammar=grammar)
         with boundary(EngineError, "engine"), calling(Stage.GENERATION):
             completion = await self._engine.generate(tuple(self._context), sampling, self._seed_key(number))
         self.turn = number
@@ -136,6 +149,8 @@ class Conversation:
         self._turns[self.turn] = self.num_segments
         read = completion.token_ids[: self._num_before(stop, completion.token_ids)]
         parsed = cast(ToolRenderer, self._renderer).parse(read) if self._has_tools else None
+        if parsed is not None and parsed.calls and form is not None and not form.tools:
+            parsed = ParsedTurn(answer=content)  # a JSON text that reads like a call in families without marks
         self._append(
             Segment(
                 role="assistant",
@@ -146,6 +161,7 @@ class Conversation:
                 text=text,
                 cut_short=completion.finish_reason is FinishReason.LENGTH,
                 end=text[len(content) :] if text.startswith(content) else "",
+                grammar=grammar,
                 acts="" if parsed is None else _acts_of(parsed),
             )
         )
@@ -206,7 +222,7 @@ class Conversation:
         there: here it is the environment's."""
         self._has_tools, self._sampling = other._has_tools, other._sampling
         for segment in other._segments[:num_segments]:
-            self._append(replace(segment, sampled=False, logprobs=None, policy_version=None))
+            self._append(replace(segment, **_NOT_SAMPLED))
 
     def repeat(self, other: Conversation, turns: Sequence[int]) -> None:
         """Go on with turns that stand in another one, by their numbers in the episode and in order, each with what
@@ -219,7 +235,7 @@ class Conversation:
             self._turns[turn] = self.num_segments
             for segment in other._segments[begin:end]:
                 role: Role = "assistant" if segment.role == "assistant" else "user"
-                self._append(replace(segment, role=role, sampled=False, logprobs=None, policy_version=None))
+                self._append(replace(segment, role=role, **_NOT_SAMPLED))
 
     def release(self) -> None:
         """No turn follows, however it ended: the engine may forget the attempt."""

@@ -59,6 +59,8 @@ class PackedBatch:
     """Loss tokens of each row; they add up to M."""
     num_loss_tokens: int
     """Loss tokens of all samples of the optimizer step: every micro-batch and the skipped samples included."""
+    grammars: tuple[tuple[int, int, str], ...] = ()
+    """(first of the M loss tokens, number of tokens, grammar) of each turn that was held to one, in order."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PackedBatch:
         """The same batch on `device`, its floating-point tensors as `dtype`."""
@@ -171,6 +173,7 @@ class _Draft:
     weights: list[float] = field(default_factory=list)
     samples: list[TrainingSample] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)
+    grammars: list[tuple[int, int, str]] = field(default_factory=list)
     prompts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
     """Where each (group, prompt) starts."""
 
@@ -195,6 +198,8 @@ class _Draft:
         self.loss_positions += [
             prompt_start + i - 1 if i <= prompt_length else start + i - 1 - prompt_length for i in at
         ]
+        place = {i: len(self.targets) + n for n, i in enumerate(at)}
+        self.grammars += [(place[first], count, grammar) for first, count, grammar in sample.grammars]
         self.targets += [ids[i] for i in at]
         self.rollout_logprobs += [sample.rollout_logprobs[i] for i in at] if sample.rollout_logprobs else []
         credit = sample.token_advantages
@@ -218,6 +223,7 @@ class _Draft:
             samples=tuple(self.samples),
             num_tokens=tuple(self.num_tokens),
             num_loss_tokens=num_loss_tokens,
+            grammars=tuple(self.grammars),
         )
 
 

@@ -186,6 +186,7 @@ def to_samples(scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[Cred
                 policy_version=min(
                     (s.policy_version for s in branch.segments if s.policy_version is not None), default=None
                 ),
+                grammars=branch.grammars,
             )
             for episode, credit in rows
             for branch, advantage in zip(episode.branches, _of_branches(episode, credit), strict=True)

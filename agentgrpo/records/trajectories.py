@@ -234,6 +234,7 @@ def unpack(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> 
             text=m["content"],
             cut_short=m.get("cut_short", False),
             masked=m.get("masked", False),
+            grammar=m.get("grammar", ""),
         )
         branches.setdefault(m["branch"], []).append(segment)
         seats[m["branch"]] = m.get("seat", "")
@@ -490,10 +491,11 @@ def _segment(branch: int, seat: str, s: Segment) -> str:
     version = "null" if s.policy_version is None else s.policy_version
     cut_short = ',"cut_short":true' if s.cut_short else ""
     masked = ',"masked":true' if s.masked else ""
+    grammar = f',"grammar":{string(s.grammar)}' if s.grammar else ""
     of_seat = f',"seat":{string(seat)}' if seat else ""
     return (
         f'{{"branch":{branch}{of_seat},"role":{string(s.role)},"sampled":{sampled},"num_tokens":{len(s.token_ids)},'
-        f'"policy_version":{version}{cut_short}{masked},"content":{string(s.text)}}}'
+        f'"policy_version":{version}{cut_short}{masked}{grammar},"content":{string(s.text)}}}'
     )
 
 

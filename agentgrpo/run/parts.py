@@ -87,6 +87,7 @@ def to_json(group: ScoredGroup) -> dict[str, Any]:
                         "policy_version": s.policy_version,
                         "cut_short": s.cut_short,
                         "masked": s.masked,
+                        **({"grammar": s.grammar} if s.grammar else {}),
                         "content": s.text,
                     }
                     for i, branch in enumerate(episode.branches)

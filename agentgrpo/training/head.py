@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from agentgrpo.engines.grammar import Support
 from agentgrpo.engines.vocabulary import NEVER, Vocabulary
 
 CHUNK_TOKENS = 256
@@ -67,10 +68,13 @@ class Head:
             yield slice(start, min(start + self._chunk_tokens, num_tokens))
 
     @torch.no_grad()
-    def score(self, states: Tensor, targets: Tensor) -> TokenScores:
-        """Scores of `targets` [m] after the hidden states `states` [m, hidden]; m is at most a chunk."""
+    def score(self, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
+        """Scores of `targets` [m] after the hidden states `states` [m, hidden]; m is at most a chunk. support: of the
+        tokens that could have been drawn; None = all tokens."""
         self._states, self._states_dtype = states.detach().to(self._weight.dtype), states.dtype
         e = self._e = self._logits()
+        if support is not None:
+            support.hold(e)
         at_target, top, self._s, dot = e.gather(1, targets[:, None])[:, 0], *e.new_empty(3, len(e))
         self._targets = targets
         for part, z in self._tiles():
@@ -86,9 +90,12 @@ class Head:
         self._entropy = log_s - dot / self._s
         return TokenScores((at_target - top) / self._temperature - log_s, self._entropy)
 
-    def score_all(self, states: Tensor, targets: Tensor) -> TokenScores:
+    def score_all(self, states: Tensor, targets: Tensor, support: Support | None = None) -> TokenScores:
         """Scores of any number of targets, chunk by chunk."""
-        scores = [self.score(states[chunk], targets[chunk]) for chunk in self.chunks(len(states))]
+        scores = [
+            self.score(states[chunk], targets[chunk], support and support.within(chunk))
+            for chunk in self.chunks(len(states))
+        ]
         return TokenScores(*map(torch.cat, zip(*scores, strict=True)))
 
     @torch.no_grad()

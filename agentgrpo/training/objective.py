@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agentgrpo.engines.grammar import Support
 from agentgrpo.grpo.algorithm import Algorithm
 from agentgrpo.grpo.correction import Correction, sample_sums
 from agentgrpo.grpo.losses import LossInputs, log_ratio
@@ -36,6 +37,8 @@ class MicroBatch(NamedTuple):
     """bool: whether the token has a policy loss; None = all have."""
     fresh: Tensor | None = None
     """bool: whether the token was sampled from the very weights that the update begins with; None = all were."""
+    support: Support | None = None
+    """The tokens that could have been drawn in the place of each; None = all tokens."""
 
 
 class SampleTerms(NamedTuple):

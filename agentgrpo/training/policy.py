@@ -27,6 +27,7 @@ from transformers import (
 
 from agentgrpo.core.errors import AgentGrpoError, ConfigError
 from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.grammar import Support
 from agentgrpo.engines.kernels.last_layer import decoder_layers
 from agentgrpo.engines.vocabulary import Vocabulary
 from agentgrpo.grpo.aggregation import token_mean
@@ -185,6 +186,15 @@ class Policy:
             vocabulary=None if all_rows else self.vocabulary,
         )
 
+    def support(self, batch: PackedBatch) -> Support | None:
+        """The tokens that could have been drawn in the place of the batch's targets; None = all tokens, everywhere.
+        Raises EngineError as Support.of_turns does."""
+        if not batch.grammars:
+            return None
+        targets = batch.targets.tolist()
+        turns = [(first, grammar, targets[first : first + count]) for first, count, grammar in batch.grammars]
+        return Support.of_turns(turns, self.tokenizer).to(self.device)
+
     @torch.no_grad()
     def logprobs(
         self,
@@ -201,7 +211,7 @@ class Policy:
         head = self.head(temperature=temperature, chunk_tokens=chunk_tokens, all_rows=all_rows)
         for batch in pack(samples, tokens_per_batch=tokens_per_batch, token_weights=token_mean):
             moved = batch.to(self.device, self.dtype)
-            logprobs = head.score_all(self.hidden_states(moved), moved.targets).logprobs
+            logprobs = head.score_all(self.hidden_states(moved), moved.targets, self.support(moved)).logprobs
             scored += zip(batch.samples, torch.split(logprobs, list(batch.num_tokens)), strict=True)
         return scored
 

@@ -17,9 +17,10 @@ from itertools import compress
 import torch
 from torch import Tensor
 
-from agentgrpo.core.errors import ConfigError, TrainingError
+from agentgrpo.core.errors import ConfigError, EngineError, TrainingError
 from agentgrpo.core.stages import Clock, NoClock, Stage
 from agentgrpo.core.types import TrainingSample
+from agentgrpo.engines.grammar import Support
 from agentgrpo.engines.kernels.last_layer import decoder_layers
 from agentgrpo.engines.torch_settings import TorchSettings
 from agentgrpo.grpo.aggregation import token_mean
@@ -151,7 +152,8 @@ class Trainer:
         batches = pack(samples, tokens_per_batch=tokens, token_weights=token_mean, min_batches=size)
         with self._torch.in_force():
             own = [b.to(self.policy.device, self.policy.dtype) for b in batches[rank::size]]
-            everywhere = self.world.gather([self._scores(self.reference, b).logprobs.cpu() for b in own])
+            scores = [self._scores(self.reference, b, self._support(b, "KL")) for b in own]
+            everywhere = self.world.gather([s.logprobs.cpu() for s in scores])
         found = {id(s): torch.zeros(0) for s in samples}
         for i, batch in enumerate(batches):
             scored = torch.split(everywhere[i % size][i // size], list(batch.num_tokens))
@@ -177,7 +179,9 @@ class Trainer:
             own = [b.to(self.policy.device, self.policy.dtype) for b in share]
         fraction = self.algorithm.top_entropy_fraction
         needs_scores = not self.algorithm.is_on_policy or fraction is not None
-        scores = [self._scores(self.policy, b) if needs_scores else None for b in own]
+        supports = [self._support(b, f"step {step}") for b in own]
+        pairs = list(zip(own, supports, strict=True))
+        scores = [self._scores(self.policy, b, support) if needs_scores else None for b, support in pairs]
         least = None
         if fraction is not None:
             scored = [s.entropy.cpu() for b, s in zip(own, scores, strict=True) if s is not None and b.samples]
@@ -187,23 +191,30 @@ class Trainer:
             MicroBatch(
                 batch=b,
                 old_logprobs=None if s is None or self.algorithm.is_on_policy else s.logprobs,
-                ref_logprobs=self._ref_logprobs(b),
+                ref_logprobs=self._ref_logprobs(b, support),
                 kept=None if s is None or least is None else s.entropy >= least,
                 fresh=fresh_tokens(b, step) if self.algorithm.has_old_samples and b.samples else None,
+                support=support,
             )
-            for b, s in zip(own, scores, strict=True)
+            for (b, support), s in zip(pairs, scores, strict=True)
         ]
 
-    def _ref_logprobs(self, batch: PackedBatch) -> Tensor | None:
+    def _support(self, batch: PackedBatch, where: str) -> Support | None:
+        try:
+            return self.policy.support(batch)
+        except EngineError as e:
+            raise TrainingError(f"{where}: {e}") from e
+
+    def _ref_logprobs(self, batch: PackedBatch, support: Support | None) -> Tensor | None:
         if self.reference is None or not self.algorithm.has_kl_loss:
             return None
-        return self._scores(self.reference, batch).logprobs
+        return self._scores(self.reference, batch, support).logprobs
 
     @torch.no_grad()
-    def _scores(self, policy: Policy, batch: PackedBatch) -> TokenScores:
+    def _scores(self, policy: Policy, batch: PackedBatch, support: Support | None) -> TokenScores:
         with self.clock.stage(Stage.FORWARD):
             states, head = self._forward(policy, batch)
-            return head.score_all(states, batch.targets)
+            return head.score_all(states, batch.targets, support)
 
     def _forward(self, policy: Policy, batch: PackedBatch, *, recompute: bool = False) -> tuple[Tensor, Head]:
         """The hidden states that predict the batch's targets, and what scores them."""
@@ -257,16 +268,17 @@ class Trainer:
         The head's gradient is taken chunk by chunk while its logits are there; what remains is the gradient of the
         hidden states, which goes back through the model in one pass.
         """
-        targets = micro.batch.targets
+        targets, support = micro.batch.targets, micro.support
         with self.clock.stage(Stage.FORWARD):
             states, head = self._forward(self.policy, micro.batch, recompute=self._recomputes(micro.batch))
             needs_all = self.objective.needs_whole_samples(stepped=stepped)
-            terms = self.objective.sample_terms(micro, head.score_all(states, targets).logprobs if needs_all else None)
+            logprobs = head.score_all(states, targets, support).logprobs if needs_all else None
+            terms = self.objective.sample_terms(micro, logprobs)
         gradient = torch.empty_like(states)
         loss = 0.0
         for chunk in head.chunks(len(states)):
             with self.clock.stage(Stage.FORWARD):
-                scores = head.score(states[chunk], targets[chunk])
+                scores = head.score(states[chunk], targets[chunk], support and support.within(chunk))
             with self.clock.stage(Stage.BACKWARD):
                 logprobs = scores.logprobs.requires_grad_()
                 chunk_loss = self.objective.chunk_loss(micro, terms, chunk, logprobs, totals)

@@ -16,6 +16,7 @@ from agentgrpo.core.types import FinishReason
 from agentgrpo.engines.base import Completion, SamplingParams, SeedKey, WeightFiles
 from agentgrpo.engines.remote.folders import SyncFolders
 from agentgrpo.engines.remote.server import OURS, Dialect, Pool, Sampled, SamplingServer, Version, seed_of
+from agentgrpo.engines.remote.text import refuse_grammar
 
 ROUNDING = 1e-3
 """A log-prob may be so far above 0."""
@@ -69,6 +70,7 @@ class RemoteEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: SamplingParams, key: SeedKey) -> Completion:
         """What a server fails at is tried on the next one, with the same seed."""
+        refuse_grammar(sampling)
         room = self._room(token_ids, sampling)
         sampling = replace(sampling, max_tokens=room)
         version, policy_version, seed = self._version, self.policy_version, seed_of(self._run_seed, key)

@@ -11,8 +11,20 @@ from agentgrpo.engines.base import SamplingParams
 Decode = Callable[[Sequence[int]], str]
 
 
+def refuse_grammar(sampling: SamplingParams) -> None:
+    """Raise EngineError if the turn is to be held to a grammar: no server tells which tokens it left to choose from, so
+    the trainer could not take the log-probs under the same distribution."""
+    if sampling.grammar:
+        raise EngineError(
+            "structured output and forced calls need the built-in engine (engine=hf): this engine does not tell which "
+            "tokens it left to choose from, so log-probs would not be exact",
+            kind="grammar",
+        )
+
+
 def room_for(token_ids: Sequence[int], sampling: SamplingParams, max_context: int) -> int:
-    """Tokens that may be sampled. Raises EngineError where none may."""
+    """Tokens that may be sampled. Raises EngineError where none may, and as refuse_grammar does."""
+    refuse_grammar(sampling)
     room = min(sampling.max_tokens, max_context - len(token_ids))
     if room < 1:
         raise EngineError(

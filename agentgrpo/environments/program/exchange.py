@@ -16,7 +16,9 @@ from agentgrpo.core.messages import MalformedCall, ToolSpec
 from agentgrpo.core.types import FinishReason, Role, ToolCall
 from agentgrpo.core.untrusted import read_body
 from agentgrpo.engines.base import SamplingParams
+from agentgrpo.engines.grammar import problem_of
 from agentgrpo.environments.base import Turn
+from agentgrpo.renderers.form import TurnForm
 from agentgrpo.renderers.qwen3 import END_THINK, THINK
 
 _MAX_DEPTH = 64
@@ -59,6 +61,8 @@ class ChatRequest:
     """Equal for tools that the policy is told the same of."""
     is_parallel: bool = True
     """Several calls of one turn are answered; else the first one."""
+    form: TurnForm | None = None
+    """What the answer must be; None = the policy is free."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None
     stream: bool
@@ -270,6 +274,52 @@ def tool(function: Mapping[str, Any], schema: str, where: str) -> ToolSpec:
     return ToolSpec(
         name=name, description=text(function.get("description") or "", f"{where}.description"), parameters=parameters
     )
+
+
+def schema_of(form: object, key: str, *, schema: str = "schema") -> Mapping[str, Any] | None:
+    """The JSON schema of a requested answer, which is None for a plain text. schema: where a json_schema has it, as a
+    path."""
+    kind = form.get("type") if isinstance(form, dict) else form
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return _ANY_ARGUMENTS
+    value: Any = form if kind == "json_schema" else None
+    for part in schema.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise ChatRefused(
+            f'{key}={json.dumps(form)[:80]}: allowed are {{"type": "text"}}, {{"type": "json_object"}} and '
+            f'{{"type": "json_schema"}} with an object under {schema}, or have it overlooked: '
+            f"environment.ignore=[{key}]",
+            param=key,
+            code="unsupported_value",
+        )
+    return value
+
+
+def form_of(
+    schema: Mapping[str, Any] | None, tools: Sequence[ToolSpec], *, forced: bool | str, key: str
+) -> TurnForm | None:
+    """What the answer must be. schema: of its text. forced: the name of the tool that must be called, True for any
+    tool. key: the parameter that forces a call."""
+    if forced is False:
+        form = None if schema is None else TurnForm(schema=schema, tools=tuple(tools))
+    else:
+        called = tuple(each for each in tools if forced is True or each.name == forced)
+        if not called:
+            names = ", ".join(each.name for each in tools) or "none"
+            wanted = "a call" if forced is True else f"a call of {forced!r}"
+            raise ChatRefused(
+                f"{key} asks for {wanted}; tools on offer: {names}; offer it, or have {key} overlooked: "
+                f"environment.ignore=[{key}]",
+                param=key,
+            )
+        form = TurnForm(schema=None, tools=called)
+    for part in () if form is None else (form.schema, *(each.parameters for each in form.tools)):
+        if part is not None and (problem := problem_of(part)):
+            raise ChatRefused(f"a JSON schema that no answer can be held to: {problem}", param=key)
+    return form
 
 
 def key_of(tools: Sequence[ToolSpec]) -> str:

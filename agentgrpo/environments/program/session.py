@@ -19,7 +19,7 @@ from functools import partial
 from itertools import groupby
 
 from agentgrpo.core.concurrency import off_loop
-from agentgrpo.core.errors import ConfigError, DataError
+from agentgrpo.core.errors import ConfigError, DataError, EngineError
 from agentgrpo.core.messages import ParsedTurn, ToolReply
 from agentgrpo.core.types import Exit, Message, ToolCall
 from agentgrpo.environments.conversation import Conversation
@@ -137,7 +137,7 @@ class Session:
             say = partial(self._say, line, said, asked)
             num_unattributed = await off_loop(say, size=len(asked.tools_key) + _size_of(said))
             num_prompt = line.conversation.num_tokens
-            turn = await line.conversation.sample(max_tokens=self._most_tokens(asked), stop=asked.stop)
+            turn = await line.conversation.sample(max_tokens=self._most_tokens(asked), stop=asked.stop, form=asked.form)
             if turn is None:
                 raise self._overflow(line.conversation)
         except BaseException as e:
@@ -187,9 +187,12 @@ class Session:
         )
 
     def _failed(self, error: Exception) -> ChatRefused:
-        """What the renderer cannot write is the request's fault, all else is that of the run."""
+        """What the renderer cannot write is the request's fault, as is a form that the engine cannot hold an answer to;
+        all else is that of the run."""
         if isinstance(error, ConfigError | DataError):
             return ChatRefused(str(error), param="messages")
+        if isinstance(error, EngineError) and error.kind == "grammar":
+            return ChatRefused(str(error), code="unsupported_value")
         self.failure = error
         self.on_failure()
         return ChatRefused(f"the episode has failed: {error}", status=500)

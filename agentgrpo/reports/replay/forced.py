@@ -115,6 +115,7 @@ class Forced:
 
 def _of_turn(heard: SamplingParams, said: Segment) -> SamplingParams:
     """What ended a turn short of the agent's limit was the end of its context: the same number of tokens again."""
+    heard = replace(heard, grammar=said.grammar)
     is_full = said.cut_short and len(said.token_ids) < heard.max_tokens
     return replace(heard, max_tokens=len(said.token_ids)) if is_full else heard
 

@@ -20,8 +20,10 @@ from agentgrpo.environments.program.exchange import (
     content,
     count,
     flag,
+    form_of,
     items,
     key_of,
+    schema_of,
     stops,
     text,
     tool,
@@ -37,7 +39,7 @@ _ROLES: Mapping[str, Role] = {
 _PARAMETERS = Parameters(
     read=frozenset(
         {"messages", "model", "tools", "stream", "stream_options", "stop", "max_tokens", "max_completion_tokens"}
-        | {"parallel_tool_calls"}
+        | {"parallel_tool_calls", "response_format", "tool_choice"}
     ),
     harmless={
         "n": (1,),
@@ -55,8 +57,6 @@ _PARAMETERS = Parameters(
         "logprobs": (False,),
         "top_logprobs": (0,),
         "logit_bias": ({},),
-        "response_format": ({"type": "text"},),
-        "tool_choice": ("auto", "none"),
         "modalities": (["text"],),
     },
     silent=frozenset(
@@ -70,6 +70,7 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
     given = _PARAMETERS.of(body, sampling, ignored)
     offers = [] if given.get("tool_choice") == "none" else items(given.get("tools"), "tools")
     tools = tuple(tool(_function(each, f"tools[{i}]"), "parameters", f"tools[{i}]") for i, each in enumerate(offers))
+    schema = schema_of(given.get("response_format"), "response_format", schema="json_schema.schema")
     options = given.get("stream_options", {})
     if not isinstance(options, dict):
         raise ChatRefused("stream_options must be an object", param="stream_options")
@@ -80,11 +81,27 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
         tools=tools or None,
         tools_key=key_of(tools),
         is_parallel=flag(given.get("parallel_tool_calls", True), "parallel_tool_calls"),
+        form=form_of(schema, tools, forced=_forced(given.get("tool_choice")), key="tool_choice"),
         stop=stops(given.get("stop", []), "stop"),
         max_tokens=min(limits, default=None),
         stream=flag(given.get("stream", False), "stream"),
         include_usage=flag(options.get("include_usage", False), "stream_options.include_usage"),
     )
+
+
+def _forced(choice: Any) -> bool | str:
+    """See form_of."""
+    if choice in (None, "auto", "none"):
+        return False
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    if choice != "required" and not isinstance(function, dict):
+        raise ChatRefused(
+            f'tool_choice={json.dumps(choice)[:80]}: allowed are "auto", "none", "required" and '
+            '{"type": "function", "function": {"name": NAME}}, or have it overlooked: environment.ignore=[tool_choice]',
+            param="tool_choice",
+            code="unsupported_value",
+        )
+    return True if function is None else text(function.get("name"), "tool_choice.function.name")
 
 
 def _function(given: Any, where: str) -> Mapping[str, Any]:

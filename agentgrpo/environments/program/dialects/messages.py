@@ -19,45 +19,69 @@ from agentgrpo.environments.program.exchange import (
     content,
     count,
     flag,
+    form_of,
     items,
     key_of,
+    schema_of,
     stops,
     text,
     tool,
 )
 
 _PARAMETERS = Parameters(
-    read=frozenset({"messages", "system", "model", "tools", "stream", "stop_sequences", "max_tokens"}),
+    read=frozenset(
+        {"messages", "system", "model", "tools", "stream", "stop_sequences", "max_tokens"}
+        | {"tool_choice", "output_config", "output_format"}
+    ),
     harmless={
-        "tool_choice": (
-            {"type": "auto"},
-            {"type": "none"},
-            {"type": "auto", "disable_parallel_tool_use": False},
-            {"type": "auto", "disable_parallel_tool_use": True},
-        ),
         "thinking": ({"type": "disabled"},),
     },
     silent=frozenset({"metadata", "service_tier", "cache_control", "inference_geo"}),
 )
+_CHOICES = ("auto", "none", "any", "tool")
+_OF_CHOICE = {"type", "name", "disable_parallel_tool_use"}
 _THOUGHTS = ("thinking", "redacted_thinking")
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large"}
 
 
 def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str], stored: Stored) -> ChatRequest:
     given = _PARAMETERS.of(body, sampling, ignored)
-    offered = given.get("tool_choice", {}).get("type") != "none"
-    offers = items(given.get("tools"), "tools") if offered else []
+    choice = _choice(given.get("tool_choice", {"type": "auto"}))
+    offers = [] if choice["type"] == "none" else items(given.get("tools"), "tools")
     tools = tuple(tool(_function(each, f"tools[{i}]"), "input_schema", f"tools[{i}]") for i, each in enumerate(offers))
     return ChatRequest(
         messages=_messages(given.get("messages"), given.get("system")),
         model=text(given.get("model", ""), "model"),
         tools=tools or None,
         tools_key=key_of(tools),
-        is_parallel=not given.get("tool_choice", {}).get("disable_parallel_tool_use", False),
+        is_parallel=not choice.get("disable_parallel_tool_use", False),
+        form=form_of(_schema(given), tools, forced=choice.get("name", choice["type"] == "any"), key="tool_choice"),
         stop=stops(given.get("stop_sequences", []), "stop_sequences"),
         max_tokens=count(given.get("max_tokens"), "max_tokens"),
         stream=flag(given.get("stream", False), "stream"),
     )
+
+
+def _choice(given: Any) -> Mapping[str, Any]:
+    known = isinstance(given, dict) and given.get("type") in _CHOICES and given.keys() <= _OF_CHOICE
+    if not known or (given["type"] == "tool") != isinstance(given.get("name"), str):
+        raise ChatRefused(
+            f'tool_choice={json.dumps(given)[:80]}: allowed are {{"type": "auto"}}, none, any and '
+            '{"type": "tool", "name": NAME}, or have it overlooked: environment.ignore=[tool_choice]',
+            param="tool_choice",
+            code="unsupported_value",
+        )
+    flag(given.get("disable_parallel_tool_use", False), "tool_choice.disable_parallel_tool_use")
+    return given
+
+
+def _schema(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Of the text that is asked for; other keys of output_config are hints."""
+    config = given.get("output_config", {})
+    if not isinstance(config, dict):
+        raise ChatRefused("output_config must be an object", param="output_config")
+    key = "output_format" if config.get("format") is None else "output_config"
+    return schema_of(config.get("format") or given.get("output_format"), key)
 
 
 def _function(given: Any, where: str) -> Mapping[str, Any]:

@@ -21,8 +21,10 @@ from agentgrpo.environments.program.exchange import (
     content,
     count,
     flag,
+    form_of,
     items,
     key_of,
+    schema_of,
     text,
     tool,
 )
@@ -30,10 +32,9 @@ from agentgrpo.environments.program.exchange import (
 _PARAMETERS = Parameters(
     read=frozenset(
         {"input", "instructions", "model", "tools", "stream", "max_output_tokens", "parallel_tool_calls", "text"}
-        | {"previous_response_id"}
+        | {"previous_response_id", "tool_choice"}
     ),
     harmless={
-        "tool_choice": ("auto", "none"),
         "truncation": ("disabled",),
         "top_logprobs": (0,),
         "background": (False,),
@@ -66,7 +67,8 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
     offers = [] if given.get("tool_choice") == "none" else items(given.get("tools"), "tools")
     tools = tuple(tool(_function(each, f"tools[{i}]"), "parameters", f"tools[{i}]") for i, each in enumerate(offers))
     most = given.get("max_output_tokens")
-    _refuse_form(given.get("text", {}))
+    told = given.get("text", {})  # how long it is to be (verbosity) is a hint
+    schema = schema_of(told.get("format") if isinstance(told, dict) else told, "text")
     said = _items(given.get("input"), given.get("previous_response_id"), stored)
     return ChatRequest(
         messages=_messages(said, given.get("instructions")),
@@ -75,21 +77,24 @@ def _request_of(body: bytes, sampling: SamplingParams, ignored: Collection[str],
         tools=tools or None,
         tools_key=key_of(tools),
         is_parallel=flag(given.get("parallel_tool_calls", True), "parallel_tool_calls"),
+        form=form_of(schema, tools, forced=_forced(given.get("tool_choice")), key="tool_choice"),
         max_tokens=None if most is None else count(most, "max_output_tokens"),
         stream=flag(given.get("stream", False), "stream"),
     )
 
 
-def _refuse_form(given: Any) -> None:
-    """Of an answer's text; how long it is to be (verbosity) is a hint."""
-    form = given.get("format") if isinstance(given, dict) else given
-    if form is not None and form != {"type": "text"}:
+def _forced(choice: Any) -> bool | str:
+    """See form_of."""
+    if choice in (None, "auto", "none", "required"):
+        return choice == "required"
+    if not isinstance(choice, dict) or choice.get("type") != "function":
         raise ChatRefused(
-            f'text.format={json.dumps(form)[:80]} is not supported; allowed is {{"type": "text"}}, or have it '
-            "overlooked: environment.ignore=[text]",
-            param="text",
+            f'tool_choice={json.dumps(choice)[:80]}: allowed are "auto", "none", "required" and '
+            '{"type": "function", "name": NAME}, or have it overlooked: environment.ignore=[tool_choice]',
+            param="tool_choice",
             code="unsupported_value",
         )
+    return text(choice.get("name"), "tool_choice.name")
 
 
 def _function(given: Any, where: str) -> Mapping[str, Any]:
