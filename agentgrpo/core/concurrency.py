@@ -69,7 +69,7 @@ class _Question(Generic[G, K]):
     arrived: float
     waiters: list[asyncio.Future[Any]] = field(default_factory=list)
     batch: list[_Question[G, K]] | None = None
-    """The batch it is asked in, once it is asked."""
+    """The questions of its call, once the call is made."""
     call: asyncio.Task[None] | None = None
 
 

@@ -160,7 +160,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_each_atomic(files: Mapping[Path, bytes]) -> None:
-    """Apply `write_atomic` to files of one directory, which is synced once for all of them. Each file is atomic, the
+    """Apply `write_atomic` to files of one directory, with a single sync of the directory. Each file is atomic, the
     group is not: after a crash any of them may be old. Raises ValueError for several directories."""
     directory, *others = {path.parent for path in files}
     if others:
