@@ -13,7 +13,7 @@ ASKED_BY_POLICY = ("web", "vdb", "rerank", "fetch", "mcp")
 ASKED_OF_MODELS = ("judge", "reader", "validity", "policy")
 KINDS = (*ASKED_BY_POLICY, *ASKED_OF_MODELS)
 OVER_BUDGET = "over_budget"
-"""`kind` of the RetrieverError of a call over its episode's limit; the policy is told of it."""
+"""`kind` of the RetrieverError of a call over its episode's limit, which the policy is told about."""
 _UNITS = 1_000_000_000
 
 
@@ -33,8 +33,8 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Price of one call by kind, in any currency. For judge, reader, validity and policy (turns of engine=openai) it is
-    added to their own prices of tokens."""
+    """Prices per call and kind, in any currency. For judge, reader, validity and policy (turns of engine=openai) they
+    are added to the token prices of those parts."""
 
     web: float = 0.0
     vdb: float = 0.0

@@ -8,10 +8,10 @@ A request consists of its kind and JSON with sorted keys: everything that decide
 time limit. The first answer to it is kept. If a web search finds other pages tomorrow, it still gets today's answer, in
 the recording run and in its replays; otherwise a replay would diverge from its recording.
 
-Permanent failures (a page that does not exist) are recorded as answers. Transient failures (a time-out, a full server, a
-refused key) are not: replayed, they would fail every later run, and also the second attempt at an episode, which exists
-to undo them. If a transient failure changed an episode (vdb served a web search), a strict replay sends a request that
-is not recorded. Another run with mode=fill sends it and completes the recording.
+Permanent failures (a page that does not exist) are recorded as answers. Transient failures (a time-out, a full server,
+a refused key) are not: replayed, they would fail every later run, and also the second attempt at an episode, which
+exists to undo them. If a transient failure changed an episode (vdb served a web search), a strict replay makes a
+request that is not recorded. Another run with mode=fill sends it and completes the recording.
 """
 
 from __future__ import annotations

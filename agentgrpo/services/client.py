@@ -249,7 +249,7 @@ class JsonClient:
         """Return `read` of the parsed 2xx reply. If `read` raises `error`, that is counted and raised like any failure.
 
         arrived: the loop time from which timeout_s counts; None = the call's turn by `rate`. seed: the seed of the
-        jitter; None = the number of requests so far. tokens: the tokens that the call is expected to use, for `rate`.
+        jitter; None = the current request count. tokens: the tokens that the call is expected to use, for `rate`.
         used: the tokens that it has used, by its reply; 0 = not known. begun: called at its turn."""
         call = partial(self._posting, payload)
         return await self._call(call, read, arrived, seed, tokens=tokens, used=used, begun=begun)

@@ -1,12 +1,12 @@
 """Access control for the servers of this package: a request must name the server correctly and bring its key, if any.
 
 A web site can make its visitor's browser send requests to a server on this machine: under the site's own name, which
-the site points here (DNS rebinding), or through a WebSocket, which browsers open to any machine. The first request has a
-foreign Host, the second a foreign Origin.
+the site points here (DNS rebinding), or through a WebSocket, which browsers open to any machine. The first request has
+a foreign Host, the second a foreign Origin.
 
     Host      exactly one name of this server: localhost, 127.0.0.1, [::1], --host, --allow-host, the connected address
     Origin    absent, or a name of this server with the port of Host; for a name of --allow-host any port
-    the key   if the server has one: Authorization: Bearer KEY; KEY as the password of Basic; ?api_key=KEY of a WebSocket
+    the key   if the server has a key: Authorization: Bearer KEY; KEY as the Basic password; ?api_key=KEY of a WebSocket
 
 Browsers can set no header of a WebSocket, and OpenEnv's client can set only Basic. A server that other machines can
 reach always has a key. X-Forwarded-Host and similar headers are ignored, because any client can write them.
@@ -39,7 +39,7 @@ _SHOWN = 80
 
 
 class NotLetIn(NamedTuple):
-    """The answer to a request that is refused: an HTTP status, and the reason on one line."""
+    """The answer to a request that is refused before its body is read: an HTTP status, and the reason on one line."""
 
     status: int
     reason: str
