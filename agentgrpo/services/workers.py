@@ -68,8 +68,8 @@ class Workers:
         WorkerCrashed; TimeoutError; ToolError if no process can be started or the function cannot be imported.
 
         If a process falls (_Fell), this call may be innocent: somebody else killed the process, or earlier calls filled
-        its memory. So the call is repeated once in a new process. If that falls too, the call is to blame: a policy that
-        can make a process fall must not have the failure excused as infrastructure."""
+        its memory. So the call is repeated once in a new process. If that falls too, the call is to blame: a policy
+        that can make a process fall must not have the failure excused as infrastructure."""
         return await on_idle_loop(self._call(request, timeout_s))
 
     async def _call(self, request: Mapping[str, Any], timeout_s: float | None) -> Mapping[str, str]:
