@@ -181,8 +181,8 @@ class Presets:
         return cast(dict[str, Any], OmegaConf.to_container(merged))
 
     def declares(self, group: str, name: str) -> dict[str, str]:
-        """Return group -> preset for the other groups whose presets this preset chooses; {} for a preset without a
-        file. """
+        """Return group -> preset for the other groups in which this preset chooses one; {} for a preset without
+        file."""
         if name not in self.names.get(group, ()):
             return {}
         found: dict[str, str] = {}
@@ -388,8 +388,7 @@ def _as_given(group: str, overrides: Sequence[str]) -> str:
 
 
 def _misfit(error: str, choices: Mapping[str, str], overrides: Sequence[str]) -> str:
-    """Return an addition to the refusal of a key that the user did not write: an experiment sets it for another preset.
-    """
+    """Explain the refusal of a key that the user did not write: the experiment sets it for another preset; else ""."""
     found = re.match(r"unknown key ([\w.]+);", error)
     experiment = choices.get("experiment", "none")
     if found is None or experiment == "none" or any(o.split("=")[0].lstrip("+~") == found[1] for o in overrides):

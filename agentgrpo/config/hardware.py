@@ -1,5 +1,4 @@
-"""The YAML group `hardware`: a run's devices, precision and memory use; also the rank of this process among several.
-"""
+"""The YAML group `hardware`: a run's device, precision and memory use; also the rank of this process among several."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ class Hardware:
     memory_gib: Positive | None = None
     """Memory of one device, only for `agentgrpo plan`; null = the memory of this machine."""
     peak_tflops: Positive | None = None
-    """Maker's figure for one device in bfloat16, only for `agentgrpo plan`; null = measured in `dtype` if the device is
-    in this machine."""
+    """Maker's figure in bfloat16 for one device, only for `agentgrpo plan`; null = measured in `dtype`, if the device
+    is present."""
     bandwidth_gib_s: Positive | None = None
     """Memory bandwidth of one device, only for `agentgrpo plan`; null = measured, likewise."""
     process_timeout_s: Positive = 60.0

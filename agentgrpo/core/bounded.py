@@ -21,7 +21,7 @@ LENGTH = 2**24
 _WAIT_S = 20.0
 """Seconds until a child counts as stuck: it may wait for a lock that another thread held at the fork."""
 _CHILDREN = 3
-"""Children that are tried while each of them gets stuck."""
+"""Maximum number of children: a stuck child is replaced by a new one."""
 _TEXT, _ERROR = b"t", b"e"
 
 

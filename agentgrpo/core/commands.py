@@ -49,7 +49,7 @@ class Verb:
     also: str = ""
     """Name of all words after `positional`. Such a verb has no settings that the words could be mistaken for."""
     least: int = 1
-    """Least number of words of `also`."""
+    """Minimum number of words of `also`."""
     words: tuple[str, ...] = ()
     """Help on `positional`, and on `also`."""
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -260,7 +260,7 @@ def uncounted() -> Iterator[None]:
 
 
 LONG = 2**14
-"""Most characters that are read on the event loop itself, which takes some milliseconds."""
+"""Maximum number of characters that are read on the event loop itself, which takes some milliseconds."""
 _READERS = ThreadPoolExecutor(2, "agentgrpo-reader")
 """Separate from the event loop's own threads: user functions may hold all of those and wait for this work."""
 

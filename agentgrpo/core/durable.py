@@ -337,7 +337,7 @@ def _new_directory(path: Path) -> Iterator[None]:
 
 
 def _seal(directory: Path) -> None:
-    mode = directory.stat().st_mode & 0o666  # the umask's choice; safetensors creates its files as 0600
+    mode = directory.stat().st_mode & 0o666  # as the umask allows; safetensors creates its files as 0600
     files: dict[str, dict[str, Any]] = {}
     directories = [directory]
     for path in sorted(directory.rglob("*")):

@@ -173,7 +173,7 @@ def boundary(cls: Callable[[str], EpisodeError], stage: str) -> Iterator[None]:
         if is_asked_for(e):
             raise
         error = e
-    # No other BaseException becomes the cause: a KeyboardInterrupt among the causes means that a person pressed Ctrl-C.
+    # Only an Exception becomes the cause: a KeyboardInterrupt among the causes means that a person has pressed Ctrl-C.
     raise cls(f"{stage}: {line_of(error)}{place_of(error)}") from (error if isinstance(error, Exception) else None)
 
 
@@ -201,7 +201,7 @@ def place_of(error: BaseException) -> str:
 
 
 _LONGEST = 1000
-"""Most characters of an error's text that a message quotes."""
+"""Maximum number of characters of an error's text in a message."""
 
 
 def line_of(error: BaseException) -> str:

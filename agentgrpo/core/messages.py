@@ -104,7 +104,7 @@ def group_status(statuses: Iterable[Status]) -> Status:
 
 
 MAX_REASON = 2000
-"""Most characters of a judge's reason that are kept."""
+"""Maximum number of characters of a judge's reason that are kept."""
 
 
 def content_of(value: Any, what: str = "a value") -> str:

@@ -18,9 +18,9 @@ T = TypeVar("T")
 LARGEST = 1e12
 """Largest absolute value of a number."""
 LONGEST = 128
-"""Most characters of a name."""
+"""Maximum number of characters of a name."""
 MOST = 1000
-"""Most metric names of one episode."""
+"""Maximum number of metric names of one episode."""
 _SHOWN = 40
 _PART = r"\w(?:[\w .:@%+-]*[\w.:@%+-])?"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")

@@ -4,7 +4,7 @@
     clock.call(GENERATION)    one of many calls in flight; it gets the time only inside a stage with `calls_first`
     calling(GENERATION)       the same on the clock that `calls_on` has set, if any
 
-Every nanosecond between two laps belongs to exactly one stage: the innermost `stage`, or OTHER outside of any.
+Every nanosecond between two laps belongs to exactly one stage: the innermost `stage` or a call it puts first, or OTHER.
 """
 
 from __future__ import annotations

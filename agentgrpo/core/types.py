@@ -73,7 +73,7 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """Id of the call, in model families that number their calls."""
+    """Id of the call, in model families that give calls an id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

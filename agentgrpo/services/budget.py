@@ -70,7 +70,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """Most calls of each kind; null = any number."""
+    """Maximum number of calls of each kind; null = no limit."""
 
     web: int | None = None
     vdb: int | None = None

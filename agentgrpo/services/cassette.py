@@ -27,7 +27,7 @@ from agentgrpo.core.errors import ConfigError, DataError
 from agentgrpo.services.paid import PaidCache
 
 _SHOWN = 300
-"""Most characters of a request in a message."""
+"""Maximum number of characters of a request in a message."""
 
 
 class CassetteMiss(DataError):

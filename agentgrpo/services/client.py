@@ -143,7 +143,7 @@ _JSON = "application/json"
 PASSING = ("http_500", "transport")
 """Transient kinds of failure: another attempt may succeed."""
 DOUBLINGS = 3
-"""Most doublings of the pause after a refusal without Retry-After."""
+"""Maximum number of doublings of the pause after a refusal without Retry-After."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -35,7 +35,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AUTHORITY = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(r"https?://([^/]+)", re.IGNORECASE | re.ASCII)
 _SHOWN = 80
-"""Most characters of a header that a refusal quotes."""
+"""Maximum number of characters of a header in a refusal."""
 
 
 class NotLetIn(NamedTuple):

@@ -28,7 +28,7 @@ from agentgrpo.services.service import Answer, Direct, Form, Request, Service
 
 T = TypeVar("T")
 _AT_ONCE = 256
-"""Most calls that are looked up, counted or recorded together."""
+"""Maximum number of calls that are looked up, counted or recorded together."""
 
 
 def layered(

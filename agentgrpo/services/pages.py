@@ -27,7 +27,7 @@ from agentgrpo.services.pdf import PdfError, text_of_pdf
 
 MAX_URL_CHARS = 2048
 MAX_RATIO = 100
-"""Most decoded bytes per received byte past the first 64 KiB: no page compresses that well."""
+"""Maximum ratio of decoded to received bytes past the first 64 KiB: no page compresses that well."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEAD_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN)

@@ -224,7 +224,7 @@ def test_what_follows_from_the_values() -> None:
             {"loss_args": {"clip_hihg": 0.2}},
             "loss=clipped takes clip_low, clip_high, clip_dual. Did",
         ),
-        ({"loss_args": {"clip_hihg": 0.2}}, "? Leave out that of a preset by ~algorithm.loss_args.clip_hihg"),
+        ({"loss_args": {"clip_hihg": 0.2}}, "? To drop a preset's key, write ~algorithm.loss_args.clip_hihg"),
         ({"advantage_args": {"eps": 0.2}}, "algorithm.advantage_args.eps; advantage=group_zscore takes none. Leave"),
         ({"loss": "sapo", "loss_args": {"temperature_negative": 0.0}}, "algorithm.loss_args.temperature_negative=0.0"),
         ({"loss": "vespo", "loss_args": {"lambda_positive": float("nan")}}, "loss_args.lambda_positive=nan; a finite"),
