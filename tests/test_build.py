@@ -22,7 +22,7 @@ HERE = "tests.test_build:Custom"
 
 
 class Custom:
-    """A user's class with every type that YAML can say, and one it cannot."""
+    """A user's class with every type that YAML can express, and one it cannot."""
 
     def __init__(
         self,

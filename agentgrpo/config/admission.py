@@ -25,8 +25,7 @@ KEYS = ("api_key_env", "env", "dsn_env")
 _COMMANDS = ("command",)
 """Keys of a node with the command line of a process."""
 ALWAYS = ("dsn",)
-"""Places that get secrets without a key for them: PostgreSQL's library adds PGPASSWORD and the passwords of ~/.pgpass.
-"""
+"""Places that get secrets without naming a key: PostgreSQL's library adds PGPASSWORD and passwords of ~/.pgpass."""
 BOARDS = ("tensorboard",)
 """Trackers of run.log_with that only write into the run directory."""
 SHARED = Path("~/.cache/agentgrpo")
@@ -129,8 +128,8 @@ def refuse_targets(tree: Any, file: Path) -> None:
 
 
 def refuse_remote_code(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Raise ConfigError if `config` trusts the Python files of a model and the command line (key -> value) does not, or
-    trusts another model."""
+    """Raise ConfigError if `config` trusts the Python files of a model and the command line (key -> value) does not
+    state that trust, the model and its revision."""
     named, found = _named(overrides), dict(_code(config))
     if missing := {path: value for path, value in found.items() if path not in named}:
         raise ConfigError(
@@ -293,8 +292,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _interpolated(raw: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the values with interpolations: directly or through another setting, they may hold environment
-    variables."""
+    """Yield values with interpolations, which may hold environment variables, directly or through other settings."""
     if isinstance(raw, str) and "${" in raw:
         yield path, raw
     for key, inner in _items(raw):

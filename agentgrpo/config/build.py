@@ -220,7 +220,7 @@ def _build(child: Child, injected: Mapping[str, Any], finish: Finish) -> Any:
     passed = {k: v for k, v in injected.items() if k in parameters and k not in arguments}
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and parameter.kind in _NAMED and key not in arguments | passed:
-            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there is not given")
+            raise ConfigError(f"{child.path}: its constructor asks for {key}, which a {child.kind} there does not get")
     name = child.node.get("name", child.name)
     built = (
         _outside(f"{child.path}.name={name}, as it is made", target, **arguments, **passed)
@@ -279,8 +279,8 @@ def _refuse_trained(parameters: Mapping[str, inspect.Parameter], kind: str, path
         hint = parameters[name].annotation
         if hint is Any or not is_plain(hint):
             raise ConfigError(
-                f"{path}: its constructor asks for {name}, and a {kind} never sees what is trained; give it a model of "
-                "its own, such as a completer"
+                f"{path}: its constructor asks for {name}, and a {kind} never sees the trained model; give it a model "
+                "of its own, such as a completer"
             )
 
 

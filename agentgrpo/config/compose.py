@@ -181,8 +181,7 @@ class Presets:
         return cast(dict[str, Any], OmegaConf.to_container(merged))
 
     def declares(self, group: str, name: str) -> dict[str, str]:
-        """Return group -> preset for the other groups in which this preset chooses one; {} for a preset without
-        file."""
+        """Return group -> preset for other groups in which this preset chooses one; {} if it has no file."""
         if name not in self.names.get(group, ()):
             return {}
         found: dict[str, str] = {}
@@ -282,8 +281,8 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 def of_run(overrides: Sequence[str], known: Presets, run_dir: str, *, resumes: bool) -> tuple[Composition, list[str]]:
     """Return the composition of a run's own configuration, wherever its directory is now: to resume the run
-    (`resumes`), or for another run, in which presets that the overrides choose replace the run's groups. The overrides
-    must contain every action that a configuration may not take by itself (config.admission). Also returns the overrides
+    (`resumes`), or for another run, in which presets that the overrides choose replace the run's groups. Settings that
+    a configuration may not choose by itself (config.admission) must be among the overrides. Also returns the overrides
     without presets that the run has already."""
     snapshot = read_snapshot(Path(run_dir) / SNAPSHOT)
     if resumes:

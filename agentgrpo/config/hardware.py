@@ -41,8 +41,7 @@ class Hardware:
     memory_gib: Positive | None = None
     """Memory of one device, only for `agentgrpo plan`; null = the memory of this machine."""
     peak_tflops: Positive | None = None
-    """Maker's figure in bfloat16 for one device, only for `agentgrpo plan`; null = measured in `dtype`, if the device
-    is present."""
+    """Maker's figure for one device in bfloat16, only for `agentgrpo plan`; null = measured, in `dtype`, if present."""
     bandwidth_gib_s: Positive | None = None
     """Memory bandwidth of one device, only for `agentgrpo plan`; null = measured, likewise."""
     process_timeout_s: Positive = 60.0
@@ -90,8 +89,8 @@ class Launch(NamedTuple):
         if names is None:
             if e.get("SLURM_PROCID", "0") != "0":  # impossible for a batch script
                 raise ConfigError(
-                    f"SLURM_PROCID={e['SLURM_PROCID']} and no SLURM_STEP_NUM_TASKS, so that it is unknown of how many "
-                    "processes this is one; start them by srun, or set WORLD_SIZE, RANK and LOCAL_RANK"
+                    f"SLURM_PROCID={e['SLURM_PROCID']} and no SLURM_STEP_NUM_TASKS, so the number of processes is "
+                    "unknown; start them by srun, or set WORLD_SIZE, RANK and LOCAL_RANK"
                 )
             return cls()
         try:

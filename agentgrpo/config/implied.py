@@ -76,8 +76,7 @@ class _Line:
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys that are set, not added; a key in a mapping with the user's own names counts as the
-        mapping."""
+        """Return the keys that are set, not added; for keys in a mapping with the user's own names, the mapping."""
         lines = [(o.key_or_group, o.is_add() or o.is_force_add() or o.is_delete()) for o in self.parsed]
         keys = [(next((path for path in OPEN if key.startswith(path)), key), adds) for key, adds in lines]
         return [key for key, adds in keys if "." in key and (key in OPEN or not adds)]

@@ -93,8 +93,7 @@ def takes_code(group: str) -> bool:
 
 
 def kind_of(group: str) -> str:
-    """Return the kind of the parts in the presets of `group`: tool for tools, term for reward, evidence for
-    environment/evidence."""
+    """Return the kind of parts in a group: tool for tools, term for reward, evidence for environment/evidence."""
     outer, _, inner = group.partition("/")
     return {"tools": "tool", "reward": "term"}.get(outer, inner or ROOT.get(outer, ""))
 
@@ -119,9 +118,7 @@ def _of_user(group: str, override: Override) -> list[str]:
     presets = [text for text in values if text not in code]
     names = [text.rpartition(":")[2] for text in code]
     if twice := [name for name in names if (names + presets).count(name) > 1]:
-        raise ConfigError(
-            f"{override.input_line} has two of the name {twice[0]}, by which they are told apart; rename one"
-        )
+        raise ConfigError(f"{override.input_line} has two of the name {twice[0]}; names must differ: rename one")
     if kind == "tool":
         chosen = f"[{','.join(presets)}]" if presets else "none"
     elif len(presets) > 1:
@@ -214,8 +211,8 @@ def parse(overrides: Sequence[str]) -> Iterator[Override]:
 
 
 def _is_open(key: str) -> bool:
-    """Whether `key` lies in a mapping with the user's own names, so that the tree need not have it yet. Other keys are
-    checked later."""
+    """Whether `key` lies in a mapping with the user's own names, so that the tree may lack it. Others are checked
+    later."""
     group, dot, _ = key.partition(".")
     return bool(dot and _holds_parts(group)) or key.startswith(OPEN)
 

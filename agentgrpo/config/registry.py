@@ -286,8 +286,7 @@ PROVIDED: Mapping[str, frozenset[str]] = {
 """kind -> arguments of plain type that the wiring injects and that are therefore no YAML keys."""
 
 FROZEN: frozenset[str] = frozenset({"reader", "validity"})
-"""Kinds of parts that must never see the trained model: neither they nor their inner parts get objects of the
-wiring."""
+"""Kinds of parts that must never see the trained model: they and their inner parts get no objects of the wiring."""
 
 WRAPPERS: Mapping[str, str] = {
     "environment": "agentgrpo.environments.own:own_environments",
@@ -311,8 +310,7 @@ PROGRAMS: Mapping[str, tuple[object, ...]] = {
 the sandbox -> harmless values of these keys."""
 
 PACKAGES: Mapping[str, tuple[str, str]] = {"verifiers": ("id", ""), "gymnasium": ("id", ":")}
-"""Name of an environment or task set -> its key that can name a package to load, and a string that every value with a
-package contains."""
+"""Environment or task set -> its key that can name a package to load, and a string in every value with a package."""
 
 CONNECTS: frozenset[str] = frozenset(
     {"openai", "sglang", "vllm", "http", "brave", "searxng", "serpapi", "serper", "tavily", "fetch", "pages"}

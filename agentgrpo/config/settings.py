@@ -33,8 +33,8 @@ class EvalSettings:
     margin: PositiveOrZero = 0.02
     """Largest loss of correctness that counts as "not lower" (non-inferiority)."""
     min_discrimination: float = 0.05
-    """Minimum by which the judge's grades of the policy's answers must exceed its grades of answers to other questions.
-    """
+    """Minimum lead of the grades that the judge gives to the policy's answers over those for answers to other
+    questions."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Price of one call by name, for the metric `cost` of all calls, paid or replayed. A name that is missing here gets
     its price from budget.prices, if that has any, else from the agent (environments.base.Figures.prices). Prices do not
@@ -78,8 +78,7 @@ class RunSettings:
     watchdog_s: float | None = 600.0
     """The state of a step that takes longer is reported, and again each time as long has passed. null = never."""
     max_loop_lag_s: float | None = 1.0
-    """A tool, judge or retriever that holds up the event loop of a rollout for longer is reported once. null =
-    never."""
+    """A tool, judge or retriever that holds up a rollout's event loop for longer is reported once. null = never."""
     max_consecutive_skipped_steps: Count = 3
     max_rollbacks: CountOrZero = 3
     """Number of times that guards may send a run back to its last good checkpoint; the next time halts it."""
@@ -121,8 +120,7 @@ class RolloutSettings:
     stratify_by: str | None = None
     """Metadata key whose values get equal shares of every batch, as far as possible."""
     refill_rounds: CountOrZero = 0
-    """Dynamic sampling: maximum number of further rounds of a step, each with a new task for every zero-variance or
-    failed group."""
+    """Dynamic sampling: maximum further rounds of a step, each with new tasks for zero-variance and failed groups."""
     curriculum: Literal["none", "difficulty"] = "none"
     """difficulty: tasks are drawn by their correctness so far, instead of all in turn."""
     curriculum_target: Share = 0.5
@@ -159,8 +157,7 @@ class LoraSettings:
     alpha: Positive = 32.0
     """Each change is multiplied by alpha / rank."""
     targets: str | tuple[str, ...] = "all-linear"
-    """Names of the changed linear layers, such as [q_proj, v_proj]; all-linear = every layer except the output
-    layer."""
+    """Names of the changed linear layers, such as [q_proj, v_proj]; all-linear = all except the output layer."""
 
     def __post_init__(self) -> None:
         check("model.lora", self)

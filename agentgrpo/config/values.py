@@ -183,4 +183,4 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(hint)
     except PydanticSchemaGenerationError as e:
-        raise ConfigError(f"{inspect.formatannotation(hint)} is no type that YAML can say") from e
+        raise ConfigError(f"{inspect.formatannotation(hint)} is a type that YAML cannot express") from e

@@ -1,5 +1,4 @@
-"""OpenMP settings for a machine with other work: the number of compute threads, and how they wait for one
-another."""
+"""OpenMP settings for a machine with other work: the number of compute threads, and how they wait."""
 
 from __future__ import annotations
 

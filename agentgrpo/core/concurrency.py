@@ -101,8 +101,7 @@ class _Traffic(Generic[G, K]):
                 waiter.set_result(outcome)
 
     def abandon(self, question: _Question[G, K]) -> None:
-        """Drop a question that has no waiters: remove it from the queue, or stop its call if no question of the batch
-        has waiters."""
+        """Drop a question without waiters: unqueue it, or stop its call if the whole batch has no waiters."""
         if not self._forget(question):
             return
         if question.batch is None:
@@ -243,8 +242,7 @@ def _postpone(limit: asyncio.Timeout, seconds: float) -> None:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Pause this task's time limit, if any, during the block. Other tasks under the same limit are paused and resumed
-    with it."""
+    """Pause this task's time limit, if any, during the block, also for other tasks under the same limit."""
     limit, loop = _limit.get(), asyncio.get_running_loop()
     ends = None if limit is None else limit.when()
     if limit is None or ends is None:

@@ -361,8 +361,7 @@ def _manifest_bytes(files: object) -> bytes:
 
 def verify_directory(path: Path, *, only: Collection[str] | None = None) -> set[str]:
     """Compare every file of the manifest (or those named in `only`) with its size and hash; returns their names. Raises
-    CheckpointError with the file, the expected and the found values. Files that the manifest does not list may exist.
-    """
+    CheckpointError with the file, the expected and the found values. Other files may lie there too."""
     manifest = path / MANIFEST
     try:
         data = manifest.read_bytes()

@@ -163,8 +163,7 @@ def found_under(name: str, value: object, *, is_command: bool = False) -> Iterat
 
 
 def is_variable(name: str) -> bool:
-    """Whether `name` names an environment variable and cannot be the key itself: the variable is set, or its name is in
-    capitals."""
+    """Whether `name` must be a variable's name, not a key itself: the variable is set, or the name is in capitals."""
     return name in os.environ or re.fullmatch(r"[A-Z]+\d{0,2}(?:_+[A-Z]*\d{0,2})*", name) is not None
 
 
@@ -209,8 +208,7 @@ def keep_typed(words: Sequence[str]) -> None:
 
 @lru_cache(maxsize=1024)
 def _in_variable(name: str, value: str) -> tuple[str, ...]:
-    """Return the secrets of a variable that no configuration names: its value, if its name says so, and secrets in
-    it."""
+    """Return the secrets of a variable that no configuration names: its whole value, by its name, or parts of it."""
     is_word = value.isalpha() and len({value, value.lower(), value.upper()}) < 3
     is_whole = says_secret(name) and name not in _OF_SHELL and len(value) >= 8 and not is_word
     whole = (value,) if is_whole else ()

@@ -25,8 +25,7 @@ class Stage(StrEnum):
     """Rollout: at least one turn is being sampled. Tool calls at the same time count here, because the step does not
     wait for them."""
     TOOLS = "tools"
-    """Rollout: no turn is being sampled, and at least one call to a retriever, reranker, fetcher, tool or reader is in
-    flight."""
+    """Rollout: no turn is being sampled, and a retriever, reranker, fetcher, tool or reader is being called."""
     QUEUE = "queue"
     """Rollout: neither sampling nor calls; waiting for concurrency limits, or the agent's own code."""
     REWARD = "reward"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Account:
-    """The calls of one attempt at an episode, paid for or replayed: a replay must reach its limits at the same call as
-    the recording."""
+    """The calls of one attempt at an episode, paid for or replayed, so that a replay reaches its limits at the same
+    calls."""
 
     calls: Counter[str] = field(default_factory=Counter)
     money: int = 0
@@ -26,8 +26,7 @@ _bill: ContextVar[MutableMapping[str, float] | None] = ContextVar("bill", defaul
 
 @contextmanager
 def asking_step(step: int) -> Iterator[None]:
-    """Count calls inside the block for this training step. Calls outside of any step, as in evaluations, count for the
-    run only."""
+    """Count calls inside the block for this training step. Other calls, as in evaluations, count for the run only."""
     token = _step.set(step)
     try:
         yield

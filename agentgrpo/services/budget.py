@@ -1,5 +1,5 @@
-"""The budget: prices, and limits on the calls and money of an episode, and on calls, money and seconds of a step and
-the run."""
+"""The budget: prices, and limits on calls, money and (except for an episode) seconds of an episode, a step and the
+run."""
 
 from __future__ import annotations
 

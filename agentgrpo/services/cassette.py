@@ -91,7 +91,7 @@ class RecordedReply:
 
 
 class Cassette(PaidCache[RecordedReply]):
-    """Recorded answers in an SQLite file. Each row has a seal, because SQLite does not notice a changed byte in a
+    """Recorded answers in an SQLite file. Each row has a seal, because SQLite does not notice changed bytes in a
     text."""
 
     advice = "copy it again with the files beside it (FILE*), once nobody writes to it, or give {setting} another file"

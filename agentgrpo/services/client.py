@@ -71,8 +71,7 @@ class Connections:
 
     @asynccontextmanager
     async def stream(self, make: Callable[[], httpx.Request], counts: Counter[str]) -> AsyncIterator[httpx.Response]:
-        """Send a request and yield the response after its head. Counts `stale` connections. Raises httpx.HTTPError and
-        OSError."""
+        """Send a request and yield the response after its head; counts `stale`. Raises httpx.HTTPError and OSError."""
         pool = self._free()
         pool.live += 1
         try:

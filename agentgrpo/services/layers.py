@@ -34,8 +34,7 @@ _AT_ONCE = 256
 def layered(
     *, budget: Budget, ledger: Ledger, cassette: Cassette | None, replays_only: bool, counts: MutableMapping[str, float]
 ) -> Service:
-    """Return the service with its layers, built from the innermost. counts: the layers add to it by name (see
-    Meter)."""
+    """Return the service with its layers, innermost first. counts: totals of the layers by name (see Meter)."""
     service: Service = Direct(counts)
     service = Budgeted(service, ledger, budget=budget, counts=counts)
     if cassette is not None:

@@ -93,8 +93,7 @@ class Ledger(SharedFile):
         return refusals
 
     def settle(self, entries: Sequence[LedgerEntry]) -> None:
-        """Record the cost of calls beyond their reservations (negative if less), and their durations. Call it in a
-        thread."""
+        """Record durations, and costs beyond the reservations (negative if lower). Call it in a thread."""
         rows = [
             (scope, entry.kind, 0, entry.money, entry.seconds)
             for entry in entries

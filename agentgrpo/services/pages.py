@@ -299,8 +299,7 @@ _KNOWN_CHARSETS = re.compile(
 
 
 async def read(page: WebPage) -> str:
-    """Return the readable text of a page, HTML without its markup. Raises PageError (no_text) for images and the
-    like."""
+    """Return the readable text of a page, without HTML markup. Raises PageError (no_text) for images and the like."""
     kind = page.content_type.partition(";")[0].strip().lower()
     if kind == "application/pdf":
         try:

@@ -16,8 +16,7 @@ class PdfError(Exception):
 
 
 def text_of_pdf(body: bytes) -> str:
-    """Return the text of a PDF, at most MAX_CHARS; "" for scanned pages. Raises PdfError. It is slow: call it in a
-    thread."""
+    """Return the text of a PDF, at most MAX_CHARS; "" for scanned pages. Raises PdfError. Slow: call it in a thread."""
     if find_spec("pypdf") is None:
         raise PdfError("a PDF needs the package pypdf; install it: pip install 'agentgrpo[pdf]'")
     try:
