@@ -168,7 +168,7 @@ class _Call:
 
 
 class JsonClient:
-    """A call waits for its turn by `rate`. From then on a deadline covers all its attempts.
+    """A client for one JSON endpoint. A call waits for its turn by `rate`, then a deadline covers all its attempts.
 
     A server that takes no more calls answers 429, or 5xx with a Retry-After. That is no failure: fewer calls are made
     at once (see RateLimiter), and this call is repeated after the Retry-After, or after a pause as below, until

@@ -22,7 +22,7 @@ in a second."""
 
 
 LESS = 0.75
-"""Factor of the calls under way at a refusal that may be made at once from then on."""
+"""A refusal cuts the limit on concurrent calls to this factor of the calls under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +135,7 @@ class RateLimiter:
         """Record that the backend refused this call, which may be repeated in `seconds`. If other calls are under way,
         there were too many; if it was alone, it came too soon, and every other call waits as well."""
         line = self._lines.get()
-        if line.live <= self._most_live:  # otherwise they started before the limit was cut
+        if line.live <= self._most_live:  # the excess started before the last cut
             self._most_live = max(1.0, LESS * line.live)
         if line.live <= 1:
             self.hold(seconds)
