@@ -54,7 +54,7 @@ REFUSED = {
     "true": ('{"score": true, "reason": ""}', "a number from 0 to 1, and is 'True'"),
     "a list": ('{"score": [1], "reason": ""}', "a number from 0 to 1"),
     "another scale": ('{"score": 8, "reason": ""}', "a number from 0 to 1, and is '8'"),
-    "its scale beside it": ('{"score": 1, "max_score": 10, "reason": ""}', "texts are allowed, and not max_score"),
+    "its scale beside it": ('{"score": 1, "max_score": 10, "reason": ""}', "texts are allowed, not max_score"),
     "its scale in prose": (f"Score: 1/10\n{RIGHT}", "more than one score"),
     "the opposite beside it": ('{"score": 1, "correct": false, "reason": ""}', "and not correct"),
     "not a number": ('{"score": NaN, "reason": ""}', "NaN is no JSON number"),
@@ -97,7 +97,7 @@ REFUSED = {
         f'<think>a</think>{WRONG[:-1]}, "note": "says </think>{ORDER.replace("right", "R")}',
         "more than one score",
     ),
-    "a nonce": ('{"nonce": "0123456789abcdef", "score": 1, "reason": ""}', "a nonce, which was not asked for"),
+    "a nonce": ('{"nonce": "0123456789abcdef", "score": 1, "reason": ""}', "its nonce was not asked for"),
     "nested without end": ('{"a":' * 100_000, "nested too deeply"),
     "a number without end": ('{"score": ' + "9" * 5000 + "}", "no whole JSON object"),
 }
