@@ -339,7 +339,7 @@ _RESULT = "####"
 """The mark before the result in GSM8K's solutions."""
 _OPERATORS = "√∛∜×÷·∙∗⋅±∓≠¬"
 _LONGEST = 10_000
-"""Maximum characters of a text that is read as one number with words around it."""
+"""Maximum characters of a text from which a number is read."""
 _REACH = 24
 """Characters on either side of a number that decide whether it stands alone."""
 _NUMBER = re.compile(

@@ -182,7 +182,7 @@ class Questions:
     def _task(self, task: Task, number: int, question: Question) -> Task:
         if question.metric and not self._routes:
             raise ConfigError(
-                f"task {task.id}: question {number} is to be graded by '{question.metric}', but judge.judge is one for "
+                f"task {task.id}: question {number} is to be graded by '{question.metric}', but one judge.judge grades "
                 "all questions; use judge=questions_by_metric, or name no metric (task.metric='' where the data's "
                 "format does)"
             )

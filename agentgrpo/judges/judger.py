@@ -169,7 +169,7 @@ class JudgerJudge:
             return await self._each(cases)
 
     async def judge_here(self, case: JudgeCase) -> Grade:
-        """Grade one case in this thread, without a time limit: for a judger that asks other judgers."""
+        """Grade one case in this thread, without a time limit, for a judger that calls other judgers."""
         return (await self._batch([case]))[0] if self._judge is None else await self._one(case)
 
     async def _each(self, cases: Sequence[JudgeCase]) -> list[Grade]:

@@ -1,4 +1,4 @@
-"""The grades of several judges as one."""
+"""Merges the grades of several judges."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_metric_that_leads_to_no_judge_is_an_error_before_the_run_and_not_a_ze
         refuse_unjudged(judge, [asking(WHERE)])
     with pytest.raises(
         ConfigError,
-        match=r"task m1: question 0 is to be graded by 'keyword', and judge.judge is one for all questions; use judge="
+        match=r"task m1: question 0 is to be graded by 'keyword', but one judge.judge grades all questions; use judge="
         r"questions_by_metric, or name no metric \(task.metric='' where",
     ):
         refuse_unjudged(Questions(judge=ExactMatch()), [routed])

@@ -113,7 +113,7 @@ class JudgeQuestion:
     strict: bool = False
     """Whether the verdict must repeat a nonce."""
     criteria: tuple[tuple[str, str], ...] = ()
-    """(name, text) of each criterion that the one answer is graded by."""
+    """(name, text) of each criterion for a single answer."""
     is_group: bool = False
     """Whether the answers belong to one group of episodes and are graded side by side."""
 

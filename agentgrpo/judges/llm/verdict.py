@@ -1,4 +1,4 @@
-"""Reads a judge model's verdict, one JSON object with the requested fields; JudgeError says what is wrong with others.
+"""Reads a judge model's verdict: one JSON object with the requested fields. JudgeError names the fault of any other.
 
     read_verdict    strict: the object and nothing else, with the nonce
     read_ordinary   the object amid reasoning, a code fence and sentences, as servers reply
