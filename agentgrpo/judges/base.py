@@ -99,7 +99,7 @@ class QueryResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceGrade:
-    """`score` in [0, 1]; `sufficient`: the evidence is enough to answer from. Raises BadValue if a field is no number."""
+    """`score` in [0, 1]; `sufficient`: the evidence is enough to answer from. Raises BadValue for a wrong number."""
 
     sufficient: bool
     score: float
@@ -116,6 +116,6 @@ class EvidenceJudge(Protocol):
         self, task: Task, results: Sequence[QueryResults], seen: Sequence[Passage]
     ) -> EvidenceGrade | Awaitable[EvidenceGrade]:
         """Grade one search round; `seen` is every distinct passage of the episode so far, this round included. A judge
-        that asks a model is async. A synchronous judge must take no more than a millisecond or so: rounds wait for it.
+        that asks a model is async. A synchronous judge may take a millisecond or so, because every round waits for it.
         """
         ...

@@ -156,8 +156,7 @@ class Questions:
         return [_mean_of(row) for row in rows]
 
     async def grades(self, task: Task, episodes: Sequence[Episode]) -> list[tuple[Grade, ...]]:
-        """Grade each question of each episode; one tuple per episode. Raises JudgeError, and the errors of `tasks_of`.
-        """
+        """Grade each question of each episode, a tuple per episode. Raises JudgeError, and the errors of `tasks_of`."""
         asked = self.tasks_of(task)
         answers = [split(episode.answer or "", len(asked)) for episode in episodes]
         given = [

@@ -37,8 +37,7 @@ class Curve(NamedTuple):
 
 
 def curves_of(rows: Sequence[Mapping[str, float | None]], names: Mapping[str, str]) -> list[Curve]:
-    """names: tag -> name of its curve. Tags that no row measured are left out, and so are values that are not finite.
-    """
+    """names: tag -> name of its curve. Tags without values are left out, and so are values that are not finite."""
     found = []
     for tag, name in names.items():
         points = [(int(row["step"] or 0), float(value)) for row in rows if (value := row.get(tag)) is not None]

@@ -1,5 +1,4 @@
-"""Checks whether citations support an answer, by the words of question, answer and passages, without a model or gold.
-"""
+"""Checks whether citations support an answer, by words of question, answer and passages, without a model or gold."""
 
 from __future__ import annotations
 

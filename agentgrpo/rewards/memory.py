@@ -28,8 +28,7 @@ from agentgrpo.rewards.terms import (
 
 
 def of_branches(episode: Episode, metric: str) -> list[float]:
-    """The amount that each branch added to the metric. Raises ConfigError if the agent does not count it turn by turn.
-    """
+    """The amount that each branch added to the metric. Raises ConfigError if the agent does not count it by turn."""
     read(episode, metric)
     turns = [sum(s.sampled for s in branch.segments) for branch in episode.branches]
     counted = episode.metrics_by_turn.get(metric, ())

@@ -268,8 +268,7 @@ class Reward:
         return self._mode == "shaped" or term.dimension == CORRECTNESS
 
     def _turns(self, episode: Episode, total: float) -> tuple[float, ...]:
-        """RewardResult.turns: the sum of the turn terms for each turn; the last turn also gets the rest of the total.
-        """
+        """RewardResult.turns: the sum of the turn terms for each turn; the last turn gets the rest of the total too."""
         num_turns = len(episode.turns)
         if not num_turns or not math.isfinite(total):
             return ()

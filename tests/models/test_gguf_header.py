@@ -48,7 +48,7 @@ HOSTILE = {
     "a name of 2^63 bytes": (file(struct.pack("<Q", BIG), keys=1), f"a name of {BIG} bytes; 65535 are allowed"),
     "a text of 2^63 bytes": (file(key(b"a", 8, struct.pack("<Q", BIG)), keys=1), "the header ends behind the end"),
     "a text beyond the end": (file(key(b"a", 8, struct.pack("<Q", 50)), keys=1), "the header ends behind the end"),
-    "a kind that is none": (file(key(b"a", 77, b""), keys=1), "'a' is of kind 77, which there is not"),
+    "a kind that is none": (file(key(b"a", 77, b""), keys=1), "'a' is of kind 77; allowed are 0 to 12"),
     "2^63 numbers": (file(key(b"a", 9, array(4, BIG)), keys=1), f"'a' has {BIG} values; 4000000 are allowed"),
     "numbers beyond the end": (file(key(b"a", 9, array(4, 10**6)), keys=1), "the header ends behind the end"),
     "texts beyond the end": (file(key(b"a", 9, array(8, 3, text(b"x"))), keys=1), "the header ends behind the end"),
@@ -66,12 +66,12 @@ HOSTILE = {
     "a tensor far away": (file(tensor(b"t", [1], 2**62), tensors=1), "'t' ends behind the end of the file"),
     "tensors over each other": (
         file(tensor(b"t", [16], 0), tensor(b"u", [16], 32), bytes(999), tensors=2),
-        "'t' and 'u' lie over each other",
+        "'t' and 'u' overlap",
     ),
     "a tensor out of line": (file(tensor(b"t", [1], 7), bytes(99), tensors=1), "none of its kind can"),
     "a tensor of nothing": (file(tensor(b"t", [0, 9], 0), tensors=1), "none of its kind can"),
     "half a block": (file(tensor(b"t", [33], 0, 2), bytes(99), tensors=1), "none of its kind can"),
-    "a tensor of no kind": (file(tensor(b"t", [1], 0, 999), bytes(99), tensors=1), "of kind 999, which there is not"),
+    "a tensor of no kind": (file(tensor(b"t", [1], 0, 999), bytes(99), tensors=1), "the package gguf has no such kind"),
     "2^32 dimensions": (file(text(b"t"), struct.pack("<I", 2**32 - 1), tensors=1), "has 4294967295 dimensions"),
     "a product that wraps round": (file(tensor(b"t", [2**32, 2**32], 0), bytes(99), tensors=1), "ends behind the end"),
 }

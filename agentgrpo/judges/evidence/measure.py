@@ -20,8 +20,7 @@ class JudgedEvidence(NamedTuple):
 
 
 def judged_evidence(episodes: Iterable[Episode]) -> list[JudgedEvidence]:
-    """The judged evidence of the episodes that did not fail, were shown passages, and have a verdict and gold support.
-    """
+    """The judged evidence of the episodes that did not fail, were shown passages, and have verdict and gold support."""
     found = []
     for episode in episodes:
         score, supported = episode.metrics.get("evidence_score_final"), was_supported(episode)

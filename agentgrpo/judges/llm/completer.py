@@ -260,8 +260,7 @@ class Billed:
         return reply
 
     async def probe(self) -> None:
-        """Ask a model behind an endpoint one small, uncounted question, to see whether it replies. Raises JudgeError.
-        """
+        """Ask a model behind an endpoint one small, uncounted question, to see if it replies. Raises JudgeError."""
         if getattr(self._completer, "is_remote", False):
             await (self._completer.complete(PROBE) if self._metered is None else self._metered.ask_directly(PROBE))
 

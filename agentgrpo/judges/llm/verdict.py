@@ -1,4 +1,4 @@
-"""Reads a judge model's verdict: one JSON object with the requested fields. JudgeError names the fault of any other.
+"""Reads a judge model's verdict: one JSON object with the requested fields. JudgeError says why a reply is invalid.
 
     read_verdict    strict: the object and nothing else, with the nonce
     read_ordinary   the object amid reasoning, a code fence and sentences, as servers reply
@@ -69,7 +69,7 @@ def _row(text: str, nonce: str, fields: Sequence[str]) -> dict[str, Any]:
     try:
         row = one_object(text)
     except ValueError as e:
-        raise _bad(text, f"it is not one JSON object ({e})") from e
+        raise _bad(text, f"the reply is not one JSON object ({e})") from e
     if not isinstance(row, dict) or row.keys() != {"nonce", *fields, "reason"}:
         raise _bad(text, f"its keys must be nonce, {', '.join(fields)} and reason")
     if row["nonce"] != nonce:

@@ -20,7 +20,7 @@ LATE = "it takes too long to compute"
 class MathJudge:
     """Grade 1 if the answer equals a reference as mathematics, else 0. The library math-verify compares numbers,
     expressions, equations, sets, intervals and matrices, in LaTeX or plain, in \\boxed{} or not. An answer that takes
-    too much time or memory to compute is wrong. Worker processes compare, so ending one affects no other answer.
+    too much time or memory to compute is wrong. Each comparison runs in a worker process, which can be ended alone.
     """
 
     refuse_task = staticmethod(refuse_unanswered)
