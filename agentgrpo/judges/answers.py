@@ -165,8 +165,8 @@ def refuse_unanswered(task: Task) -> None:
     """Raise DataError for a task without references."""
     if not task.references:
         raise DataError(
-            f"task {task.id}, '{task.question[:60]}', has no answers, and the judge compares with them; give it some, "
-            "choose a judge that needs none, or let an environment of your own say what it is worth: reward=environment"
+            f"task {task.id}, '{task.question[:60]}', has no answers for the judge to compare with; add answers, "
+            "choose a judge that needs none, or use the reward of your own environment: reward=environment"
         )
 
 

@@ -31,7 +31,7 @@ class Composite:
                     f"composite judge: weight {weight} of '{name}'; a finite number >= 0 is allowed; correct it"
                 )
         if not any(weight > 0 for _, weight in parts.values()):
-            raise ConfigError(f"composite judge: parts {sorted(parts)} weigh nothing; give at least one a weight > 0")
+            raise ConfigError(f"composite judge: the weights of {sorted(parts)} are all 0; give one a weight > 0")
         self._parts = dict(parts)
         self.judges = tuple(judge for judge, _ in parts.values())
         self.canaries_per_eval = canaries_of(self.judges)
@@ -88,7 +88,7 @@ def _refuse_several(judge: AnswerJudge, task: Task | None) -> None:
     if task is not None and {CHUNKS, QUESTIONS} <= task.metadata.keys():
         raise ConfigError(
             f"task {task.id} asks several questions, and the judge {type(judge).__name__} grades one answer: it would "
-            "find none right; use judge=questions and judge.judge.name for how each is graded, or "
+            "find every answer wrong; use judge=questions and judge.judge.name to grade each question, or "
             "judge=questions_by_metric"
         )
 

@@ -148,7 +148,7 @@ class JudgerJudge:
             signature.bind(*args, **kwargs)
         except TypeError as e:
             raise ConfigError(
-                f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; name its arguments so"
+                f"judger {self._name}: {what}{signature} cannot be called with {needed}: {e}; rename its arguments"
             ) from e
 
     async def grade(self, task: Task, answers: Sequence[str]) -> list[Grade]:

@@ -98,7 +98,7 @@ class CrossEncoder:
         if model.config.num_labels not in (1, 2) and entailment_label(model.config) is None:
             raise ConfigError(
                 f"reranker.path={self._folder} tells {model.config.num_labels} labels apart; 1 or 2 are allowed, and "
-                'more where one is named "entailment" (id2label in config.json)'
+                'more if one is named "entailment" (id2label in config.json)'
             )
         return tokenizer, model.to(self._device).eval().requires_grad_(False)
 
@@ -126,7 +126,7 @@ class CrossEncoder:
 
 
 def entailment_label(config: Any) -> int | None:
-    """The index of the label "entailment" in a classifier's configuration; None without such a label or any other."""
+    """The index of a classifier's label "entailment"; None if the configuration lacks it, or has only one label."""
     places = [int(place) for place, name in (config.id2label or {}).items() if str(name).lower() == "entailment"]
     return places[0] if places and config.num_labels > 1 else None
 

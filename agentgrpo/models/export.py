@@ -27,7 +27,7 @@ def require_model(folder: Path, what: str) -> None:
         return
     beside = sorted(p.name for p in folder.parent.glob("step-*") if holds_model(p)) if folder.parent.is_dir() else []
     there = f"; beside it are {', '.join(beside)}" if beside else ""
-    raise ConfigError(f"{what} holds no model; give a checkpoint, as RUN/checkpoints/step-000150{there}")
+    raise ConfigError(f"{what} holds no model; give a checkpoint, such as RUN/checkpoints/step-000150{there}")
 
 
 def export_model(checkpoint: Path, out: Path) -> None:

@@ -95,7 +95,7 @@ class _Header:
             for _ in range(count):
                 self._skip(self._number("<Q"))
         else:
-            raise ValueError(f"the list {key[:80]!r} is one of kind {kind}; numbers and texts are allowed in lists")
+            raise ValueError(f"the list {key[:80]!r} has items of kind {kind}; numbers and texts are allowed in lists")
 
     def _tensor(self, name: str, alignment: int) -> tuple[int, int, int]:
         """(offset behind the header, bytes, number of values)."""
@@ -114,7 +114,7 @@ class _Header:
             raise ValueError(f"the tensor {name[:80]!r} is of kind {kind}; the package gguf has no such kind")
         block, num_bytes = sizes[kind]
         if not count or shape[0] % block or offset % alignment:
-            raise ValueError(f"the tensor {name[:80]!r} has the shape {shape} at {offset}; none of its kind can")
+            raise ValueError(f"the tensor {name[:80]!r} has the shape {shape} at {offset}; its kind does not allow it")
         return offset, count // block * num_bytes, count
 
     def _number(self, form: str) -> Any:

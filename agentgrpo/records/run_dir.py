@@ -237,7 +237,7 @@ class RunDir:
             raise ConfigError(f"--file {name} and --step {step}: give one of them")
         files = self.trajectory_files()
         if not files:
-            raise ConfigError(f"{self.path} has no trajectories; its run has not got that far, or give another one")
+            raise ConfigError(f"{self.path} has no trajectories yet; wait for the first step, or give another run")
         if step is not None:
             if not (step.isascii() and step.isdigit()):
                 raise ConfigError(f"--step {step} is not the number of a step; give one, such as 0")

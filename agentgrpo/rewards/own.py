@@ -48,7 +48,7 @@ class EnvironmentTerm:
             known = ", ".join(sorted(episode.metrics)) or "nothing"
             raise BadValue(
                 f"a reward term reads environment.{self.metric}, and the environment {episode.environment} has given "
-                f"no number for it, as where get_reward or score returns None; it has {known}; name one of these, or "
+                f"no number for it (perhaps get_reward or score returned None); it has {known}; name one of these, or "
                 f"let get_reward or score return a number.{did_you_mean(self.metric, episode.metrics)}",
                 kind="reward",
             )
@@ -113,8 +113,8 @@ class FunctionTerm:
         shape = shape_of(signature)
         if shape is None:
             raise ConfigError(
-                f"{self._where} takes {signature}; {SHAPES}; name its arguments so; what wraps a function keeps its "
-                "names with functools.wraps, and what makes one is called in your module: brief = make_brief(100)"
+                f"{self._where} takes {signature}; {SHAPES}; rename its arguments; a wrapper of a function keeps its "
+                "names with functools.wraps, and a factory must be called in your module: brief = make_brief(100)"
             )
         self._shape = shape
 

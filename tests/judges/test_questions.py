@@ -116,9 +116,7 @@ async def test_a_question_is_graded_by_its_metric() -> None:
 )
 def test_a_task_without_answers_is_refused_where_a_judge_compares_with_them(judge: AnswerJudge) -> None:
     refuse_unjudged(judge, [task()])
-    with pytest.raises(
-        DataError, match=r"^task t, '.*', has no answers, and the judge compares with them; give it some"
-    ):
+    with pytest.raises(DataError, match=r"^task t, '.*', has no answers for the judge to compare with; add answers"):
         refuse_unjudged(judge, [task(), replace(task(id="t"), references=())])
 
 
@@ -148,7 +146,7 @@ def test_a_judge_of_one_answer_is_refused_where_several_questions_are_asked() ->
         with pytest.raises(
             ConfigError,
             match=r"^task m1 asks several questions, and the judge (ExactMatch|Contains) grades one answer: it would "
-            r"find none right; use judge=questions and judge\.judge\.name",
+            r"find every answer wrong; use judge=questions and judge\.judge\.name",
         ):
             refuse_unjudged(judge, [several])
     refuse_unjudged(Composite(parts={"x": (Questions(judge=ExactMatch()), 1.0)}), [several])

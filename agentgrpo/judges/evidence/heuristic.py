@@ -33,7 +33,7 @@ class HeuristicEvidence:
         min_top_score: float = 0.0,
         min_average_score: float = 0.0,
     ) -> None:
-        """Lengths in characters. Raises ConfigError for a negative count or a threshold that is no finite number."""
+        """Lengths in characters. Raises ConfigError for a negative count or a threshold that is not a finite number."""
         counts = {
             "min_results_per_query": min_results_per_query,
             "min_content_length": min_content_length,

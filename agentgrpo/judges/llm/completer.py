@@ -237,7 +237,7 @@ class Billed:
     """A completer that counts its paid replies: `counts` has the keys COUNTS. Prices are per 1,000 tokens."""
 
     def __init__(self, completer: Completer, *, prompt_price: float, completion_price: float, setting: str) -> None:
-        """setting: the configuration key under which the prices stand. Raises ConfigError."""
+        """setting: the configuration key of the part with the prices. Raises ConfigError."""
         for name, price in {"prompt_price": prompt_price, "completion_price": completion_price}.items():
             if not (math.isfinite(price) and price >= 0):
                 raise ConfigError(f"{setting}.{name}={price}; 0 or more is allowed")

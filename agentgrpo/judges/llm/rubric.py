@@ -82,14 +82,14 @@ def criteria_of(given: Any, where: str, error: type[AgentGrpoError]) -> tuple[Cr
 def _criterion(name: str, one: Any, where: str, error: type[AgentGrpoError]) -> Criterion:
     if not _NAME.fullmatch(name) or name in _TAKEN:
         raise error(
-            f"{where}: {name!r} names no criterion; allowed are lower-case letters, digits and _, and not 'reason'"
+            f"{where}: {name!r} is not a valid name; allowed are lower-case letters, digits and _, but not 'reason'"
         )
     row = {"criterion": one} if isinstance(one, str) else one
     if not isinstance(row, Mapping) or not {"criterion"} <= row.keys() <= {"criterion", "weight"}:
         raise error(f"{where}.{name} is {str(one)[:60]!r}; a text is needed, or {{criterion: text, weight: number}}")
     text, weight = row["criterion"], row.get("weight", 1.0)
     if not isinstance(text, str) or not text.strip():
-        raise error(f"{where}.{name}: its criterion is no text")
+        raise error(f"{where}.{name}: its criterion is not a text")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not (math.isfinite(weight) and weight >= 0):
         raise error(f"{where}.{name}: weight {weight!r}; a number of 0 or more is allowed")
     return Criterion(name, text.strip(), float(weight))

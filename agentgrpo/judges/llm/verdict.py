@@ -81,7 +81,7 @@ def _row(text: str, nonce: str, fields: Sequence[str]) -> dict[str, Any]:
 
 def _grade(text: str, value: Any) -> float:
     if type(value) not in (int, float) or not (math.isfinite(value) and 0 <= value <= 1):
-        raise _bad(text, f"a grade must be a number from 0 to 1, and is {str(value)[:40]!r}")
+        raise _bad(text, f"a grade must be a number from 0 to 1, not {str(value)[:40]!r}")
     return float(value)
 
 

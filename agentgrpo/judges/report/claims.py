@@ -4,7 +4,7 @@
     claim 1: Velmor was founded by Castin.    cites R1Q1D1
     claim 2: He was born in Roka.             cites R2Q1D1, R2Q1D2
 
-A claim is a sentence or a list item. Its citations stand inside it, right behind it, or before it at the beginning of
+A claim is a sentence or a list item. Its citations are inside it, right behind it, or before it at the beginning of
 its line. Headings, questions and sentences that end in a colon are not claims. A single word is not a claim if the
 report has sentences. A claim repeats earlier claims if they have said most of it (`without_repeats`).
 """

@@ -108,7 +108,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
         ),
         (
             ["{run}", "--ratio", "{tmp}"],
-            "--ratio {tmp} holds no model; give a checkpoint, as RUN/checkpoints/step-000150",
+            "--ratio {tmp} holds no model; give a checkpoint, such as RUN/checkpoints/step-000150",
         ),
     ],
 )
