@@ -99,7 +99,7 @@ class QueryResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceGrade:
-    """`score` in [0, 1]; `sufficient`: the evidence is enough to answer from. Raises BadValue for a wrong number."""
+    """`score` in [0, 1]; `sufficient`: the evidence is enough to answer from. Raises BadValue for a non-number."""
 
     sufficient: bool
     score: float

@@ -1,7 +1,7 @@
 """Shows the run's numbers on boards: TensorBoard, wandb, mlflow, and other boards with a tracker class in accelerate.
 
 A board is for watching; metrics.jsonl is the record. So a board that fails is dropped with one warning, and the run
-continues. A resumed run shows no step twice: TensorBoard is told to forget all steps from the run's first step on
+continues. A resumed run shows no step twice: TensorBoard is told to forget all steps from the resumed step on
 (purge_step). wandb and mlflow continue the run whose id is in trackers.json; a step logged twice has the same values.
 """
 
