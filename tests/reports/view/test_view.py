@@ -91,7 +91,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
             ["{run}", "--out", "{tmp}/no/x.html"],
             "--out {tmp}/no/x.html: there is no folder {tmp}/no; make it, or give a place in one that exists",
         ),
-        (["{run}", "--out", "{tmp}"], "--out {tmp} is a folder; give a file in it, such as {tmp}/view.html"),
+        (["{run}", "--out", "{tmp}"], "--out {tmp} is a folder; give a file, such as {tmp}/view.html"),
         (
             ["{run}", "--out", "{run}/metrics.jsonl"],
             "{run}/metrics.jsonl exists and is no page of agentgrpo view; remove it, or give another file with --out",
@@ -108,7 +108,7 @@ def test_a_tokenizer_that_cannot_be_read_is_said(run: Path, capsys: pytest.Captu
         ),
         (
             ["{run}", "--ratio", "{tmp}"],
-            "--ratio {tmp} holds no model; give a checkpoint, as RUN/checkpoints/step-000150",
+            "--ratio {tmp} holds no model; give a checkpoint, such as RUN/checkpoints/step-000150",
         ),
     ],
 )
