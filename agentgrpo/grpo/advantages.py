@@ -214,7 +214,7 @@ ADVANTAGES: dict[str, Advantage] = {
 #
 # If all episodes of a group have the same rewards in every branch, no episode is better than another: they get exact
 # zeros, although their branches differ and a pooled mean would push down the branches below it. So identical rollouts,
-# as a deterministic policy produces, have no gradient. The same holds for a single episode, and for a position that
+# as a deterministic policy produces, have no gradient. A single episode has no gradient either, nor has a position that
 # only one episode reached. Only `none` has no baseline and skips this comparison.
 
 Branches: TypeAlias = tuple[float, ...]
@@ -228,7 +228,7 @@ Credited: TypeAlias = Sequence[Branches]
 def branch_advantages(
     groups: Sequence[BranchGroup], *, advantage: str, by_position: bool, eps: float = 1e-6
 ) -> list[list[Branches | None]]:
-    """Return one advantage per branch; an episode that is None stays None. groups: the rewards of each episode's
+    """Return one advantage per branch, and None for each unscored episode. groups: the rewards of each episode's
     branches. advantage: one of BRANCH_ADVANTAGES. Raises TrainingError for a reward that is not finite."""
     return [_of_group(group, advantage, by_position, eps) for group in groups]
 
@@ -309,7 +309,7 @@ BRANCH_ADVANTAGES = (*_POOLED, "none")
 #     group_zscore    group_mean / (root mean square of the group's numerators + eps)              biased
 #     batch_zscore    group_mean / (population std of all returns-to-go of the step + eps)         biased
 #
-# For episodes with one turn each, these equal the advantages by episode. All turns of a group share one scale: a scale
+# For episodes with one turn each, these equal the advantages by episode. The turns of a group share one scale: a scale
 # per turn would inflate turns whose returns hardly differ, and the scale of the totals may be 0 although turns differ.
 # Returns-to-go by turn and their z-scores: MT-GRPO, arXiv 2505.11821 (which has one scale per turn); GiGPO, arXiv
 # 2505.10978 (which groups by recurring state, not by turn).
@@ -330,7 +330,7 @@ def returns_to_go(rewards: Sequence[float]) -> Turns:
 
 
 def turn_advantages(groups: Sequence[TurnGroup], *, advantage: str, eps: float = 1e-6) -> list[list[Turns | None]]:
-    """Return one advantage per turn; an episode that is None stays None. groups: the reward of each turn.
+    """Return one advantage per turn, and None for each unscored episode. groups: the reward of each turn.
 
     A turn whose returns-to-go all lie within 1e-9 does not distinguish the episodes and gets exact zeros. Raises
     TrainingError for a reward that is not finite.

@@ -56,7 +56,7 @@ class Algorithm:
     advantage_eps: PositiveOrZero = 1e-6
     """Added to the standard deviation if the advantage divides by one."""
     credit: str = "episode"
-    """episode = one advantage for all tokens of an episode; turn = one per turn, from the rewards of this turn and
+    """episode = the tokens of an episode share one advantage; turn = one per turn, from the rewards of this turn and
     later ones; branch = one per branch, compared with all branches of its group; position = one per branch, compared
     with the branches at the same position."""
     aggregation: str = "sequence_mean"

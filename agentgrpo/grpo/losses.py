@@ -131,8 +131,8 @@ def _clipped(
 
 @per_token
 def cispo(x: LossInputs, *, clip_low: ClipLow = 1.0, clip_high: Positive = 4.0) -> TokenLoss:
-    """The clip bounds a token's weight and removes no token's gradient: MiniMax-M1, arXiv 2506.13585, equation 4. As in
-    the paper, there is no lower bound. The paper gives no value for the upper bound; 5 is from arXiv 2510.13786."""
+    """The clip bounds a token's weight and removes no token's gradient: MiniMax-M1, arXiv 2506.13585, equation 4. There
+    is no lower bound, as in the paper. The paper gives no value for the upper bound; 5 is from arXiv 2510.13786."""
     ratio = log_ratio(x.logprobs.detach(), x.old_logprobs).exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     return TokenLoss(-weight * x.advantages * x.logprobs, ratio, weight != ratio)
