@@ -289,7 +289,7 @@ class Processes:
             )
         on_cpu = device == "cpu"
         os.environ |= launch.variables()
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # else accelerate sets the threads of hardware.threads
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # keeps accelerate from setting compute threads
         PartialState(
             cpu=on_cpu,
             backend="gloo" if on_cpu else "cpu:gloo,cuda:nccl",
