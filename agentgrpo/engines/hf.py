@@ -9,8 +9,8 @@ is computed once. If graphs are replayed, decoding has a separate forward pass (
                 engine may be used from one event loop after another
     waits       only if no turn can continue: a step runs on the loop's thread, then yields once. If all turns wait for
                 contexts to have been idle long enough, the task waits for the time of a step, or for any news
-    ends        a turn: a stop, its limit, cancellation, an error of a step (EngineError for every active turn; the
-                engine stays usable), `release`, `load_weights`, `close`
+    turn ends   on a stop, its limit, cancellation, an error of a step (EngineError for every active turn; the engine
+                stays usable), `release`, `load_weights` or `close`
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ ignored. Prompts and observations of the same step follow in a separate packed r
 
     weights       are updated in place, also those of a copy and of adapters, so recordings stay valid across
                   `load_weights`; if some weights have moved nevertheless, `check_weights` drops the recordings
-    sharded       models are sampled from a copy with whole weights, so nothing is different
+    sharded       models are sampled from a copy with whole weights, so recording works the same
     bits          of a row depend on the number of keys of the longest row, so not used with deterministic=true
     memory        is kept, like the recordings, until the engine is closed
 """

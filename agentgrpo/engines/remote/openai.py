@@ -198,7 +198,7 @@ class OpenAIEngine:
         except (KeyError, IndexError, TypeError, AttributeError) as e:
             raise EngineError(f"no choices[0] with a text in {json.dumps(body)[:200]}", kind="garbage") from e
         if text is not None and not isinstance(text, str):
-            raise EngineError(f"a text of another type in {json.dumps(body)[:200]}", kind="garbage")
+            raise EngineError(f"the text is not a string in {json.dumps(body)[:200]}", kind="garbage")
         usage = body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt_tokens, completion_tokens = (
