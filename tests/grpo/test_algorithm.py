@@ -386,9 +386,9 @@ def test_an_advantage_of_your_own() -> None:
     ("found", "message"),
     [
         ([[1.0, 2.0]], r"gave \[2\] advantages for groups of \[3\] episodes; one for each is needed"),
-        ([[1.0, 0.0, 2.0]], r"gave 0.0 for a reward of None; a finite number is needed, and None where the reward is"),
-        ([[1.0, None, float("nan")]], "gave nan for a reward of 1.0; a finite number is needed"),
-        ([[1.0, None, None]], "gave None for a reward of 1.0; a finite number is needed"),
+        ([[1.0, 0.0, 2.0]], r"gave 0.0 for a reward of None; give a finite number for each reward, and None if"),
+        ([[1.0, None, float("nan")]], "gave nan for a reward of 1.0; give a finite number for each reward"),
+        ([[1.0, None, None]], "gave None for a reward of 1.0; give a finite number for each reward"),
     ],
 )
 def test_an_advantage_of_your_own_that_does_not_fit(found: list[list[float | None]], message: str) -> None:
