@@ -1,4 +1,4 @@
-"""Which branches of an episode are trained; the others are recorded, and have no gradient."""
+"""Which branches of an episode are trained; the others are recorded and have no gradient."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Which: TypeAlias = Literal["all", "last", "matching"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBranches:
-    """system, model: what a branch's system prompt and the model name of its requests must contain, where the choice is
-    by matching. Raises ConfigError where there is nothing to match, or a pattern is none."""
+    """system, model: regular expressions that must occur in a branch's system prompt and in the model name of its
+    requests, for which=matching only. Raises ConfigError if matching has no pattern, another choice has one, or a
+    pattern is invalid."""
 
     which: Which = "all"
     system: str | None = None
@@ -37,7 +38,7 @@ class TrainedBranches:
                 raise ConfigError(f"environment.{name}={pattern}: {e}; a regular expression is needed") from e
 
     def has(self, asked: ChatRequest) -> bool:
-        """Whether what is sampled for this request may be trained."""
+        """Return whether the answer to this request may be trained."""
         system = "\n\n".join(message.content for message in asked.messages if message.role == "system")
         given = ((self.system, system), (self.model, asked.model))
         return all(pattern is None or re.search(pattern, text) is not None for pattern, text in given)
