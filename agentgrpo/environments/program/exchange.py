@@ -59,7 +59,7 @@ class ChatRequest:
     tools_key: str
     """Equal for tools that are described to the policy in the same way."""
     is_parallel: bool = True
-    """All calls of a turn are returned; otherwise only the first."""
+    """Whether every call of a turn is returned; if not, only the first is."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None
     stream: bool

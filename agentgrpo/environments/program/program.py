@@ -50,7 +50,7 @@ class Call:
     withheld: tuple[str, ...] = ()
     """Grading columns that are withheld from the program."""
     secret: frozenset[str] = frozenset()
-    """All grading columns; none is written to the task file."""
+    """The grading columns; they are not written to the task file."""
 
     @property
     def port(self) -> int:

@@ -205,7 +205,7 @@ async def test_functions_are_called_by_the_names_of_their_parameters_or_with_one
 
     async def odd(task: Any, server: str) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"asks for server; it is given task, base_url"):
+    with pytest.raises(ConfigError, match=r"asks for server; allowed are task, base_url"):
         environments(odd)
 
 
