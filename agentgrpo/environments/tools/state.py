@@ -68,7 +68,8 @@ _POLICY_FAULTS = (Outcome.INVALID_ARGS, Outcome.TOOL_NOT_FOUND)
 def episode_metrics(state: ToolState, *, tools: Sequence[str]) -> dict[str, float]:
     """tools: the names of all tools.
 
-    tool_calls := calls of any kind, as the policy wrote them; calls/<tool>, failures/<tool>: a tool's, and its failed ones
+    tool_calls := calls of any kind, as the policy wrote them
+    calls/<tool>, failures/<tool> := calls of one tool, and its failed calls
     failed_calls := calls whose outcome is not success
     invalid_calls := failed calls that are the policy's fault: malformed, unknown tool, wrong arguments, over the limit
     tool_success := successful calls / calls; 1 without any
