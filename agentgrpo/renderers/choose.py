@@ -42,7 +42,7 @@ def choose_for_tools(
         raise ConfigError(f"renderer '{name}'; {', '.join(NAMES)} are allowed.{did_you_mean(name, NAMES)}")
     if name == "plain":
         raise ConfigError(
-            "renderer 'plain' cannot speak of tools; choose react, or auto for the tokenizer's own format"
+            "renderer 'plain' does not support tools; choose react, or auto for the tokenizer's own format"
         )
     if name == "tags":
         return TagsRenderer(tokenizer=tokenizer, tools=tools, describe_tools=describe_tools)

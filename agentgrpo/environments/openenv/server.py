@@ -75,8 +75,8 @@ class EnvServer:
         if command is not None:
             if PORT not in command:
                 raise ConfigError(
-                    f"environment.command={command}: it says no port; write {PORT} where the server is told where to "
-                    "listen, as in 'python -m my_env.server.app --port {port}'"
+                    f"environment.command={command}: it names no port; write {PORT} in place of the port to listen on, "
+                    "as in 'python -m my_env.server.app --port {port}'"
                 )
             words = words_of(command, "environment.command")
 
@@ -252,9 +252,9 @@ class ServerSession:
         except (OSError, WebSocketException) as e:
             raise EnvironmentFailure(f"{shown}: {_one_line(e)}", kind="transport") from e
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise EnvironmentFailure(f"{shown} answers what is no OpenEnv message: {_one_line(e)}", kind="shape") from e
+            raise EnvironmentFailure(f"{shown} has sent no OpenEnv message: {_one_line(e)}", kind="shape") from e
         if not isinstance(data, Mapping):
-            raise EnvironmentFailure(f"{shown} answers what is no OpenEnv message: {str(data)[:80]!r}", kind="shape")
+            raise EnvironmentFailure(f"{shown} has sent no OpenEnv message: {str(data)[:80]!r}", kind="shape")
         if kind != "error":
             return data
         if data.get("code") == FULL:

@@ -301,8 +301,8 @@ class ProgramEnvironment:
             return Observation(done=session.limit or Exit.FORMAT_ERROR_LIMIT, metrics=metrics)
         if not session.metrics[REQUESTS]:
             raise EnvironmentFailure(
-                "the program has ended, and asked the policy nothing: it must send its requests to OPENAI_BASE_URL, or "
-                "to the base_url that its function is given",
+                "the program has ended without a request to the policy: it must send its requests to OPENAI_BASE_URL, "
+                "or to the base_url that its function is given",
                 kind="program",
             )
         with boundary(EnvironmentFailure, "what the program said last"):

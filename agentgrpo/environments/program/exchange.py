@@ -146,7 +146,7 @@ class Parameters:
         if isinstance(value, bool) or value not in own:
             raise ChatRefused(
                 f"{key}={json.dumps(value)[:80]}: this run samples with {key}={own[0]:g}, and trains on what it "
-                f"samples; leave it out, say the same, or have it overlooked: environment.ignore=[{key}], or "
+                f"samples; leave it out, give the same value, or ignore it: environment.ignore=[{key}], or "
                 "environment.ignore=common for all that frameworks set by themselves",
                 param=key,
                 code="unsupported_value",
@@ -156,14 +156,14 @@ class Parameters:
         if key in self.harmless and not any(value == harmless for harmless in self.harmless[key]):
             allowed = " or ".join(map(json.dumps, self.harmless[key])) or "to leave it out"
             raise ChatRefused(
-                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or have it overlooked: "
+                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or ignore it: "
                 f"environment.ignore=[{key}]",
                 param=key,
                 code="unsupported_value",
             )
         if not any(key in known for known in (self.read, self.harmless, self.silent)):
             raise ChatRefused(
-                f"unknown parameter {key[:80]!r}; leave it out, or have it overlooked: environment.ignore=[{key[:80]}]",
+                f"unknown parameter {key[:80]!r}; leave it out, or ignore it: environment.ignore=[{key[:80]}]",
                 param=key[:80],
                 code="unknown_parameter",
             )
@@ -282,7 +282,7 @@ def key_of(tools: Sequence[ToolSpec]) -> str:
 
 
 class History:
-    """A request's messages, read one after another. All methods raise ChatRefused."""
+    """A request's messages, read one after another. Every method raises ChatRefused."""
 
     def __init__(self, call_key: str) -> None:
         """call_key: the field in which a reply names its call."""

@@ -235,7 +235,7 @@ class Session:
         alike = sum(line.digest == digest for line in self._lines)
         return f"{self._stream}/{digest}.{alike}" if self._lines else self._stream
 
-    # --- what is said in it
+    # --- appending messages
 
     def _say(self, line: _Line, messages: Sequence[ChatMessage], asked: ChatRequest) -> int:
         """Append messages; return the number of assistant tokens that the policy has not sampled. Raises ChatRefused if
@@ -308,7 +308,7 @@ def _turn_of(said: Sequence[ChatMessage]) -> ParsedTurn:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise ChatRefused(f"the arguments of a call of {name!r} are no JSON object", param="messages")
+            raise ChatRefused(f"the arguments of a call of {name!r} are not a JSON object", param="messages")
         calls.append(ToolCall(name=name, arguments=values))
     content = "\n".join(message.content for message in said if message.content)
     return ParsedTurn(content=content, calls=tuple(calls))

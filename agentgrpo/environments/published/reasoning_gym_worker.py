@@ -28,7 +28,7 @@ def score(*, dataset: dict[str, Any], seed: int, size: int, index: int, question
     spec = json.dumps(dataset)
     made, entry = _dataset(spec, seed, size), _entry(spec, seed, size, index)
     if entry["question"] != question:
-        raise LookupError(f"{dataset['name']} asks something else for the same seed than when the run began")
+        raise LookupError(f"{dataset['name']} asks a different question for this seed than when the run began")
     try:
         return json.dumps([number(made.score_answer(answer, entry), dataset["name"]), True])
     except Exception:  # score_answer cannot read the policy's answer

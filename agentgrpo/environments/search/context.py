@@ -63,8 +63,8 @@ class ContextRule:
                 raise ConfigError(f"environment.context.{name} {value}: 1 or more is allowed; raise it")
         if self.keep_rounds < 1:
             raise ConfigError(
-                f"environment.context.keep_rounds {self.keep_rounds}: 1 or more is allowed, for the newest turn always "
-                "goes on; raise it"
+                f"environment.context.keep_rounds {self.keep_rounds}: 1 or more is allowed, because the newest turn "
+                "is always kept; raise it"
             )
 
     @property

@@ -128,7 +128,7 @@ class SearchOptions(EnvironmentDefaults):
             )
         if "vdb" not in self.retrievers or not self.retrievers.keys() <= {"vdb", "web"}:
             given = ", ".join(self.retrievers) or "none"
-            raise ConfigError(f"retrievers {given}: vdb, and web beside it, are allowed; configure them")
+            raise ConfigError(f"retrievers {given}: vdb is needed, and only web is allowed beside it; configure them")
         if "web" not in self.retrievers:
             _LOG.warning("no web retriever is configured: web searches will be served by vdb")
         _ = self.planner  # wrong tag names are an error of construction

@@ -128,9 +128,9 @@ class ToolEnvironments(EnvironmentDefaults):
         taken = self._opening_tokens(task, room)
         if room - taken < self.min_context_left:
             raise ConfigError(
-                f"task {task.id} opens with {taken} tokens, tools included: of "
-                f"environment.max_context={self.max_context} (the engine holds {max_context}) fewer than "
-                f"environment.min_context_left={self.min_context_left} are left for a turn; raise the lower of the two "
+                f"task {task.id} opens with {taken} tokens, tools included: "
+                f"environment.max_context={self.max_context} (the engine holds {max_context}) leaves fewer than "
+                f"environment.min_context_left={self.min_context_left} for a turn; raise the lower of the two "
                 "(no model holds more than its own positions), lower the second, or offer fewer tools"
             )
 

@@ -35,7 +35,7 @@ class VerifiersRows:
             self._splits[shares.split_of(str(index), filled)].append(_task(id, "train", index, row))
         self._splits["test"] += [_task(id, "eval", index, row) for index, row in enumerate(found["eval"])]
         if not self._splits["train"]:
-            raise ConfigError(f"task.id={id} has {len(found['train'])} rows, and none of them is left to train on")
+            raise ConfigError(f"task.id={id} has {len(found['train'])} rows, and no row is left to train on")
         self.fingerprint = hash_of("verifiers", id, [[t.id for t in tasks] for tasks in self._splits.values()], found)
 
     def split(self, name: str) -> Sequence[Task]:

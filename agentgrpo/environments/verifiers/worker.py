@@ -29,7 +29,7 @@ def load(name: str, arguments: dict[str, Any]) -> Any:
     if not hasattr(verifiers, "load_environment"):
         raise SystemExit(
             f"verifiers {verifiers.__version__} has no load_environment; packages with a rubric need verifiers<0.2: "
-            "pip install 'verifiers<0.2', in an environment of its own that environment.python names"
+            "pip install 'verifiers<0.2', in a separate environment that environment.python names"
         )
     return verifiers.load_environment(name, **arguments)
 

@@ -85,8 +85,8 @@ def _refuse_form(given: Any) -> None:
     form = given.get("format") if isinstance(given, dict) else given
     if form is not None and form != {"type": "text"}:
         raise ChatRefused(
-            f'text.format={json.dumps(form)[:80]} is not supported; allowed is {{"type": "text"}}, or have it '
-            "overlooked: environment.ignore=[text]",
+            f'text.format={json.dumps(form)[:80]} is not supported; allowed is {{"type": "text"}}, or '
+            "ignore it: environment.ignore=[text]",
             param="text",
             code="unsupported_value",
         )
@@ -114,7 +114,7 @@ def _stored(named: object, where: str, stored: Stored) -> Sequence[Mapping[str, 
     found = stored.get(named) if isinstance(named, str) else None
     if found is None:
         raise ChatRefused(
-            f"{where}: no answer of this episode has the id {json.dumps(named)[:80]}; send what was said itself",
+            f"{where}: no answer of this episode has the id {json.dumps(named)[:80]}; send the items themselves",
             param=where,
             code="not_found",
         )
