@@ -252,9 +252,9 @@ class ServerSession:
         except (OSError, WebSocketException) as e:
             raise EnvironmentFailure(f"{shown}: {_one_line(e)}", kind="transport") from e
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise EnvironmentFailure(f"{shown} has sent no OpenEnv message: {_one_line(e)}", kind="shape") from e
+            raise EnvironmentFailure(f"{shown} sent an invalid OpenEnv message: {_one_line(e)}", kind="shape") from e
         if not isinstance(data, Mapping):
-            raise EnvironmentFailure(f"{shown} has sent no OpenEnv message: {str(data)[:80]!r}", kind="shape")
+            raise EnvironmentFailure(f"{shown} sent an invalid OpenEnv message: {str(data)[:80]!r}", kind="shape")
         if kind != "error":
             return data
         if data.get("code") == FULL:

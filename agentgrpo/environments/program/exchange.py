@@ -146,7 +146,7 @@ class Parameters:
         if isinstance(value, bool) or value not in own:
             raise ChatRefused(
                 f"{key}={json.dumps(value)[:80]}: this run samples with {key}={own[0]:g}, and trains on what it "
-                f"samples; leave it out, give the same value, or ignore it: environment.ignore=[{key}], or "
+                f"samples; leave it out, give the same value, or have it ignored: environment.ignore=[{key}], or "
                 "environment.ignore=common for all that frameworks set by themselves",
                 param=key,
                 code="unsupported_value",
@@ -156,14 +156,14 @@ class Parameters:
         if key in self.harmless and not any(value == harmless for harmless in self.harmless[key]):
             allowed = " or ".join(map(json.dumps, self.harmless[key])) or "to leave it out"
             raise ChatRefused(
-                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or ignore it: "
+                f"{key}={json.dumps(value)[:80]} is not supported; allowed is {allowed}, or have it ignored: "
                 f"environment.ignore=[{key}]",
                 param=key,
                 code="unsupported_value",
             )
         if not any(key in known for known in (self.read, self.harmless, self.silent)):
             raise ChatRefused(
-                f"unknown parameter {key[:80]!r}; leave it out, or ignore it: environment.ignore=[{key[:80]}]",
+                f"unknown parameter {key[:80]!r}; leave it out, or have it ignored: environment.ignore=[{key[:80]}]",
                 param=key[:80],
                 code="unknown_parameter",
             )

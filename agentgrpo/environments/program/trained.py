@@ -27,8 +27,8 @@ class TrainedBranches:
             raise ConfigError(f"environment.train={self.which}: all, last or matching is allowed")
         if (self.which == "matching") != (self.system is not None or self.model is not None):
             raise ConfigError(
-                f"environment.train={self.which}: environment.train_system and train_model (regular expressions) go with "
-                "environment.train=matching only; give at least one of them with it, and neither without it"
+                f"environment.train={self.which}: environment.train_system and train_model (regular expressions) go "
+                "with environment.train=matching only; give at least one of them with it, and neither without it"
             )
         for name, pattern in (("train_system", self.system), ("train_model", self.model)):
             try:

@@ -86,7 +86,7 @@ def _refuse_form(given: Any) -> None:
     if form is not None and form != {"type": "text"}:
         raise ChatRefused(
             f'text.format={json.dumps(form)[:80]} is not supported; allowed is {{"type": "text"}}, or '
-            "ignore it: environment.ignore=[text]",
+            "have it ignored: environment.ignore=[text]",
             param="text",
             code="unsupported_value",
         )
