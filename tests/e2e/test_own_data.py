@@ -78,7 +78,7 @@ def test_a_model_that_does_not_know_the_tags_is_told_them_and_refused_where_that
     else:
         told = ["model.describe_tools=true"]
     assert main(["train", *own(folder, start, tmp_path / "run"), *SHORT, *told]) == 2
-    assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: none is left", capsys.readouterr().err)
+    assert re.search(r"opens with \d{3,4} tokens, and the engine holds 512: no room is left", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def _document_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> dict[s
 
 
 def _events_of(answer: ChatAnswer, asked: ChatRequest, created: int) -> Iterator[str]:
-    """The role, the content, each call, the end."""
+    """Yield the role, the content, each call and the end."""
     head = _head(answer, asked, "chat.completion.chunk", created)
     head |= {"usage": None} if asked.include_usage else {}
     whole = _delta(answer)
@@ -185,7 +185,7 @@ def _event(value: Mapping[str, Any]) -> str:
 
 
 def error_of(refused: ChatRefused) -> Mapping[str, Any]:
-    """OpenAI's."""
+    """Return the body of OpenAI's error."""
     kind = "invalid_request_error" if refused.status < 500 else "server_error"
     return {"error": {"message": str(refused), "type": kind, "param": refused.param, "code": refused.code}}
 
