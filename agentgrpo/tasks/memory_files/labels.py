@@ -24,7 +24,7 @@ _TEXTS, _LABELS = ("text", "sentence", "utterance", "query", "question"), ("labe
 _CLINC_SPLITS = {"train": "train", "val": "dev", "test": "test"}
 
 Example = tuple[Node, str, str, str, str | None]
-"""Where, text, label, coarse label or "", split."""
+"""(position, text, label, coarse label or "", split)."""
 
 
 def read(source: DocumentSource) -> Iterator[Document]:
@@ -47,7 +47,7 @@ def read(source: DocumentSource) -> Iterator[Document]:
 
 
 def _trec(source: DocumentSource) -> Iterator[Example]:
-    # the published training file has a byte that is no UTF-8
+    # the published training file has a byte that is not UTF-8
     for number, line in enumerate(read_text(source.path, "latin-1").split("\n"), start=1):
         if line.strip():
             node = Node(source.path, f"line {number}", line)
