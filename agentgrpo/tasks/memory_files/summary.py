@@ -57,7 +57,7 @@ def _question(row: Node, title: str, source: DocumentSource) -> Question:
 
 
 def keywords_of(node: Node, key: str, separator: str = ",") -> tuple[str, ...]:
-    """A list of texts, or one text with separators; each once."""
+    """Keywords from a list of texts, or from one text with separators; each once."""
     given = node.answers(key)
     words = [part.strip() for text in given for part in (text.split(separator) if len(given) == 1 else [text])]
     found: dict[str, str] = {}

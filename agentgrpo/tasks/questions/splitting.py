@@ -88,8 +88,8 @@ def without_shared(asked: Sequence[Asked]) -> tuple[list[Asked], Counter[tuple[s
 
 
 def num_nearly_shared(asked: Iterable[Asked]) -> int:
-    """Questions that are not the same as one of another source or split, but nearly (words in another order, articles
-    aside)."""
+    """Count questions that are nearly, but not exactly, the same as one of another source or split (words in another
+    order, articles aside)."""
     places: dict[str, set[tuple[str, str]]] = defaultdict(set)
     wordings: dict[str, set[str]] = defaultdict(set)
     for one in asked:
