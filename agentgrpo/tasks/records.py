@@ -67,7 +67,7 @@ def _unpacked(path: Path, rows: Iterator[Node]) -> Iterator[Node]:
 
 def read_rows(path: str | Path, what: str, malformed: Malformed | None = None) -> Iterator[Node]:
     """Yield the objects of a JSON lines file in order; blank lines are skipped. `what` names the file in errors. Lines
-    without an object are collected in `malformed`; if it is None, the first one raises DataError."""
+    without an object are collected in `malformed`; without it the first such line raises DataError."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of a JSON lines file")
@@ -103,8 +103,8 @@ def read_passages(
     path: str | Path, keys: Mapping[str, str] | None = None, malformed: Malformed | None = None
 ) -> tuple[Passage, ...]:
     """Read a corpus in any format of `read_records`: {"id", "text", "title"?, "url"?}, or {"id", "contents"} with
-    contents '"Title"\ntext'. keys: the file's names for PASSAGE_KEYS. Malformed rows are collected in `malformed`; if
-    it is None, one DataError reports them all. Raises DataError for a file without rows."""
+    contents '"Title"\ntext'. keys: the file's names for PASSAGE_KEYS. Malformed rows are collected in `malformed`;
+    without it a single DataError reports every malformed row. Raises DataError for a file without rows."""
     for name in keys or ():
         if name not in PASSAGE_KEYS:
             allowed = f"{', '.join(PASSAGE_KEYS)} can be renamed.{did_you_mean(name, PASSAGE_KEYS)}"
@@ -327,7 +327,7 @@ class Node:
             yield key, self.get(key)
 
     def text(self, key: str) -> str:
-        """The stripped, non-empty text of a member. Raises DataError if there is none."""
+        """The stripped text of a member. Raises DataError if it is empty or missing."""
         return self.get(key).string()
 
     def required(self, key: str, setting: str = "") -> str:
@@ -343,7 +343,7 @@ class Node:
         return value.strip()
 
     def id(self, key: str = "id", setting: str = "") -> str:
-        """The id as text; a whole number is accepted too. Any other value is handled by `required`."""
+        """The id as text; a whole number is accepted too. `required` handles every other value."""
         value = self._cell(key)
         if is_number(value) and value % 1 == 0:
             return written(value)
@@ -418,7 +418,7 @@ def read_records(
 ) -> Iterator[Node]:
     """Yield the objects of a list in a .json file, the rows of a .parquet, .csv or .tsv file, or the objects of JSON
     lines in any other file. All but parquet may be compressed (.gz, .bz2, .xz). without: columns that are not read, as
-    in tables.Table.rows. malformed: collects rows that cannot be read; if it is None, DataError is raised. what: the
+    in tables.Table.rows. malformed: collects rows that cannot be read; without it they raise DataError. what: the
     file's name in errors."""
     if not path.is_file():
         raise DataError(f"{what}: '{path}' is not a file; give the path of one")
@@ -484,7 +484,7 @@ def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Ite
 
 
 def list_in(cell: Any) -> Any:
-    """Parse a list written in a cell, such as '["a", "b"]'; any other cell is returned unchanged."""
+    """Parse a list written in a cell, such as '["a", "b"]'; another cell is returned unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     with suppress(ValueError, RecursionError):

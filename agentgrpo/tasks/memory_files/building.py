@@ -239,7 +239,7 @@ def assign(documents: Sequence[Document], fractions: Mapping[str, float], cut: C
 
 def own_paragraphs(splits: Mapping[str, Iterable[Document]], cut: Cut) -> dict[str, list[Document]]:
     """Give each paragraph to one split, for documents that draw paragraphs from a common pool (HotpotQA). A document
-    loses the paragraphs of other splits; it is left out if it needs one of them."""
+    loses the paragraphs of other splits; a document that needs such a paragraph is left out."""
     owner: dict[str, str] = {}
     kept: dict[str, list[Document]] = {name: [] for name in SPLITS}
     for split in _BY_CLAIM:

@@ -58,7 +58,7 @@ class DocumentSource:
     """The split of the whole file; None = not given."""
     contexts: Path | None
     metric: str | None
-    """The metric of questions that name none; None = the format's own, "" = none."""
+    """The metric of questions without one; None = the format's default, "" = no metric."""
     unanswerable: str | None
     label_level: Literal["fine", "coarse"]
     left_out: Counter[str]

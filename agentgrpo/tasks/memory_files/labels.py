@@ -6,7 +6,7 @@
     .json          CLINC150 (Larson et al. 2019): {"train": [["text", "label"], ...], "val", "test", "oos_train", ...}
     .jsonl         {"text": "...", "label": "..."}
 
-A document is an example; one text is in one split only.
+A document is an example; equal texts are in the same split.
 """
 
 from __future__ import annotations

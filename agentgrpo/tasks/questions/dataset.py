@@ -85,8 +85,8 @@ def questions(
 
     corpus_keys: the names of id, text, title and url in both corpora.
 
-    Raises DataError with file, row and reason for everything that cannot be read; ConfigError for settings that
-    contradict each other."""
+    Raises DataError with file, row and reason for everything that cannot be read; ConfigError for contradictory
+    settings."""
     if not sources:
         raise ConfigError("task.sources is empty; name what to read: task.sources.NAME.path=FILE")
     if unfit := [name for name in sources if ":" in name]:

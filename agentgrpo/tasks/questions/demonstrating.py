@@ -28,7 +28,7 @@ class QuestionDemonstrator:
     answer, and with "" if none does (tasks.base.ToolDemonstrator)."""
 
     def __init__(self, task: Task, frequency: Mapping[str, int]) -> None:
-        """frequency: word -> number of passages that hold it."""
+        """frequency: word -> number of passages with this word."""
         self._task, self._frequency = task, frequency
 
     def next_turn(self, answered: Sequence[str]) -> ParsedTurn:

@@ -114,8 +114,8 @@ class Part:
 
 
 def parts_of(name: str, *, subset: str | None = None, what: str = "path") -> list[Part]:
-    """Return the parts of the file or data set `name`. what: the setting that names it, for errors. Raises DataError if
-    there is no such file or data set, ConfigError if a package is missing."""
+    """Return the parts of the file or data set `name`. what: the setting that holds the name, for errors. Raises
+    DataError if there is no such file or data set, ConfigError if a package is missing."""
     if is_stored(name):
         return [
             Part(

@@ -73,7 +73,7 @@ def opening_of(node: Node, column: str | None = None, setting: str = "") -> Open
 
 
 def _chat_in(value: object) -> object:
-    """Parse messages that are written out in a text; any other value is returned unchanged."""
+    """Parse messages that are written out in a text; another value is returned unchanged."""
     found = list_in(value)
     return found if isinstance(found, list) and all(isinstance(m, Mapping) for m in found) else value
 

@@ -20,7 +20,7 @@ MIN_CITIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlmanacRelation:
-    """The wordings of one kind of fact: its question, query and statement. `{subject}` and `{value}` are filled in.
+    """A kind of fact, with the wordings of its question, query and statement. `{subject}` and `{value}` are filled in.
 
     The query shares words with the statement. With `needs_rerank` other documents match the query better, and only a
     reranker with the thesaurus ranks the fact first. The last word before the value is unique to this relation. A fact

@@ -224,7 +224,7 @@ class _Draw:
 
     def __init__(self, pool: Pool, num_days: int, rng: Random, rates: Rates, wording: Wording) -> None:
         self.rng, self.rates, self.num_days, self.wording = rng, rates, num_days, wording
-        # about two facts for each person; one more person, who is never mentioned
+        # about two facts for each person, and one more person who is never mentioned
         count = min(max(3, round(0.7 * num_days)) + 1, most_people(pool))
         *self.people, self.stranger = people(pool, count, rng)
         self.fresh = [_Topic(person, relation) for person in self.people for relation in relations()]
