@@ -204,8 +204,8 @@ class Conversation:
         self._context = [token for segment in self._segments for token in segment.token_ids]
 
     def follow(self, other: Conversation, num_segments: int) -> None:
-        """Open with the first segments of another conversation, token by token. A turn sampled there is trained there;
-        here its tokens count as the environment's."""
+        """Open with the first segments of another conversation, token by token. Turns are trained in the conversation
+        that sampled them; here their tokens count as the environment's."""
         self._has_tools, self._sampling = other._has_tools, other._sampling
         for segment in other._segments[:num_segments]:
             self._append(replace(segment, sampled=False, logprobs=None, policy_version=None))

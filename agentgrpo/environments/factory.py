@@ -41,7 +41,7 @@ class TurnLimits:
     max_turns: int | None = None
     """Maximum sampled turns; None = until the environment ends the episode."""
     max_context: int | None = None
-    """Maximum tokens of a context; None = as many as the engine holds."""
+    """Maximum tokens of a context; None = the engine's limit."""
     min_context_left: int = 1
     """No turn is sampled with fewer tokens left."""
     stop: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class EnvironmentFactory(Protocol):
 
     @property
     def metrics(self) -> frozenset[str]:
-        """Names of all metrics of its episodes; empty if they are not known beforehand."""
+        """Names of all metrics that its episodes have; empty if not known beforehand."""
         ...
 
     def make(self, attempt: Attempt) -> Environment | Driven: ...

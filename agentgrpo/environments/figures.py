@@ -167,8 +167,8 @@ class Figures:
         return {name: named[name] for name in dict.fromkeys((*self.headline, "reward", *self.columns))}
 
     def row(self, episode: Episode, reward: RewardResult | None, prices: Mapping[str, float]) -> dict[str, float]:
-        """Every column of one episode: the headline first, then the reward, then the others; 0.0 for a metric that it
-        lacks."""
+        """Every column of one episode: the headline first, then the reward, then the others; a missing metric is
+        0.0."""
         if self.members:
             member = member_of(episode.task)
             own = self.members[member]

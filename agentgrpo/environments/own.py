@@ -147,7 +147,7 @@ class OwnEnvironments(ToolEnvironments):
 def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
     """The constructor of `kind`'s factory, which takes the keys of environment=tools and those of `kind` itself."""
     if not inspect.isclass(kind):
-        raise ConfigError(f"environment.name: {kind!r} is no class; see agentgrpo/docs/environments.md for the shapes")
+        raise ConfigError(f"environment.name: {kind!r} is not a class; see agentgrpo/docs/environments.md")
     _refuse_shapeless(kind)
     theirs = _parameters_of(kind)
     ours = dict(inspect.signature(OwnEnvironments).parameters)
@@ -168,7 +168,7 @@ def own_environments(kind: type) -> Callable[..., OwnEnvironments]:
 
 
 def pays(kind: type) -> bool:
-    """Whether the class may give a reward: by one of REWARD, which may be an attribute that one of its methods sets."""
+    """Whether the class may give a reward: REWARD names one of its members, or an attribute that its methods set."""
     if answers_turns(kind) or issubclass(kind, ToolEnvironment):
         return True
     functions = [inspect.unwrap(f) for base in kind.__mro__ for f in vars(base).values() if inspect.isfunction(f)]

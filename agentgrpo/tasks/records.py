@@ -144,7 +144,7 @@ def read_thesaurus(path: str | Path) -> dict[str, list[str]]:
     if not isinstance(entries, dict) or not all(
         isinstance(words, list) and all(isinstance(w, str) for w in words) for words in entries.values()
     ):
-        raise DataError(f'thesaurus \'{path}\' is no object of lists of words; write {{"word": ["other", ...], ...}}')
+        raise DataError(f'thesaurus \'{path}\' is not an object of word lists; write {{"word": ["other", ...], ...}}')
     return entries
 
 
@@ -163,8 +163,8 @@ _HEAD = re.compile(
 
 
 def list_of(path: Path) -> tuple[str, int] | None:
-    """Return (key, character offset) of the list of records in a JSON file: ("", offset) for a file that is a list,
-    ("data" or "Data", offset) for an object whose first list has that key, None for any other file, such as JSON
+    """Return (key, character offset) of the list of records in a JSON file. The key is "" if the file is a list, and
+    "data" or "Data" if the file is an object whose first list has this key. Returns None for other files, such as JSON
     lines."""
     with open_text(path, "replace") as file:
         head = file.read(1 << 16)
@@ -210,7 +210,7 @@ class _Reader:
         self.at = start
 
     def more(self, count: int = _CHUNK) -> bool:
-        """Read the next `count` characters; False at the end of the file."""
+        """Read at least `count` further characters; False at the end of the file."""
         self._line, self._column = self._place(self.at)
         try:
             added = self._file.read(max(count, len(self.text) - self.at))
@@ -452,7 +452,7 @@ _SEPARATOR = re.compile(r'"?sep=(.)"?(?:\r\n?|\n)')
 
 def read_table(path: Path, text: str, malformed: Malformed | None = None) -> Iterator[Node]:
     """Yield the rows of a CSV file with a header, as objects of texts. The separator is given by a first line "sep=X";
-    otherwise it is the most frequent of , ; tab and | in the header."""
+    without it, the header's most frequent one of comma, semicolon, tab and bar is used."""
     named = _SEPARATOR.match(text)
     body = text[named.end() :] if named else text
     header = re.split(r"[\r\n]", body.lstrip("\r\n"), maxsplit=1)[0]

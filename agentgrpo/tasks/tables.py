@@ -118,7 +118,7 @@ def stored_parts(name: str, subset: str | None) -> list[StoredPart]:
             raise DataError(f"'{plain}' has {', '.join(found)}, and no part '{part}'; choose one of these")
         return [StoredPart(name, None, StoredTable(found[part]))]
     if stray := [key for key in found if key not in SPLIT_NAMES]:
-        raise DataError(f"'{plain}' has a part '{stray[0]}', which is no split; choose one: '{plain}#{stray[0]}'")
+        raise DataError(f"'{plain}' has a part '{stray[0]}', which is not a split; choose one: '{plain}#{stray[0]}'")
     return [StoredPart(f"{plain}#{key}", SPLIT_NAMES[key], StoredTable(value)) for key, value in found.items()]
 
 
@@ -133,8 +133,8 @@ def _cached(name: str, subset: str | None) -> Any:
     subsets = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not subsets or (subset is not None and subset not in subsets):
         fetch = f"python -c \"import datasets; datasets.load_dataset('{name}'{f', {subset!r}' if subset else ''})\""
-        there = f", which has of it {', '.join(subsets)}" if subsets else ""
-        raise DataError(f"'{name}' is no file, and not in the cache of the datasets library{there}; fetch it: {fetch}")
+        there = f" (cached configurations: {', '.join(subsets)})" if subsets else ""
+        raise DataError(f"'{name}' is neither a file nor in the datasets cache{there}; fetch it: {fetch}")
     if subset is None and len(subsets) > 1:
         raise DataError(f"'{name}' is in the cache as {', '.join(subsets)}; choose one by subset")
     with _quiet():

@@ -29,7 +29,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The effect of one call: insert (before is None), delete (after is None) or update; core writes, replaces or
+    """The effect of one call. An insert has no `before`, a delete no `after`, an update both; core writes, replaces or
     empties the core paragraph. Undoing the changes of an episode backwards leads to an empty memory."""
 
     op: str

@@ -29,8 +29,8 @@ ADDITIVE = (
 """Metrics of an episode that are sums over its chunks (Episode.metrics_by_turn). calls: all calls, well-formed or not.
 executed: calls that changed the memory, i.e. inserts, updates and deletes. skips: explicit skips. failed_calls: all
 other calls, including malformed calls and calls over the limit. stray: 1 for a chunk with text outside of calls.
-judged, valid, wanted: environments.memory.base.ChunkGrade. knows_wanted: 1 for a chunk whose `wanted` is known; an
-unknown `wanted` counts as 0."""
+judged, valid, wanted: environments.memory.base.ChunkGrade. knows_wanted: 1 if the chunk's `wanted` is known; an unknown
+`wanted` counts 0."""
 _WHOLE = (
     "chunks",
     "questions",

@@ -53,7 +53,7 @@ class MemoryOptions(EnvironmentDefaults):
     max_calls: int = 16
     """Maximum calls for one chunk; further calls are refused."""
     max_context: int | None = 4096
-    """Maximum tokens of a chunk's context; null = as many as the engine holds."""
+    """Maximum tokens of a chunk's context; null = the engine's limit."""
     min_context_left: int = 100
     """Tokens left for a turn. To keep them free, entries are left out, oldest first, and then the end of the chunk."""
     core_tokens: int = 512

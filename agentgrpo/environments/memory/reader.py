@@ -146,7 +146,7 @@ class ReaderQuestion:
     question: Question
     documents: tuple[Passage, ...]
     whole: bool = False
-    """All documents are shown in full, without a search."""
+    """Show every document in full, without a search."""
 
     def key(self, identity: str) -> str:
         """The cache key of the answer, made of everything that determines it."""
@@ -172,8 +172,8 @@ class ModelReader(ABC):
         completion_price: float,
         **limits: int,
     ) -> None:
-        """name: the reader's name, for its identity. search: None = bm25. context_tokens: maximum tokens of all text
-        for `unsearched`. limits: settings of 1 or more, which are part of the identity. Raises ConfigError."""
+        """name: the reader's name, for its identity. search: None = bm25. context_tokens: maximum tokens of the text
+        given to `unsearched`. limits: settings of 1 or more, which are part of the identity. Raises ConfigError."""
         for key, value in {**limits, "max_concurrent": max_concurrent, "context_tokens": context_tokens}.items():
             if value < 1:
                 raise ConfigError(f"environment.reader.{key}={value}; 1 or more is allowed")

@@ -212,7 +212,7 @@ class Hybrid:
 DESCRIPTIONS = {kind: meaning for s in SCHEMAS.values() for kind, meaning in s.kinds.items()} | {
     CORE: " ".join(s.core for s in SCHEMAS.values())
 }
-"""Descriptions of the kinds of all schemas."""
+"""kind -> its description, over all schemas."""
 
 
 def bm25(

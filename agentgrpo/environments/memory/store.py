@@ -39,8 +39,8 @@ from agentgrpo.environments.memory.schema import (
 # Common variants with one possible meaning are accepted: numbers for texts, "3", 3, "S3" or "[s3]" for the id s3, a
 # type in capitals, null for an omitted argument, any white space, and the arguments `importance` and `category` of
 # other memories' tools, which are dropped (`category` gives the type if no type is given). Arguments that are a text
-# with JSON in it are refused: the renderers parse JSON, strictly (no repeated key, no NaN), and a call must not have
-# two forms, one of which is trained on by accident.
+# with JSON in it are refused: the renderers parse JSON, strictly (no repeated key, no NaN), and a call must not have a
+# second form that training picks up by accident.
 
 MAX_CHARS = 20_000
 """Maximum characters of a text that is read: a longer text is not a note, and counting its tokens takes long."""
@@ -211,7 +211,7 @@ def _kind_of(value: Any) -> str:
 VERSION = 1
 _KEYS = {"version", "schema", "core", "entries", "history"}
 _OPS = {INSERT: (False, True), UPDATE: (True, True), DELETE: (True, False), CORE: (None, None)}
-"""Whether a change has `before` and `after`; None = optional, but it has at least one of them."""
+"""Whether a change has `before` and `after`; None = optional, but one of the two must be present."""
 
 
 class Unusable(ValueError):
@@ -229,13 +229,13 @@ def read(path: Path) -> Any:
     except OSError as e:
         raise DataError(f"memory '{path}': {e.strerror}; give the path of a file that Memory.save wrote") from e
     except (ValueError, RecursionError) as e:
-        raise DataError(f"memory '{path}' is no JSON: {e}; give the path of a file that Memory.save wrote") from e
+        raise DataError(f"memory '{path}' is not JSON: {e}; give the path of a file that Memory.save wrote") from e
 
 
 def schema_of(value: Any) -> Schema:
     """Return the schema of a memory's JSON value. Raises Unusable if the value is not a memory."""
     if not isinstance(value, Mapping) or set(value) != _KEYS:
-        raise Unusable(f"it is no memory; a JSON object with {', '.join(sorted(_KEYS))} is needed")
+        raise Unusable(f"it is not a memory; a JSON object with {', '.join(sorted(_KEYS))} is needed")
     if type(value["version"]) is not int or value["version"] != VERSION:
         raise Unusable(f"its version is not {VERSION}, which is what this program reads and writes")
     name = value["schema"]
@@ -265,7 +265,7 @@ def request_again(schema: Schema, change: Change) -> MemoryRequest:
 
 def _change(where: str, row: Any) -> Change:
     if not isinstance(row, Mapping) or set(row) != {"op", "chunk", "before", "after"}:
-        raise Unusable(f"{where} is no object with op, chunk, before, after")
+        raise Unusable(f"{where} is not an object with op, chunk, before, after")
     if not isinstance(row["op"], str) or row["op"] not in _OPS:
         raise Unusable(f"{where}: op {shown(row['op'])}; allowed are {', '.join(_OPS)}")
     before, after = (_entry(f"{where}, {side}", row[side]) for side in ("before", "after"))
@@ -281,10 +281,10 @@ def _entry(where: str, row: Any) -> MemoryEntry | None:
     if row is None:
         return None
     if not isinstance(row, Mapping) or set(row) != {"id", "kind", "text", "chunk"}:
-        raise Unusable(f"{where} is no object with id, kind, text, chunk")
+        raise Unusable(f"{where} is not an object with id, kind, text, chunk")
     for name in ("id", "kind", "text"):
         if not isinstance(row[name], str) or not row[name] or not _is_normal(row[name]):
-            raise Unusable(f"{where}: its {name} is no text of one line without needless white space")
+            raise Unusable(f"{where}: its {name} is not one line of text without needless white space")
     return MemoryEntry(id=row["id"], kind=row["kind"], text=row["text"], chunk=_chunk(where, row["chunk"]))
 
 
@@ -294,7 +294,7 @@ def _is_normal(text: str) -> bool:
 
 def _chunk(where: str, chunk: Any) -> int:
     if type(chunk) is not int or chunk < 0:
-        raise Unusable(f"{where}: its chunk is no whole number from 0")
+        raise Unusable(f"{where}: its chunk is not a whole number from 0")
     return chunk
 
 
@@ -333,7 +333,7 @@ class Memory:
 
     @property
     def core(self) -> MemoryEntry | None:
-        """The core paragraph; None until it is written, and for schemas without one."""
+        """The core paragraph; None before it is written, and in schemas without a core."""
         return None if self._core is None else self._core.entry
 
     @property
@@ -438,7 +438,7 @@ class Memory:
         own = self.to_json()
         for part in ("core", "entries"):
             if value.get(part) != own[part]:
-                raise Unusable(f"its {part}, by its history, should be otherwise: the file was changed by hand")
+                raise Unusable(f"its {part} and its history disagree: the file was changed by hand")
         for entry in (*((self.core,) if self.core else ()), *self.entries):
             try:
                 self._checked(entry)
@@ -490,7 +490,7 @@ class Memory:
         return num_tokens
 
     def _commit(self, change: Change, num_tokens: int) -> None:
-        """Apply `change`. num_tokens: tokens of the text that it writes."""
+        """Apply `change`. num_tokens: tokens of its new text."""
         if change.op == CORE:
             self._num_tokens -= self._core.num_tokens if self._core else 0
             self._core = None

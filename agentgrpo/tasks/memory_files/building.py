@@ -183,7 +183,7 @@ def _is_too_long(document: Document, count: int, cut: Cut, what: str = "it") -> 
     if not cut.leaves_out:
         raise DataError(
             f"{document.where}: {what} takes {count} chunks, and task.max_chunks is {cut.max_chunks}; raise that, "
-            "task.chunk_words or (chats) task.chunk_messages, or leave such out: task.too_long=leave_out"
+            "task.chunk_words or (chats) task.chunk_messages, or leave it out: task.too_long=leave_out"
         )
     cut.left_out["too long"] += 1
     return True

@@ -61,16 +61,18 @@ FORMATS: Mapping[str, _Format] = {
 class MemoryFiles:
     """A TaskDataset of chunks to read and questions to answer, from files.
 
-    `path`: the file, in `format`. `dev_path`, `test_path`: files of the same format that are wholly dev or test; no
-    document of `path` is then drawn for that split. Rows that name no split are assigned by the hash of (seed,
-    document): `test_fraction` of them to test, `dev_fraction` to dev, the others to train. No document or paragraph is
-    in two splits. `contexts`: the second file of perltqa and personamem.
-    `metric`: the judge's route for questions that name none; null = the format's own, "" = none. `chunk_words`: maximum
-    words of a chunk, cut between sentences; chunks given in a file are left unchanged. `chunk_messages`: maximum
-    messages of a chat's chunk. `max_chunks`: maximum chunks of a task. squad, perltqa, hotpotqa and the label sets are
-    divided into as many tasks as needed; in other formats, whose questions are about the whole text, a text with more
-    chunks is refused or left out (`too_long`). `questions_per_task`: maximum, chosen by `seed`. null = no limit.
-    `unanswerable`: the expected answer to squad's unanswerable questions; null = they are left out.
+    `path`: the file, in `format`. `dev_path`, `test_path`: files of the same format that are wholly dev or test; that
+    split then gets no document of `path`. Rows that name no split are assigned by the hash of (seed, document):
+    `test_fraction` of them to test, `dev_fraction` to dev, the others to train. No document or paragraph is in two
+    splits. `contexts`: the second file of perltqa and personamem.
+
+    `metric`: the judge's route for questions that name none; null = the format's own, "" = none.
+    `chunk_words`: maximum words of a chunk, cut between sentences; chunks given in a file are left unchanged.
+    `chunk_messages`: maximum messages of a chat's chunk. `max_chunks`: maximum chunks of a task. squad, perltqa,
+    hotpotqa and the label sets are divided into as many tasks as needed; in other formats, whose questions are about
+    the whole text, a text with more chunks is refused or left out (`too_long`). `questions_per_task`: maximum, chosen
+    by `seed`. null = no limit. `unanswerable`: the expected answer to squad's unanswerable questions; null = they are
+    left out.
     `labels`: shown as number or name. `label_level`: fine, or coarse for a file with two levels.
 
     Equal files and settings give equal tasks in equal order. `left_out`: reason -> number of documents or questions
@@ -139,7 +141,7 @@ class MemoryFiles:
         self._splits = _with_own_ids({name: tasks.get(name, ()) for name in SPLITS})
         if not any(self._splits.values()):
             why = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(self.left_out.items()))
-            raise DataError(f"task.path: '{path}' makes no task ({why or 'it is empty'}); is it a file of {format}?")
+            raise DataError(f"task.path: '{path}' makes no task ({why or 'it is empty'}); is it a {format} file?")
         if self.left_out:
             _LOG.warning(
                 "%s: left out: %s", path, "; ".join(f"{n} ({why})" for why, n in sorted(self.left_out.items()))

@@ -31,7 +31,7 @@ class FileReport:
     questions: int = 0
     with_answer: int = 0
     sources: dict[str, int] = field(default_factory=dict)
-    """data_source -> number of questions, for rows that name one."""
+    """data_source -> number of questions, if the rows name a data source."""
     splits: dict[str, int] = field(default_factory=dict)
     question_chars: tuple[int, float, int] = (0, 0.0, 0)
     """Least, median, most."""

@@ -91,7 +91,7 @@ def questions(
         raise ConfigError("task.sources is empty; name what to read: task.sources.NAME.path=FILE")
     if unfit := [name for name in sources if ":" in name]:
         raise ConfigError(
-            f"task.sources: '{unfit[0]}'; a name without ':' is allowed, for that ends it in a task's id, \"SOURCE:ID\""
+            f"task.sources: '{unfit[0]}'; names must not contain ':', which ends the name in a task's id, \"SOURCE:ID\""
         )
     shares = Shares(dev=dev_fraction, test=test_fraction, seed=seed)
     asked: list[Asked] = []
@@ -136,7 +136,7 @@ def _mixture(sources: Mapping[str, QuestionSource], count: Mapping[tuple[str, st
             f"task.sources.{idle[0]}.weight={weights[idle[0]]}, and it has no training question; set it to 0 or null"
         )
     if not any(trained.values()):
-        raise ConfigError("task.sources: no source that trains has a weight above 0; give one to one of them")
+        raise ConfigError("task.sources: no source with training questions has a weight above 0; raise one")
     return Mixture(weights={name: weight for name, weight in trained.items() if weight is not None})
 
 

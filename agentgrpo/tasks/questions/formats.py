@@ -499,6 +499,6 @@ def format_of(node: Node) -> str:
     if {"chunks", "questions"} <= record.keys():
         near = " Rows with chunks and questions are for environment=memory."
     raise DataError(
-        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); say which of them is the "
+        f"{node.where}: keys {keys[:200]} are of no known format ({', '.join(FORMATS)}); name the key of the "
         f"question: task.question_key=KEY (data check: --question-key; task=questions: task.sources.NAME.keys).{near}"
     )

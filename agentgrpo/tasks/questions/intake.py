@@ -191,8 +191,8 @@ _LONGEST = 2**22
 
 
 def _refuse_too_long(entry: QuestionEntry) -> None:
-    """Raise DataError for an entry that is too long, before it is compared with others: a comparison takes a second for
-    a few million characters."""
+    """Raise DataError for an overlong entry before comparing it with others: a comparison takes a second for a few
+    million characters."""
     asked = sum(len(message.content) for message in entry.messages) or len(entry.question)
     if (size := asked + sum(map(len, entry.answers))) > _LONGEST:
         raise DataError(
@@ -277,7 +277,7 @@ class Intake:
         if not found:
             malformed.refuse()
             why = "; ".join(f"{count} {reason}" for reason, count in sorted(self._left_out.items()))
-            raise DataError(f"{self._what}: of '{self._source.path}' nothing is used ({why}); change its filter")
+            raise DataError(f"{self._what}: no question of '{self._source.path}' is used ({why}); change its filter")
         asked = [replace(one, split="train") if is_train and self._has_held_out else one for one, is_train in found]
         return limited(asked, self._source.limit, self._shares.seed)
 

@@ -186,5 +186,5 @@ def _refuse_impossible(kind: str, setting: str) -> None:
         if i and known[relation].of != (found := known[relations[i - 1]].is_):
             raise ConfigError(
                 f"{setting} has {kind!r}: {relations[i - 1]} is a {found}, and {relation} that of a "
-                f"{known[relation].of}; choose what can follow"
+                f"{known[relation].of}; choose a relation that can follow"
             )

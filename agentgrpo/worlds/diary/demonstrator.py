@@ -44,8 +44,8 @@ class DiaryHabits:
                 raise ConfigError(f"habits.{field.name}={value}; a probability in [0, 1] is allowed")
         if self.update + self.neglect > 1:
             raise ConfigError(
-                f"habits.update={self.update} and habits.neglect={self.neglect}; of a change only one can happen, so "
-                "their sum is at most 1"
+                f"habits.update={self.update} and habits.neglect={self.neglect}; a change is updated or neglected, so "
+                "their sum must be at most 1"
             )
 
 

@@ -71,7 +71,7 @@ def _synsets(lines: list[str], file: Path) -> Iterator[tuple[str, _Synset]]:
             above = next((pointers[i + 1] for i, symbol in enumerate(pointers) if symbol == "@"), None)
             word = fields[4]
         except (IndexError, ValueError) as e:
-            raise DataError(f"{file}, line {number}: no synset as WordNet writes it; give its own data.noun") from e
+            raise DataError(f"{file}, line {number}: not a synset; give WordNet's own data.noun") from e
         if not bar:
             raise DataError(f"{file}, line {number}: no gloss; give WordNet's own data.noun")
         meaning = re.sub(r"\([^)]*\)", "", gloss.partition(";")[0])

@@ -52,7 +52,7 @@ def value_of(expression: str) -> int:
     try:
         tree = ast.parse(expression, mode="eval")
     except SyntaxError as e:
-        raise ValueError(f"'{expression}' is no expression") from e
+        raise ValueError(f"'{expression}' is not an expression") from e
     return _value(tree.body)
 
 
