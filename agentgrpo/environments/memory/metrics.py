@@ -1,4 +1,4 @@
-"""An episode's metrics: a pure function of what happened, every name always present."""
+"""An episode's metrics: a pure function of its events, with every name always present."""
 
 from __future__ import annotations
 

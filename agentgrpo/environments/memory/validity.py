@@ -48,9 +48,9 @@ _BEFORE = " before "
 class AssertedValidity:
     """Gives every change a verdict; `wanted` is the number of facts in the chunk.
 
-    insert valid if its text is a fact that this chunk asserts, and no entry with its key (the first two words) is
-    stored yet; a fact with op add may join others with its key
-    update valid if its text is such a fact and has the key of the entry that it replaces
+    insert   valid if its text is a fact that this chunk asserts, and no entry with its key (the first two words) is
+             stored yet; a fact with op add may join others with its key
+    update   valid if its text is such a fact and has the key of the entry that it replaces
     delete   valid if the chunk asks to forget the key, and the entry is of an earlier chunk
 
     A text matches a fact if it equals the fact's text, or that text up to " before ", or the latter with " before " and

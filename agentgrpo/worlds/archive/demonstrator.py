@@ -91,7 +91,7 @@ class ArchiveOracle:
 
 class HastyRule:
     """A rule that knows every wording and never reconsiders a result: it searches the vdb hop after hop, takes the
-    first sentence that answers, and answers "unknown" if there is none."""
+    first sentence that answers, and answers "unknown" if it finds none."""
 
     def __init__(self, question: ArchiveQuestion) -> None:
         self.question = question
