@@ -1,4 +1,5 @@
-"""`agentgrpo check WHAT`: numerics, the trainer against a scalar reference; judge, whether it can be trusted."""
+"""`agentgrpo check WHAT`: `numerics` compares the trainer with a scalar reference; `judge` tests whether the judge can
+be trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from agentgrpo.tasks.base import TaskDataset
 
 
 def check(config: Mapping[str, Any], command: Command) -> VerbResult:
-    """`agentgrpo check WHAT`: exit code 0 if everything is as it should be, else 1."""
+    """`agentgrpo check WHAT`: exit code 0 if nothing is wrong, else 1."""
     what, labels = command.arguments["what"], command.arguments["labels"]
     checks: dict[str, Callable[..., VerbResult]] = {
         "numerics": _check_numerics,
