@@ -1,5 +1,5 @@
-"""All checks, in the order in which they build on each other. If a check breaks, its error becomes its finding, and the
-other checks go on."""
+"""The list of checks, in the order in which they build on each other. If a check breaks, its error becomes its finding,
+and the other checks go on."""
 
 from __future__ import annotations
 

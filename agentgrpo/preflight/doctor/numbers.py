@@ -85,8 +85,7 @@ async def look_at_weights(case: Case, found: CheckNotes) -> None:
 
 
 async def look_at_determinism(case: Case, found: CheckNotes) -> None:
-    """The same episodes sampled alone, together, and in another order must have the same tokens and log-probs, bit for
-    bit."""
+    """Episodes sampled alone, together, and in another order must have the same tokens and log-probs, bit for bit."""
     _trainable(case)
     built, node = case.built, case.config["engine"]
     report = await determinism_probe(built.engine, [built.canary_ids])

@@ -15,7 +15,7 @@ class PlannedCalls:
     """Calls of one kind. basis: a bound, or an estimate if no setting bounds them."""
 
     kind: str
-    """As in the budget: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
+    """The budget's name for it: vdb | web | rerank | fetch | mcp | judge | reader | validity; or tool."""
     where: str
     """The configuration node that makes the calls."""
     per_episode: float

@@ -175,7 +175,7 @@ class MemoryPlan:
         return self.saved_bytes + self.optimizer_bytes + moving + sampler
 
     def lines(self) -> list[MemoryLine]:
-        """All lines, in no particular order."""
+        """Every line, in no particular order."""
         return [*self._held(), *self._rollout_lines(), *self._update_lines()]
 
     def peak(self, phase: str) -> int:
