@@ -23,7 +23,7 @@ _APART = 13.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A point with its intervals; None = not known."""
+    """A point with its intervals; None if a bound is unknown."""
 
     x: float
     y: float
