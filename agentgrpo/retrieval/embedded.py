@@ -35,7 +35,7 @@ def embedded(
     if mode not in _MODES:
         raise ConfigError(f"mode={mode!r}; allowed are {' and '.join(_MODES)}.{did_you_mean(mode, _MODES)}")
     if "vdb" not in corpora or not set(corpora) <= {"vdb", "web"}:
-        raise ConfigError(f"corpora {sorted(corpora)}; allowed are vdb, which must be there, and web")
+        raise ConfigError(f"corpora {sorted(corpora)}; allowed are vdb (required) and web")
     passages = corpora["vdb"]
     embedder = HashingEmbedder(dim=dim, texts=map(searchable_text, passages))
     backends: dict[str, Backend] = {"vdb": DenseBackend(passages, embedder=embedder)}

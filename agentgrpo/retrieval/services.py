@@ -133,8 +133,8 @@ class Identity:
         self._part, self._text = part, None if _has_identity(part) else type(part).__name__
         if self._text is not None and meter.has_cassette:
             raise ConfigError(
-                f"{self._text} has no identity, and a cassette keeps answers under it; give it `identity`, a text of "
-                "all that decides its answers, or use cassette=live"
+                f"{self._text} has no identity, under which a cassette stores answers; give it `identity`, a text of "
+                "everything that determines its answers, or use cassette=live"
             )
 
     async def text(self) -> str:

@@ -101,7 +101,7 @@ async def look_at_masks(case: Case, found: CheckNotes) -> None:
     """Every sampled token must have a gradient, including the stop token, and no other token may have one."""
     held = [h for h in match(case).held if h.said]
     if not held:
-        raise Skipped("needs: history, and no turn is where it was sampled")
+        raise Skipped("needs: history, but no recorded turn matches the sampled tokens")
     counts: Counter[str] = Counter()
     for h in held:
         mask = h.branch.loss_mask

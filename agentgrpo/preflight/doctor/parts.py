@@ -58,7 +58,7 @@ def _refuse_without_memory(case: Case) -> None:
         return  # the memory check reports this error
     memory_bytes, whose = device_memory(plan.hardware)
     if memory_bytes is not None and plan.hardware.memory_gib is None and plan.memory.weight_bytes > memory_bytes:
-        raise Skipped(f"needs: memory, and the weights alone are larger than that of {whose}")
+        raise Skipped(f"needs: memory, but the weights alone exceed the memory of {whose}")
 
 
 class Broken(NamedTuple):

@@ -48,8 +48,8 @@ _UNUSED: Mapping[str, Any] = {
 def _refuse_driven(environment: Mapping[str, Any]) -> None:
     if PartNode("environment", environment).says("is_driven"):
         raise ConfigError(
-            f"environment={environment['name']}: a program decides what is asked, so that nothing can be replayed "
-            "without it; start it again: --tools live"
+            f"environment={environment['name']}: an external program makes the requests, so a replay needs "
+            "that program; run it again with --tools live"
         )
 
 

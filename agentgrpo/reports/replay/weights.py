@@ -102,8 +102,8 @@ class Kept:
         if found is None:
             replayable = [f.name for f in self._run.trajectory_files() if self._is_kept(f)]
             raise ConfigError(
-                f"{file.name} was sampled from the weights after {version} steps, which the run has not kept; kept are "
-                f"those after {_listed(self._checkpoints) or 'none'}, from which can be replayed: "
+                f"{file.name} was sampled from the weights after {version} steps, which the run has not kept. It kept "
+                f"those after {_listed(self._checkpoints) or 'none'}, which can replay: "
                 f"{', '.join(replayable) or 'nothing'}. Give weights with --ckpt; run.keep_last=N and "
                 "run.checkpoint_every=N keep more"
             )
@@ -115,7 +115,7 @@ class Kept:
         if isinstance(said, str) and holds_model(Path(said)):
             return RecordedWeights(version=version, name=said, folder=Path(said))
         why = f"its weights are no longer in {said}" if said else "it does not say which weights it evaluated"
-        raise ConfigError(f"{self._run.path} has trained nothing, and {why}; give them: --ckpt PATH")
+        raise ConfigError(f"{self._run.path} has not trained, and {why}; give the weights with --ckpt PATH")
 
     def _of(self, version: int) -> RecordedWeights | None:
         for same in self._equals(version):

@@ -200,7 +200,7 @@ class Building:
         if vectors.shape != (len(passages), self._embedder.dim) or not np.isfinite(vectors).all():
             raise RetrieverError(
                 f"the embedder {identity_of(self._embedder)} gave {list(vectors.shape)} numbers for {len(passages)} "
-                f"passages from {passages[0].id!r} on; finite ones, [{len(passages)}, {self._embedder.dim}], are needed"
+                f"passages from {passages[0].id!r} on; needed are finite ones, [{len(passages)}, {self._embedder.dim}]"
             )
         return np.ascontiguousarray(vectors, np.float32)
 
