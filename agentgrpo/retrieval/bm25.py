@@ -21,7 +21,7 @@ class Bm25Backend:
     def __init__(
         self, passages: Sequence[Passage], *, stemmer: str | None = "english", index: tantivy.Index | None = None
     ) -> None:
-        """index: an existing index of `passages`, opened by `open_index`; by default it is built in memory."""
+        """index: an existing index of `passages`, opened by `open_index`; None = built in memory."""
         if not passages:
             raise DataError("a BM25 index of no passages; give at least one")
         self._passages = passages if index else tuple(passages)

@@ -1,9 +1,10 @@
 """`agentgrpo report DIR`: quality and cost of all evaluated runs below a folder. It loads no model.
 
-reading.py    folders --> EvaluatedRun: settings, and every evaluation by task families.py   runs that answered the same
-tasks, and the settings that vary among them points.py     runs of one setting --> Point, with intervals; the Pareto
-front counterfactuals.py, prices.py   the share of retrieval in a score; use as a function of price svg.py, page.py,
-text.py   the output for people
+reading.py    folders --> EvaluatedRun: settings, and every evaluation by task
+families.py   runs that answered the same tasks, and the settings that vary among them
+points.py     runs of one setting --> Point, with intervals; the Pareto front
+counterfactuals.py, prices.py   the share of retrieval in a score; use as a function of price
+svg.py, page.py, text.py   the output for people
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 policy_version of the sampled tokens = number of steps done when they were sampled
     --> checkpoints/step-N           the weights after N steps
     --> an earlier checkpoint        if the steps between changed nothing: skipped, or rolled back to it
-    --> part of step N+1             the sampler's weights, if steps overlap (algorithm.max_staleness=1)
+    --> checkpoints/step-N+1         the sampler's weights, if steps overlap (algorithm.max_staleness=1)
     --> the start weights            for 0
 """
 

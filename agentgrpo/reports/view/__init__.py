@@ -1,9 +1,12 @@
 """`agentgrpo view`: runs as a page for any browser that needs neither a server nor a network.
 
-source.py     a run's files --> episodes, each as an index row and an object pieces.py     tokens --> the characters
-that each of them spells ratios.py     --ratio: tokens --> probability ratios under other weights; the only module that
-uses torch facts.py      a run --> settings, curves, comparison blocks.py     all of these --> named blocks of JSON
-page.py       blocks and assets --> HTML embedding.py  the page as a file; snapshot.py and serving.py serve it over HTTP
+source.py     a run's files --> episodes, each as an index row and an object
+pieces.py     tokens --> the characters that each of them spells
+ratios.py     --ratio: tokens --> probability ratios under other weights; the only module that uses torch
+facts.py      a run --> settings, curves, comparison
+blocks.py     all of these --> named blocks of JSON
+page.py       blocks and assets --> HTML
+embedding.py  the page as a file; snapshot.py and serving.py serve it over HTTP
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Qdrant collection: connecting, filling and searching.
 
-collection          a point for each passage, numbered by its position, with the passage as its payload collection-index
-one point: the manifest of the index, and the number of stored passages
+collection          a point for each passage, numbered by its position, with the passage as its payload
+collection-index    one point: the manifest of the index, and the number of stored passages
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ _HEADER = struct.Struct("<4siqqqBiQ")
 _AT_ONCE = 64
 """Queries that FAISS compares with all vectors in one pass."""
 _AS_ONE_PRODUCT = 8192
-"""From this many queries times dimension on, FAISS compares them by one matrix product. Its default of 128,000 is never
-reached here, and 64 queries of dimension 256 take a seventh of the time. Single queries stay below it, so their bits do
-not change."""
+"""From this many queries times dimension on, FAISS compares them by one matrix product. FAISS's default of 128,000 is
+never reached here; with this value, 64 queries of dimension 256 take a seventh of the time. Single queries stay below
+it, so their bits do not change."""
 _TRAINED_ON = 256
 """Maximum vectors per cell that k-means uses (FAISS's own limit)."""
 _BLOCK = 65536

@@ -1,7 +1,7 @@
 """A corpus on disk, read a passage at a time.
 
-passages.jsonl     a line {"id", "text", "title"?, "url"?} for each passage passages.offsets   count + 1 little-endian
-u64: the start of each line, and the end of the last one
+passages.jsonl     a line {"id", "text", "title"?, "url"?} for each passage
+passages.offsets   count + 1 little-endian u64: the start of each line, and the end of the last one
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A PostgreSQL table with vectors: connecting, filling and searching.
 
-table          position, id, title, text, url, embedding table_index    one row: the manifest of the index, and the
-number of stored passages
+table          position, id, title, text, url, embedding
+table_index    one row: the manifest of the index, and the number of stored passages
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ def _exists(connection: Any, name: Any) -> bool:
 
 
 def _storable(text: str) -> str:
-    """Replace the character 0, which PostgreSQL cannot store."""
+    """Replace NUL characters, which PostgreSQL cannot store."""
     return well_formed(text).replace("\0", "\ufffd")
 
 
