@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # stands in for typing.TYPE_CHECKING: importing typing would 
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "resume", "train"]
 
-ask_for_exact_products()  # before any library that reads it is loaded
+ask_for_exact_products()  # before loading libraries that read the setting
 wait_asleep()
 
 

@@ -109,8 +109,8 @@ def evaluate(
 def _run(*argv: str) -> RunDir:
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(
-            f"a run was started in the thread {threading.current_thread().name}, but only the main thread receives "
-            "Ctrl-C and SIGTERM: call it there, or start a process for it"
+            f"a run was started in the thread {threading.current_thread().name}; only the main thread receives "
+            "Ctrl-C and SIGTERM: call it in the main thread, or in a new process"
         )
     with _apart_from_the_loop():
         return RunDir(run_one(argv))
@@ -174,7 +174,7 @@ def _terms(rewards: Sequence[Code] | Code) -> list[str]:
     named = [_location(f"rewards[{i}]", code) for i, code in enumerate(_several(rewards))]
     names = [text.rpartition(":")[2] for text in named]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"rewards has two functions named {twice[0]}, and the records use that name; rename one")
+        raise ConfigError(f"rewards has two entries named {twice[0]}, and the records use that name; rename one")
     return [f"++reward.terms.{name}.name={text}" for name, text in zip(names, named, strict=True)]
 
 

@@ -49,7 +49,7 @@ FOLDER = "baselines"
 _NO_END = 1_000_000
 """run.max_steps of a baseline: too many to be reached before its CPU seconds are spent."""
 _ADAPTER_LR = 1e-4
-"""Least learning rate for supervised training of an adapter; for whole weights it is that of optimizer=sft
+"""Least learning rate for supervised training of an adapter; whole weights use optimizer=sft's
 (docs/supervised.md)."""
 
 ReadPreset = Callable[[str, str], Mapping[str, Any]]
@@ -104,7 +104,7 @@ class Baselines:
         made = deepcopy(dict(tree) | self._chosen[name])
         made["optimizer"]["final_fraction"] = 1.0  # a schedule needs an end, and the last step is not known
         if name == "rejection_sampling":
-            made["algorithm"]["advantage_args"] = {"by": "grade"}  # the reward would select cheap answers, not right ones
+            made["algorithm"]["advantage_args"] = {"by": "grade"}  # the reward would select cheap answers
         if name == "sft":
             made["rollout"] |= {"refill_rounds": 0, "curriculum": "none"}
             is_adapter = (self._settings.tree["model"].get("lora") or {}).get("rank")
@@ -122,7 +122,7 @@ def cpu_budget(run_dir: Path) -> float:
     clocked = {row["step"] for row in run.timings() if row.get(CPU) is not None}
     if lacking := [row["step"] for row in run.metrics() if row["step"] not in clocked]:
         raise DataError(
-            f"{run_dir}: timings.jsonl has no CPU seconds for step {lacking[0]}, so the budget of the baselines is "
+            f"{run_dir}: timings.jsonl has no CPU seconds of step {lacking[0]}, so the budget of the baselines is "
             "unknown; train a new run with run.eval.baselines=true"
         )
     return trained_cpu_s(run_dir)

@@ -200,7 +200,7 @@ class Run(Inputs):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """One line for each set of training tasks that is left out."""
+        """A line for each set of training tasks left out."""
         return [found.line("training tasks", "left out of training") for found in self.overlong if found.ids]
 
     @property
@@ -515,15 +515,15 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
 
 
 def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) -> Engine:
-    """Build the engine that samples from the policy's weights, or from an endpoint's own model. renderers: one for each
-    member of a suite. Raises ConfigError if the engine reads tokens and the members' renderers differ."""
+    """Build the engine that samples from the policy's weights, or from an endpoint's own model. renderers: one
+    per suite member. Raises ConfigError if the engine reads tokens and the members' renderers differ."""
     node, run, renderer = inputs.settings.engine, inputs.run, renderers[0]
     kinds = sorted({type(one).__name__ for one in renderers})
     if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
         raise ConfigError(
                 f"engine={node.name} reads the output of a single renderer, but this suite's members use "
-                f"{' and '.join(kinds)}: choose one for all, such as model.renderer=react, environments of one format, "
-                "or engine=hf"
+                f"{' and '.join(kinds)}: choose a common one (model.renderer=react), environments with a common "
+                "format, or engine=hf"
         )
     engine: Engine = build_part(
         node,

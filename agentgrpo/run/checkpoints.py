@@ -55,7 +55,7 @@ def save(parts: Parts, progress: Progress, ctx: RunContext) -> None:
     ctx.at(f"the checkpoint before step {progress.step}")
     model, optimizer = parts.trainer.policy.model.state_dict(), parts.trainer.optimizer.state_tensors()
     if odd := first_non_finite({**model, **optimizer}):
-        raise TrainingError(f"step {progress.step}: {odd} is not finite; no checkpoint is saved")
+        raise TrainingError(f"step {progress.step}: {odd} is not finite; no checkpoint is written")
     if parts.guards.can_roll_back and is_due(parts, progress):
         progress.unproven_steps = sorted({*progress.unproven_steps, progress.step})
     score = progress.dev["dev/reward"] if progress.dev_step == progress.step else None
@@ -94,7 +94,7 @@ def roll_back(parts: Parts, progress: Progress, reason: GuardRollback) -> dict[s
     nothing, if no good checkpoint exists or run.max_rollbacks is used up; CheckpointError if it is damaged."""
     good, most = progress.good_step, parts.run.max_rollbacks
     if good is None:
-            raise GuardHalt(f"{reason}. No earlier checkpoint is known to be good, so the run halts here")
+        raise GuardHalt(f"{reason}. No checkpoint before it is known to be good, so the run halts here")
     if progress.rollbacks >= most:
         raise GuardHalt(
             f"{reason}. The run went back {most} times already (run.max_rollbacks={most}) and halts here; to go on, "

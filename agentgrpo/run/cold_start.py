@@ -82,7 +82,7 @@ def _answered(episodes: Sequence[Episode], tell: Callable[[str], None]) -> list[
     answered = [episode for episode in episodes if episode.answer]
     if not answered:
         raise DataError(
-            f"none of {len(episodes)} demonstrations found the answer to its question; they need the tool search "
+            f"none of {len(episodes)} demonstrations found the answer of its question; they need the tool search "
             "(tools=[search]) and a corpus that holds the answers verbatim, or model.cold_start.demonstrations=0"
         )
     if len(answered) < len(episodes):
