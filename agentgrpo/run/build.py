@@ -314,8 +314,8 @@ def _read(
     pays_itself = settings.environment.says("pays_itself") and isinstance(reward, Reward) and not reward.needs_grades
     if settings.environment.says("pays_itself") is False and isinstance(reward, Reward) and reward.reads_payment:
         raise ConfigError(
-                f"environment={settings.environment.name} reports no value of an attempt, and the reward reads one: "
-                "give it get_reward() or an attribute reward, or let a judge compare answers: reward=correctness"
+            f"environment={settings.environment.name} reports no value of an attempt, and the reward reads one: "
+            "give it get_reward() or an attribute reward, or let a judge compare answers: reward=correctness"
         )
     tasks = (task for name in SPLITS for task in dataset.split(name))
     refuse_unjudged(judge, (task for task in tasks if task.references or not pays_itself))
@@ -521,9 +521,9 @@ def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) 
     kinds = sorted({type(one).__name__ for one in renderers})
     if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
         raise ConfigError(
-                f"engine={node.name} reads the output of a single renderer, but this suite's members use "
-                f"{' and '.join(kinds)}: choose a common one (model.renderer=react), environments with a common "
-                "format, or engine=hf"
+            f"engine={node.name} reads the output of a single renderer, but this suite's members use "
+            f"{' and '.join(kinds)}: choose a common one (model.renderer=react), environments with a common "
+            "format, or engine=hf"
         )
     engine: Engine = build_part(
         node,
