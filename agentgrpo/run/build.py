@@ -174,7 +174,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Inputs):
-    """All parts of a run, each built once. Training adds an optimizer (run.assembly)."""
+    """The parts of a run, each built once. Training adds an optimizer (run.assembly)."""
 
     start: Start
     """The start weights, even if the policy holds other weights."""

@@ -1,4 +1,4 @@
-"""What a run that seems to hang is doing: asked by a signal or by its watchdog, without disturbing the run.
+"""Reports on a run that seems to hang, at a signal or by its watchdog, without disturbing the run.
 
     kill -USR1 PID   every task of the event loop: its stack and what it waits for
     kill -USR2 PID   the stack of every thread

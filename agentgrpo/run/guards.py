@@ -146,7 +146,7 @@ class Closed(NamedTuple):
 
 
 class Guards:
-    """All guards of a run: call `look` whenever a step has measured something, and `close` when it is done. If the run
+    """The guards of a run: call `look` whenever a step has measured something, and `close` when it is done. If the run
     ends during a step, before its `close`, the resumed run judges that step anew. Raises ConfigError for a rollback
     guard in a run without checkpoints."""
 

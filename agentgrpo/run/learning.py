@@ -1,4 +1,4 @@
-"""What a step learns from its groups besides rewards: KL to the reference, truncated episodes, and the state for the
+"""The training signal of a step besides rewards: KL to the reference, truncated episodes, and the state for the
 next step."""
 
 from __future__ import annotations

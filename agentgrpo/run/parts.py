@@ -204,7 +204,7 @@ RNG = "rng/torch_cpu"
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """All parts of a run, each built once."""
+    """The parts of a training run, each built once."""
 
     order: TaskOrder
     runner: PolicyRunner

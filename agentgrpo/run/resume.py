@@ -195,7 +195,7 @@ class RestoreOnRefusal:
                 path = self._run_dir / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             for folder in self._folders:
-                folder.rmdir()  # never one that has something in it
+                folder.rmdir()  # fails if the folder is not empty
 
 
 def _text(path: Path) -> bytes | None:

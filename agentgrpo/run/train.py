@@ -116,7 +116,7 @@ class StepSamples:
 
 def samples_of(parts: Parts, step: int, rollout: Rollout, state: StepState) -> StepSamples:
     """Choose and credit the groups to train on: the step's own, zero-variance groups with advantage 0, and with
-    algorithm.replay_groups earlier groups in place of the dropped ones. All groups of the step are recorded, chosen or
+    algorithm.replay_groups earlier groups in place of the dropped ones. Every group of the step is recorded, chosen or
     not. Raises TooManyFailures."""
     algorithm = parts.trainer.algorithm
     scored, kl_tags = with_kl_penalty(rollout.scored, parts.trainer)

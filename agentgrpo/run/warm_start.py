@@ -107,7 +107,7 @@ class WarmStart:
                 raise ConfigError(f"warm start: {name}={getattr(self, name)}; at least 1 is allowed")
 
     def key(self, demonstration_fingerprint: str, environment_key: str, seed: int) -> str:
-        """Return the result's cache key: a hash of everything that determines it."""
+        """Return the cache key: a hash of all inputs."""
         made_with = {key: value for key, value in asdict(self).items() if key not in ("lora", "freeze")}
         return key_of(made_with, demonstration_fingerprint, environment_key, seed)
 
