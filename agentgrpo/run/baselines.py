@@ -49,8 +49,7 @@ FOLDER = "baselines"
 _NO_END = 1_000_000
 """run.max_steps of a baseline: too many to be reached before its CPU seconds are spent."""
 _ADAPTER_LR = 1e-4
-"""Least learning rate for supervised training of an adapter; whole weights use optimizer=sft's
-(docs/supervised.md)."""
+"""Least learning rate for supervised training of an adapter; whole weights use optimizer=sft's (docs/supervised.md)."""
 
 ReadPreset = Callable[[str, str], Mapping[str, Any]]
 """(group, preset) -> the preset's content."""

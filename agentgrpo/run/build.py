@@ -515,8 +515,8 @@ def build_renderer(inputs: Inputs, tokenizer: FastTokenizer, *, describes: bool)
 
 
 def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) -> Engine:
-    """Build the engine that samples from the policy's weights, or from an endpoint's own model. renderers: one
-    per suite member. Raises ConfigError if the engine reads tokens and the members' renderers differ."""
+    """Build the engine that samples from the policy's weights, or from an endpoint's own model. renderers: one per
+    suite member. Raises ConfigError if the engine reads tokens and the members' renderers differ."""
     node, run, renderer = inputs.settings.engine, inputs.run, renderers[0]
     kinds = sorted({type(one).__name__ for one in renderers})
     if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
@@ -588,7 +588,7 @@ def _demonstrating(
 
 @contextmanager
 def of_suite(member: str) -> Iterator[None]:
-    """Prefix a ConfigError or DataError raised inside with the member's name; "" = no suite, no prefix."""
+    """Prefix a ConfigError or DataError raised inside with the member's name; "" = no suite."""
     try:
         yield
     except (ConfigError, DataError) as e:

@@ -90,8 +90,8 @@ def verdict(
     `quality`. `difference` maps a metric to (mean, low, high) of trained − baseline; not lower = low is at least
     -margin. `discrimination` is (mean, low, high) of the trained policy's quality minus the grade that the same judge
     gives its answers against *other* tasks' references: with a judge that likes everything, or a policy that is never
-    right, no saving can pass. It is None if no judge graded the quality. `fell`: kinds of task whose quality fell beyond
-    noise; if there are any, nothing passes.
+    right, no saving can pass. It is None if no judge graded the quality. `fell`: kinds of task whose quality fell
+    beyond noise; if there are any, nothing passes.
     """
     watched = "cost" if criterion == "cost" else spending
     _, spent_low, spent_high = (0.0, 0.0, 0.0) if criterion == "quality" else difference[watched]

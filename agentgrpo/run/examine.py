@@ -56,7 +56,7 @@ class Examiner:
     equipment: Sequence[Closing]
     """Retrievers, tools and the like of the environment; also closed by `close`."""
     oracle: Runner | None
-    """Runs the data set's scripted ideal policy in the same loop; None if there is no such policy."""
+    """Runs the data set's scripted ideal policy in the same loop; None without such a policy."""
     judge: AnswerJudge
     reward: GroupReward
     tasks: Sequence[Task]

@@ -1,7 +1,7 @@
 """The policy must not be its own reader or judge: models that read, judge or grade stay fixed while the policy learns.
 
-A model is recognised by its folder, or by the server that runs it. An engine's server has a
-single set of weights, which after each step are the policy's, whatever name they are served under.
+A model is recognised by its folder, or by the server that runs it. An engine's server has a single set of weights,
+which after each step are the policy's, whatever name they are served under.
 """
 
 from __future__ import annotations

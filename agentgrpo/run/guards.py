@@ -4,7 +4,8 @@
 
 A guard judges its metric as soon as the step has measured it: tags of the rollout (reward/*, agent/*, response_len/*,
 ...) and of the dev evaluation before the update, tags of an optimizer step (gradients/norm, policy/*) right before that
-step, any other tag at the end. Every action except warn thus takes effect before the weights change:
+step, any other tag at the end. Actions other than warn thus take effect before the weights change, except a halt on a
+tag known only at the end:
 
     warn      a line, when the warning begins
     skip      the step makes no update

@@ -167,7 +167,7 @@ async def _check(
 
 
 def single(judge: AnswerJudge, tasks: Sequence[Task]) -> tuple[AnswerJudge, Sequence[Task]]:
-    """Reduce a judge of several questions to its first question, and tasks to one per question."""
+    """Reduce a judge of several questions to its inner judge, and split tasks into one per question."""
     if not isinstance(judge, Questions):
         return judge, tasks
     return judge.judges[0], [of for task in tasks for of in judge.tasks_of(task)]
