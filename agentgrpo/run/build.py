@@ -156,8 +156,7 @@ class Inputs:
         return {**known, **self.run.eval.prices}
 
     def fixed_state(self, start: Mapping[str, str]) -> dict[str, Any]:
-        """Return the part of a checkpoint that is fixed for its run; runs that differ in a hard key cannot continue
-        each other."""
+        """Return a checkpoint's fixed part; runs that differ in one of its hard keys cannot continue each other."""
         files = files_of(self.snapshot)
         return {
             "config": dict(self.snapshot),
@@ -521,9 +520,8 @@ def build_engine(inputs: Inputs, policy: Policy, renderers: Sequence[Renderer]) 
     kinds = sorted({type(one).__name__ for one in renderers})
     if len(kinds) > 1 and (node.takes("renderer") or node.takes("speech")):
         raise ConfigError(
-            f"engine={node.name} reads the output of a single renderer, but this suite's members use "
-            f"{' and '.join(kinds)}: choose a common one (model.renderer=react), environments with a common "
-            "format, or engine=hf"
+            f"engine={node.name} reads one renderer's output, but this suite's members use {' and '.join(kinds)}: "
+            "choose a common one, such as model.renderer=react, environments of one format, or engine=hf"
         )
     engine: Engine = build_part(
         node,
