@@ -110,8 +110,8 @@ def test_everything_that_a_small_task_set_lacks_is_said_at_once(
     assert main(["train", *own(folder, start, tmp_path / "run"), *settings]) == 2
     assert capsys.readouterr().err.endswith(
         "task=jsonl is too small for this run: it has 3 training tasks, fewer than rollout.tasks_per_step=4; an empty "
-        "split 'test' (run.final_eval=false does without); an empty split 'dev' (run.eval_every=0 does without). Give "
-        "it more, or change that\n"
+        "split 'test' (run.final_eval=false does without); an empty split 'dev' (run.eval_every=0 does without). Add "
+        "tasks, or change these settings\n"
     )
 
 
